@@ -1,0 +1,1 @@
+"""Durable stream storage for Python and Spark."""

@@ -1,0 +1,133 @@
+"""Errors that cross the wire, and those which the wire itself raises.
+
+`ErrorCode` numbers are written on the wire: a number is never changed and never reused.
+
+    WireError                     the root
+    +-- CodecError                bytes that do not fit the declared layout
+    +-- ProtocolError             a peer that breaks the protocol; the connection ends
+        +-- ChecksumError         a frame whose checksum does not match its bytes
+        +-- FrameTooLargeError    a frame above the negotiated limit
+        +-- ForeignProtocolError  HTTP or TLS spoken to the data port
+    InvalidNameError              a name outside the one rule of `names`  (also a ValueError)
+"""
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """The reason of an error reply. Frozen for ever; new reasons take new numbers."""
+
+    PROTOCOL = 1
+    UNSUPPORTED_VERSION = 2
+    UNAUTHENTICATED = 3
+    FORBIDDEN = 4
+    INVALID_ARGUMENT = 5
+    INVALID_NAME = 6
+    INTERNAL = 7
+    SHUTTING_DOWN = 8
+    THROTTLED = 9
+    NO_SPACE = 10
+    OUTCOME_UNKNOWN = 11
+    DEADLINE_EXCEEDED = 12
+    SEGMENT_NOT_FOUND = 20
+    SEGMENT_EXISTS = 21
+    SEGMENT_SEALED = 22
+    SEGMENT_TRUNCATED = 23
+    SEGMENT_DAMAGED = 24
+    OFFSET_BEYOND_END = 25
+    CONDITION_FAILED = 26
+    ATTRIBUTE_CONDITION_FAILED = 27
+    PIPELINE_BROKEN = 28
+    APPEND_TOO_LARGE = 29
+    WRITER_FENCED = 40
+    WRITER_UNKNOWN = 41
+    EVENT_NUMBER_GAP = 42
+    EVENT_NUMBER_OVERLAP = 43
+    STREAM_NOT_FOUND = 60
+    STREAM_EXISTS = 61
+    STREAM_SEALED = 62
+    STREAM_NOT_SEALED = 63
+    CUT_INVALID = 64
+    CUT_TRUNCATED = 65
+
+
+RETRIABLE: frozenset[ErrorCode] = frozenset(
+    {ErrorCode.SHUTTING_DOWN, ErrorCode.THROTTLED, ErrorCode.NO_SPACE, ErrorCode.DEADLINE_EXCEEDED}
+)
+"""Codes after which the same request may simply be sent again, later."""
+
+
+class WireError(Exception):
+    """Root of what the wire raises."""
+
+
+class CodecError(WireError):
+    """Bytes that do not fit the declared layout.
+
+    Attributes:
+        structure: name of the declaration, for instance `Hello`.
+        field: the field that did not fit, or an empty string.
+        reason: what was wrong, and what would be right.
+    """
+
+    def __init__(self, structure: str, field: str, reason: str) -> None:
+        super().__init__(structure, field, reason)
+        self.structure = structure
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f"{self.structure}.{self.field}" if self.field else self.structure
+        return f"{where}: {self.reason}"
+
+
+class ProtocolError(WireError):
+    """A peer that breaks the protocol. The connection cannot go on."""
+
+
+class ChecksumError(ProtocolError):
+    """A frame whose checksum does not match its bytes."""
+
+    def __init__(self, *, expected: int, actual: int) -> None:
+        super().__init__(expected, actual)
+        self.expected = expected
+        self.actual = actual
+
+    def __str__(self) -> str:
+        return f"frame checksum is {self.actual:#010x}, its header says {self.expected:#010x}"
+
+
+class FrameTooLargeError(ProtocolError):
+    """A frame above the limit of the connection."""
+
+    def __init__(self, *, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(size_bytes, limit_bytes)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"frame of {self.size_bytes} bytes is above the limit of {self.limit_bytes} bytes"
+
+
+class ForeignProtocolError(ProtocolError):
+    """HTTP or TLS spoken to the data port."""
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(protocol)
+        self.protocol = protocol
+
+    def __str__(self) -> str:
+        return f"the peer speaks {self.protocol}; this is the Millrace data port"
+
+
+class InvalidNameError(WireError, ValueError):
+    """A name outside the one rule of `millrace.wire.names`."""
+
+    def __init__(self, *, kind: str, name: str, reason: str) -> None:
+        super().__init__(kind, name, reason)
+        self.kind = kind
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name[:80]!r}: {self.reason}"

@@ -1,0 +1,38 @@
+"""Sizes, versions and time limits of the protocol."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+PROTOCOL_VERSION_MIN: Final = 1
+PROTOCOL_VERSION_MAX: Final = 1
+
+DATA_PORT: Final = 9240
+CONSOLE_PORT: Final = 9241
+
+EVENT_SIZE_BYTES_MAX: Final = 8 * MIB
+APPEND_SIZE_BYTES_MAX: Final = 16 * MIB
+"""The largest payload of one append; the frame is larger by its header."""
+
+FRAME_HEADER_SIZE_BYTES: Final = 24
+APPEND_HEADER_SIZE_BYTES: Final = 64
+FRAME_SIZE_BYTES_MAX: Final = APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_BYTES_MAX
+CONTROL_FRAME_SIZE_BYTES_MAX: Final = 1 * MIB
+"""The largest frame that is neither an append nor a reply with data."""
+
+READ_SIZE_BYTES_MAX: Final = 8 * MIB
+"""The most payload bytes of one read reply or one push."""
+
+READ_WAIT_S_MAX: Final = 60.0
+APPENDS_IN_FLIGHT_MAX: Final = 65536
+"""Appends of one connection that may wait for their ack."""
+
+NAME_SIZE_BYTES_MAX: Final = 255
+WRITER_ID_SIZE_BYTES_MAX: Final = 255
+ROUTING_KEY_SIZE_BYTES_MAX: Final = 64 * KIB
+SEGMENTS_PER_STREAM_MAX: Final = 4096
+LIST_PAGE_COUNT_MAX: Final = 1000
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+
+assert APPEND_SIZE_BYTES_MAX >= EVENT_SIZE_BYTES_MAX + MIB, "a block of one largest event must fit an append"
