@@ -1,0 +1,67 @@
+# Everything runs in .venv, which each target makes or refreshes by itself; nothing needs to be done before.
+# It needs Python 3.11 or newer with pip, and for Spark a Java 17 runtime.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Arguments for the program behind serve, demo, bench, load and test: `make test ARGS="tests/wire -k frame"`.
+ARGS ?=
+
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+RIVALS := $(VENV)/.rivals
+
+.PHONY: help demo test check lint format serve bench load clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)  ## stream recorded temperatures, tail them, query them with Spark, show where the bytes lie
+	$(BIN)/millrace demo $(ARGS)
+
+test: $(INSTALLED)  ## the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: lint test  ## what CI runs: format, lint, types, import arrows, tests
+
+lint: $(INSTALLED)  ## the part of check that runs no code: format, lint, types, import arrows
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)  ## put imports and layout in order
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+serve: $(INSTALLED)  ## a server on 127.0.0.1:9240 (see `millrace serve --help` for ARGS)
+	$(BIN)/millrace serve $(ARGS)
+
+bench: $(INSTALLED) $(RIVALS)  ## every row of the benchmark table beside bare disk, bare loopback and the rivals found here
+	$(BIN)/python -m benchmarks $(ARGS)
+
+load: $(INSTALLED)  ## load tests with locust, headless; a table here, HTML in loadtests/results
+	$(BIN)/python -m loadtests $(ARGS)
+
+clean:  ## remove what building and testing left behind (.venv stays)
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage .coverage.*
+	rm -rf spark-warehouse metastore_db derby.log loadtests/results
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# The stamp is written last, so an interrupted installation is repeated. Debian splits ensurepip out of its Python:
+# without it the virtual environment is made bare and filled from outside, by the pip that is there.
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(BIN)/python -a -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(RIVALS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rivals]'
+	@touch $@

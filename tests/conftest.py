@@ -1,0 +1,58 @@
+"""Event loops and hypothesis profiles for the whole suite.
+
+An async test runs on asyncio, in debug mode: a coroutine never awaited, a call from the wrong thread or a callback that
+holds the loop is reported with its origin. A test marked `both_loops` also runs on uvloop, the loop of the server::
+
+    @pytest.mark.both_loops
+    @pytest.mark.asyncio
+    async def test_acks_arrive_in_order() -> None: ...
+
+One that makes sense on the server's loop alone says `@pytest.mark.asyncio(loop_factories=["uvloop"])`.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import uvloop
+from blockbuster import BlockBuster
+from hypothesis import HealthCheck, settings
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+# No deadline: the machine is shared, and a slow example is not a wrong one. The blob lets anyone replay a failure.
+settings.register_profile("default", deadline=None, print_blob=True)
+# CI draws fresh examples each time, and prints the seed (pytest's --hypothesis-seed) that brings them back.
+settings.register_profile(
+    "ci",
+    deadline=None,
+    print_blob=True,
+    derandomize=False,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
+    """Offer the loops; a test is run once on each one offered unless its asyncio mark selects among them."""
+    if item.get_closest_marker("both_loops") is not None or _selects_loops(item):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+def _selects_loops(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("asyncio")
+    return mark is not None and "loop_factories" in mark.kwargs
+
+
+@pytest.fixture
+def loop_never_blocks() -> Iterator[None]:
+    """Fail the test when code of millrace, called inside a running loop, sleeps, reads a file or waits for a lock."""
+    blockbuster = BlockBuster(scanned_modules=["millrace"])
+    blockbuster.activate()
+    try:
+        yield
+    finally:
+        blockbuster.deactivate()
