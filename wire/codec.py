@@ -133,7 +133,7 @@ class _Generator:
         values = "".join(f"{field}, " for field in self.names)
         joined = self._parts[0] if len(self._parts) == 1 else f"b''.join(({', '.join(self._parts)},))"
         lines = [f"def pack({arguments}):", *self._pack, f"    return {joined}" if self._parts else "    return b''"]
-        lines += ["def unpack(data, offset, end):", *self._unpack, f"    return ({values}), offset"]
+        lines += ["def unpack(_data, _offset, _end):", *self._unpack, f"    return ({values}), _offset"]
         return "\n".join(lines) + "\n"
 
     def functions(self, source: str) -> tuple[Callable[..., bytes], Callable[[Buffer, int, int], tuple[Values, int]]]:
@@ -160,15 +160,15 @@ class _Generator:
         self._flush()
         if isinstance(subcon, type(c.Terminated)):
             self._unpack += [
-                "    if offset != end:",
-                f"        raise CodecError({self._name!r}, '', f'{{end - offset}} bytes too many')",
+                "    if _offset != _end:",
+                f"        raise CodecError({self._name!r}, '', f'{{_end - _offset}} bytes too many')",
             ]
             return True
         self._all_fixed = None
         self.names.append(field)
         if isinstance(subcon, type(c.GreedyBytes)):
             self._parts.append(field)
-            self._unpack += [f"    {field} = memoryview(data)[offset:end]", "    offset = end"]
+            self._unpack += [f"    {field} = memoryview(_data)[_offset:_end]", "    _offset = _end"]
             return True
         if isinstance(subcon, c.StringEncoded) and isinstance(subcon.subcon, c.Prefixed):
             self._prefixed(field, subcon.subcon, text=True)
@@ -203,20 +203,20 @@ class _Generator:
         self._parts.append(part)
         self._need(str(size))
         self._unpack += [
-            f"    ({', '.join(field for field, _, _ in run)},) = {unpack}(data, offset)",
-            f"    offset += {size}",
+            f"    ({', '.join(field for field, _, _ in run)},) = {unpack}(_data, _offset)",
+            f"    _offset += {size}",
         ]
         for field, _, constant in run:
             if constant is not None:
                 self._unpack += [
                     f"    if {field} != {self._bind(constant)}:",
-                    f"        raise CodecError({self._name!r}, {field!r}, f'is {{{field}!r}}, not {constant!r}')",
+                    f"        raise CodecError({self._name!r}, {field!r}, f'is {{{field}!r}}, not ' + {repr(constant)!r})",
                 ]
 
     def _need(self, size: str, field: str = "") -> None:
         self._unpack += [
-            f"    if end - offset < {size}:",
-            f"        raise CodecError({self._name!r}, {field!r}, f'{{end - offset}} bytes left, {{{size}}} needed')",
+            f"    if _end - _offset < {size}:",
+            f"        raise CodecError({self._name!r}, {field!r}, f'{{_end - _offset}} bytes left, {{{size}}} needed')",
         ]
 
     def _prefix(self, field: str, subcon: c.Construct, count: str) -> None:
@@ -233,7 +233,7 @@ class _Generator:
         ]
         self._parts.append(part)
         self._need(str(packed.size), field)
-        self._unpack += [f"    (_count,) = {unpack}(data, offset)", f"    offset += {packed.size}"]
+        self._unpack += [f"    (_count,) = {unpack}(_data, _offset)", f"    _offset += {packed.size}"]
 
     def _prefixed(self, field: str, subcon: c.Prefixed, *, text: bool) -> None:
         if not isinstance(_unrenamed(subcon.subcon), type(c.GreedyBytes)):
@@ -245,13 +245,13 @@ class _Generator:
         self._need("_count", field)
         if text:
             self._unpack += [
-                f"    try: {field} = str(data[offset:offset + _count], 'utf-8')",
+                f"    try: {field} = str(_data[_offset:_offset + _count], 'utf-8')",
                 "    except UnicodeDecodeError as error:",
                 f"        raise CodecError({self._name!r}, {field!r}, str(error)) from None",
             ]
         else:
-            self._unpack += [f"    {field} = bytes(data[offset:offset + _count])"]
-        self._unpack += ["    offset += _count"]
+            self._unpack += [f"    {field} = bytes(_data[_offset:_offset + _count])"]
+        self._unpack += ["    _offset += _count"]
 
     def _array(self, field: str, subcon: c.FocusedSeq) -> None:
         count, items = (_unrenamed(part) for part in subcon.subcons)
@@ -273,7 +273,7 @@ class _Generator:
         # The count is a stranger's word: it is believed only as far as bytes have arrived.
         self._need(f"_count * {size_min}", field)
         self._parts.append(f"{self._bind(pack)}({field})")
-        self._unpack += [f"    {field}, offset = {self._bind(decode)}(data, offset, end, _count)"]
+        self._unpack += [f"    {field}, _offset = {self._bind(decode)}(_data, _offset, _end, _count)"]
 
 
 def _size_min(declaration: c.Struct) -> int:
