@@ -1,0 +1,122 @@
+"""Verified reads of chunks: no byte leaves here that does not match its checksum."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from millrace.server.errors import ChunkCorruptError
+from millrace.wire.checksum import crc32c
+from millrace.wire.limits import KIB, MIB
+
+from .layout import SUMMARY_SIZE_BYTES, ChunkFooter, decode_footer, decode_summary
+from .storage import ChunkStorage
+
+TAIL_SIZE_BYTES: Final = 64 * KIB
+"""Read at the end of a chunk to learn all about it: enough for the tables of 100 MiB, so one read is the rule."""
+
+VERIFY_SIZE_BYTES: Final = 4 * MIB
+"""Payload bytes that `verify_chunk` holds at once."""
+
+
+async def open_chunk(storage: ChunkStorage, name: str, size: int) -> ChunkFooter:
+    """Return the footer of a published chunk of `size` bytes. Keep it: it serves any number of reads.
+
+    A damaged summary is replaced by its copy, a damaged index is told by the footer; neither refuses a byte of payload.
+    Cancelling is safe.
+
+    Raises:
+        ChunkCorruptError: both summaries are damaged, or the chunk has not the size that they say.
+        ChunkNotFoundError: there is no such chunk.
+        StorageError: the medium failed.
+    """
+    if size < 2 * SUMMARY_SIZE_BYTES:
+        raise ChunkCorruptError(name, size, "the file of a chunk ends")
+    tail = await _read_exactly(storage, name, offset=max(0, size - TAIL_SIZE_BYTES), end=size)
+    footer_damaged = False
+    try:
+        summary = decode_summary(tail[-SUMMARY_SIZE_BYTES:], name=name, offset=size - SUMMARY_SIZE_BYTES, size=size)
+    except ChunkCorruptError:
+        header = await _read_exactly(storage, name, offset=0, end=SUMMARY_SIZE_BYTES)
+        summary = decode_summary(header, name=name, offset=0, size=size)
+        footer_damaged = True
+    if summary.tail_size > len(tail):
+        tail = await _read_exactly(storage, name, offset=size - summary.tail_size, end=size)
+    return decode_footer(tail, summary, name=name, footer_damaged=footer_damaged)
+
+
+async def read_chunk(storage: ChunkStorage, footer: ChunkFooter, *, offset: int, size: int) -> memoryview:
+    """Return verified bytes of the segment from `offset` on, at least one and at most `size`.
+
+    It is fewer than `size` where the chunk ends or where a damaged page begins: damage refuses its own pages only, and
+    is raised by the read that starts inside it. Whole pages are read and checked, so ask for 1 MiB or more at a time.
+    The view may keep up to two pages more alive than it shows. Cancelling is safe.
+
+    Args:
+        storage: where the chunk is.
+        footer: of the chunk, from `open_chunk`.
+        offset: place in the segment, inside the chunk.
+        size: most bytes wanted, at least 1.
+
+    Raises:
+        ChunkCorruptError: the page that holds `offset` is damaged.
+        ChunkNotFoundError: the chunk is gone.
+        StorageError: the medium failed.
+    """
+    assert size > 0
+    assert footer.start_offset <= offset < footer.end_offset
+    page_size = footer.page_size
+    start = offset - footer.start_offset
+    end = min(start + size, footer.length)
+    first_page = start // page_size
+    pages_start = first_page * page_size
+    pages_end = min(-(-end // page_size) * page_size, footer.length)
+    data = memoryview(
+        await storage.read(footer.name, offset=SUMMARY_SIZE_BYTES + pages_start, size=pages_end - pages_start)
+    )
+    for page in range(first_page, -(-pages_end // page_size)):
+        page_start = page * page_size
+        page_end = min(page_start + page_size, footer.length)
+        content = data[page_start - pages_start : page_end - pages_start]
+        if len(content) < page_end - page_start or crc32c(content) != footer.page_checksum(page):
+            if page == first_page:
+                raise ChunkCorruptError(footer.name, SUMMARY_SIZE_BYTES + page_start)
+            end = page_start
+            break
+    return data[start - pages_start : end - pages_start]
+
+
+async def verify_chunk(storage: ChunkStorage, name: str, size: int) -> AsyncIterator[ChunkCorruptError]:
+    """Yield everything that is damaged in a chunk, having read all of it.
+
+    Raises:
+        ChunkNotFoundError: there is no such chunk.
+        StorageError: the medium failed.
+    """
+    try:
+        footer = await open_chunk(storage, name, size)
+    except ChunkCorruptError as error:
+        yield error
+        return
+    try:
+        header = await _read_exactly(storage, name, offset=0, end=SUMMARY_SIZE_BYTES)
+        decode_summary(header, name=name, offset=0, size=size)
+    except ChunkCorruptError as error:
+        yield error
+    offset = footer.start_offset
+    while offset < footer.end_offset:
+        try:
+            offset += len(await read_chunk(storage, footer, offset=offset, size=VERIFY_SIZE_BYTES))
+        except ChunkCorruptError as error:
+            yield error
+            page = (offset - footer.start_offset) // footer.page_size
+            offset = footer.start_offset + (page + 1) * footer.page_size
+    if footer.index is None:
+        yield ChunkCorruptError(name, SUMMARY_SIZE_BYTES + footer.length, "the index does not match its checksum,")
+    if footer.footer_damaged:
+        yield ChunkCorruptError(name, size - SUMMARY_SIZE_BYTES, "the summary does not match its checksum,")
+
+
+async def _read_exactly(storage: ChunkStorage, name: str, *, offset: int, end: int) -> bytes:
+    data = await storage.read(name, offset=offset, size=end - offset)
+    if len(data) != end - offset:
+        raise ChunkCorruptError(name, offset + len(data), "the file of a chunk ends")
+    return data
