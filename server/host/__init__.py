@@ -1,0 +1,1 @@
+"""What the server asks of the machine it runs on: time, files, tasks, metrics."""

@@ -1,0 +1,37 @@
+"""The time, handed in so that a test can move it."""
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the server takes the time from. The two readings may be taken in any thread."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds since an arbitrary start; never goes back. For durations and deadlines."""
+        ...
+
+    def unix_us(self) -> int:
+        """Return microseconds since 1970 in UTC; may jump either way. For what is stored."""
+        ...
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait that many seconds of monotonic time. Safe to cancel."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def monotonic_s(self) -> float:
+        """Return the machine's monotonic time in seconds."""
+        return time.monotonic()
+
+    def unix_us(self) -> int:
+        """Return the machine's wall time in microseconds."""
+        return time.time_ns() // 1000
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait without holding the event loop."""
+        await asyncio.sleep(duration_s)

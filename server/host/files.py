@@ -1,0 +1,294 @@
+"""Files and folders of the server, through a seam that a test can make fail.
+
+Nothing else in the server opens, syncs, renames or removes a file of the log or of the checkpoint. All calls block and
+are made from threads, except for the cheap questions at start. Paths are absolute or relative to the working directory.
+
+What is durable. Bytes written are durable once `datasync` of a `File` on that path has returned; until then any
+subset of them may survive a power loss, in any order, torn at sectors. A name that was created, renamed or removed is
+durable once `sync_directory` of its folder has returned.
+
+Errors. A full disk (or quota) is `NoSpaceError`; whatever else the system says is the `OSError` it raised.
+A sync that failed must not be repeated on the same bytes: the system has forgotten which of them were not written.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from millrace.server.errors import FolderLockedError, NoSpaceError
+
+Buffer = bytes | bytearray | memoryview
+
+IOV_COUNT_MAX: Final = 1024
+"""The most buffers the system takes in one vectored call (IOV_MAX of Linux and macOS)."""
+_NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Closable(Protocol):
+    """Something to be closed once."""
+
+    def close(self) -> None:
+        """Give the thing back; closing twice is fine."""
+        ...
+
+
+class File(Protocol):
+    """An open file. Different threads may use it at once on different ranges."""
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all buffers one behind the other from `offset` on, growing the file where needed.
+
+        After an error any part of the bytes may have been written.
+        """
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return `size` bytes from `offset` on; fewer only where the file ends."""
+        ...
+
+    def preadv_into(self, view: memoryview, offset: int) -> int:
+        """Fill `view` from `offset` on and return how many bytes that were; fewer only where the file ends."""
+        ...
+
+    def datasync(self) -> None:
+        """Return when all that was written, and the size of the file, is on the disk itself."""
+        ...
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or grow (with zeros) the file to `size` bytes."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back; closing twice is fine. Nothing is synced."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Folders and names."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
+        """Open a file for reading and, unless `read_only`, writing.
+
+        Args:
+            path: the file.
+            create: make an empty file if there is none.
+            exclusive: with `create`: raise FileExistsError if there is one.
+            read_only: refuse writes.
+        """
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, atomically; a file of that name is replaced."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        ...
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Return the names in a folder, sorted."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or folder of that name."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Return the size of a file in bytes."""
+        ...
+
+    def make_directories(self, path: Path) -> None:
+        """Make a folder and those above it, durably; one that exists is fine."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk itself."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Return how many bytes can still be stored where `path` lies."""
+        ...
+
+    def lock(self, path: Path) -> Closable:
+        """Own the lock file `path` (made if missing) until the result is closed or the process ends.
+
+        Raises:
+            FolderLockedError: another process, or another part of this one, owns it.
+        """
+        ...
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all buffers, in as few calls as the system allows."""
+        # No context manager here and in `datasync`: entering one costs as much as the call into the system.
+        try:
+            for start in range(0, len(buffers), IOV_COUNT_MAX):
+                offset = self._write_vector(buffers[start : start + IOV_COUNT_MAX], offset)
+        except OSError as error:
+            raise _translation(error, self._path) from error
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read, repeating where the system returns less (it gives at most 2 GiB a call)."""
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < size and (data := os.pread(self._descriptor, size - done, offset + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def preadv_into(self, view: memoryview, offset: int) -> int:
+        """Read into memory of the caller."""
+        done = 0
+        while done < len(view) and (count := os.preadv(self._descriptor, [view[done:]], offset + done)):
+            done += count
+        return done
+
+    def datasync(self) -> None:
+        """Sync data and size; on macOS also the cache of the drive, which fsync leaves out there."""
+        try:
+            if sys.platform == "darwin":
+                fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
+            else:
+                os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise _translation(error, self._path) from error
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """Cut or grow the file."""
+        with _translated(self._path):
+            os.ftruncate(self._descriptor, size)
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _write_vector(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write at most IOV_COUNT_MAX buffers and return the offset behind them."""
+        rest: Sequence[Buffer] = buffers
+        end = offset + sum(len(buffer) for buffer in buffers)
+        while offset < end:
+            written = os.pwritev(self._descriptor, rest, offset)
+            offset += written
+            if offset < end:
+                rest = _behind(rest, written)
+        return end
+
+
+class OsFileSystem:
+    """The file system of the operating system."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
+        """Open a file; it is not inherited by child processes."""
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
+        with _translated(path):
+            return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing a file of the new name."""
+        with _translated(target):
+            os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(os.listdir(path))
+
+    def exists(self, path: Path) -> bool:
+        """Return whether the name exists."""
+        return os.path.lexists(path)
+
+    def size(self, path: Path) -> int:
+        """Return the size of a file in bytes."""
+        return os.stat(path).st_size
+
+    def make_directories(self, path: Path) -> None:
+        """Make each missing folder and sync the one above it."""
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        with _translated(path):
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+                self.sync_directory(folder.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        """Sync the names of a folder."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _translated(path):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: Path) -> int:
+        """Return what an unprivileged process may still store."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: Path) -> OsFile:
+        """Own a file by flock, which ends with the process, however it dies."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise FolderLockedError("another server owns this folder", subject=str(path.parent)) from error
+        return OsFile(descriptor, path)
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise _translation(error, path) from error
+
+
+def _translation(error: OSError, path: Path) -> Exception:
+    """Return what to raise for an error of the system; all but a full disk keep their class and learn the path."""
+    if error.errno in _NO_SPACE_ERRNOS:
+        return NoSpaceError(os.strerror(error.errno or 0), subject=str(path))
+    return OSError(error.errno, error.strerror, str(path))
+
+
+def _behind(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """Return what is left of the buffers behind their first `count` bytes."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        if count >= len(buffer):
+            count -= len(buffer)
+            continue
+        rest.append(memoryview(buffer)[count:] if count else buffer)
+        count = 0
+    return rest

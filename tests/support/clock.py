@@ -1,0 +1,60 @@
+"""A clock that moves when the test says so."""
+
+import asyncio
+import heapq
+import threading
+
+
+class ManualClock:
+    """Fills the `Clock` seam. Reading it is safe in any thread; moving and sleeping belong to one event loop."""
+
+    def __init__(self, *, monotonic_s: float = 1000.0, unix_us: int = 1_700_000_000_000_000) -> None:
+        self._lock = threading.Lock()
+        self._monotonic_s = monotonic_s
+        self._unix_us = unix_us
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def monotonic_s(self) -> float:
+        with self._lock:
+            return self._monotonic_s
+
+    def unix_us(self) -> int:
+        with self._lock:
+            return self._unix_us
+
+    async def sleep(self, duration_s: float) -> None:
+        if duration_s <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._sleepers, (self.monotonic_s() + duration_s, self._count, future))
+        await future
+
+    @property
+    def sleeper_count(self) -> int:
+        """How many sleep now."""
+        return sum(not future.done() for _, _, future in self._sleepers)
+
+    def jump_wall(self, duration_us: int) -> None:
+        """Move the wall clock alone, either way."""
+        with self._lock:
+            self._unix_us += duration_us
+
+    def move(self, duration_s: float) -> None:
+        """Move both clocks on and wake whoever has slept enough, in order; call it in the loop of the sleepers."""
+        with self._lock:
+            self._monotonic_s += duration_s
+            self._unix_us += round(duration_s * 1e6)
+            now_s = self._monotonic_s
+        while self._sleepers and self._sleepers[0][0] <= now_s:
+            future = heapq.heappop(self._sleepers)[2]
+            if not future.done():
+                future.set_result(None)
+
+    async def advance(self, duration_s: float) -> None:
+        """Move the clock and let those who woke run until they wait again."""
+        self.move(duration_s)
+        for _ in range(10):
+            await asyncio.sleep(0)
