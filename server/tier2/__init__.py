@@ -1,6 +1,7 @@
 """Tier 2: where the bytes of segments live for ever, in immutable chunks."""
 
 from .layout import ChunkFooter, ChunkId, IndexEntry, chunk_name, encode_chunk, parse_chunk_name, segment_prefix
+from .local import LocalStorage
 from .memory import MemoryStorage
 from .options import Tier2Options
 from .reader import open_chunk, read_chunk, verify_chunk
@@ -12,6 +13,7 @@ __all__ = [
     "ChunkInfo",
     "ChunkStorage",
     "IndexEntry",
+    "LocalStorage",
     "MemoryStorage",
     "Tier2Options",
     "chunk_name",

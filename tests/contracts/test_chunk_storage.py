@@ -1,0 +1,192 @@
+"""The contract of `ChunkStorage`, held against every implementation."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
+from millrace.server.host.clock import SystemClock
+from millrace.server.host.files import OsFileSystem
+from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, MemoryStorage, Tier2Options
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFileSystem
+
+NAME = "segments/07/chunk-1.chunk"
+
+
+def memory(_folder: Path) -> ChunkStorage:
+    return MemoryStorage()
+
+
+def local(folder: Path) -> ChunkStorage:
+    return LocalStorage(OsFileSystem(), folder / "tier2", Tier2Options(), clock=SystemClock())
+
+
+def local_in_memory(_folder: Path) -> ChunkStorage:
+    return LocalStorage(MemoryFileSystem(), Path("/data/tier2"), Tier2Options(), clock=ManualClock())
+
+
+@pytest_asyncio.fixture(params=[memory, local, local_in_memory])
+async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
+    make: Callable[[Path], ChunkStorage] = request.param
+    storage = make(tmp_path)
+    yield storage
+    await storage.close()
+
+
+@pytest.mark.asyncio
+async def test_a_published_chunk_is_read_in_any_part(storage: ChunkStorage) -> None:
+    await storage.publish(NAME, [b"abc", bytearray(b"def"), memoryview(b"-ghi-")[1:4]])
+
+    assert await storage.read(NAME, offset=0, size=9) == b"abcdefghi"
+    assert await storage.read(NAME, offset=2, size=3) == b"cde"
+    assert await storage.read(NAME, offset=7, size=100) == b"hi"
+    assert await storage.read(NAME, offset=9, size=100) == b""
+    assert await storage.read(NAME, offset=0, size=0) == b""
+
+
+@pytest.mark.asyncio
+async def test_many_pieces_are_one_chunk(storage: ChunkStorage) -> None:
+    pieces = [b"%05d" % i for i in range(5000)]
+
+    await storage.publish(NAME, pieces)
+
+    assert await storage.read(NAME, offset=0, size=30_000) == b"".join(pieces)
+
+
+@pytest.mark.asyncio
+async def test_publishing_again_is_a_success_without_effect(storage: ChunkStorage) -> None:
+    """Behaviour 46: a publish repeated after a crash stores no byte twice."""
+    await storage.publish(NAME, [b"abc"])
+    await storage.publish(NAME, [b"abc"])
+
+    assert await storage.list() == [ChunkInfo(NAME, 3)]
+
+
+@pytest.mark.asyncio
+async def test_a_chunk_of_another_size_is_never_replaced(storage: ChunkStorage) -> None:
+    await storage.publish(NAME, [b"abc"])
+
+    with pytest.raises(ChunkCorruptError):
+        await storage.publish(NAME, [b"abcd"])
+
+    assert await storage.read(NAME, offset=0, size=9) == b"abc"
+
+
+@pytest.mark.asyncio
+async def test_chunks_are_listed_by_prefix_and_in_order(storage: ChunkStorage) -> None:
+    names = [
+        "segments/01/a-1.chunk",
+        "segments/01/a-2.chunk",
+        "segments/01/ab.chunk",
+        "segments/02/a-1.chunk",
+        "z.chunk",
+    ]
+    for size, name in enumerate(reversed(names)):
+        await storage.publish(name, [bytes(size)])
+
+    assert [info.name for info in await storage.list()] == names
+    assert [info.size for info in await storage.list()] == [4, 3, 2, 1, 0]
+    assert [info.name for info in await storage.list("segments/01/a-")] == names[:2]
+    assert [info.name for info in await storage.list("segments/01/")] == names[:3]
+    assert [info.name for info in await storage.list("segments/0")] == names[:4]
+    assert [info.name for info in await storage.list("segments")] == names[:4]
+    assert await storage.list("segments/03/") == []
+    assert await storage.list("none/at/all") == []
+
+
+@pytest.mark.asyncio
+async def test_an_empty_storage_lists_nothing(storage: ChunkStorage) -> None:
+    assert await storage.list() == []
+
+
+@pytest.mark.asyncio
+async def test_a_deleted_chunk_is_gone_and_deleting_it_again_is_fine(storage: ChunkStorage) -> None:
+    await storage.publish(NAME, [b"abc"])
+    await storage.delete(NAME)
+    await storage.delete(NAME)
+
+    assert await storage.list() == []
+    with pytest.raises(ChunkNotFoundError):
+        await storage.read(NAME, offset=0, size=1)
+    await storage.publish(NAME, [b"other"])
+    assert await storage.read(NAME, offset=0, size=9) == b"other"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["", "../a.chunk", "/etc/a.chunk", "a", "a/../../b.chunk", "A.chunk", "a\0.chunk"])
+async def test_a_name_outside_the_rule_is_refused_everywhere(storage: ChunkStorage, name: str) -> None:
+    """Behaviour 52: names never become paths."""
+    with pytest.raises(InvalidArgumentError):
+        await storage.publish(name, [b"abc"])
+    with pytest.raises(InvalidArgumentError):
+        await storage.read(name, offset=0, size=1)
+    with pytest.raises(InvalidArgumentError):
+        await storage.delete(name)
+    with pytest.raises(InvalidArgumentError):
+        await storage.list("../")
+    assert await storage.list() == []
+
+
+@pytest.mark.asyncio
+async def test_everything_may_run_at_once(storage: ChunkStorage) -> None:
+    names = [f"segments/{i % 4:02x}/c-{i}.chunk" for i in range(40)]
+
+    await asyncio.gather(*[storage.publish(name, [name.encode()]) for name in names * 2])
+    contents = await asyncio.gather(*[storage.read(name, offset=0, size=99) for name in names])
+
+    assert contents == [name.encode() for name in names]
+    assert len(await storage.list()) == len(names)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_publish_happens_wholly_or_not_at_all(storage: ChunkStorage) -> None:
+    publish = asyncio.ensure_future(storage.publish(NAME, [bytes(100_000)]))
+    await asyncio.sleep(0)
+    publish.cancel()
+    await asyncio.wait([publish])
+
+    await storage.publish(NAME, [bytes(100_000)])
+
+    assert await storage.list() == [ChunkInfo(NAME, 100_000)]
+    assert await storage.read(NAME, offset=0, size=100_000) == bytes(100_000)
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_no_operation_blocks_the_loop(loop_never_blocks: None, tmp_path: Path) -> None:
+    """Behaviour 18: a disk that is slow for one reader does not hold up the others."""
+    storage = local(tmp_path)
+
+    await storage.publish(NAME, [bytes(100_000)])
+    await storage.read(NAME, offset=0, size=100_000)
+    await storage.list()
+    await storage.delete(NAME)
+    await storage.close()
+
+
+@pytest.mark.asyncio
+async def test_a_full_storage_says_so_keeps_nothing_and_recovers() -> None:
+    """Behaviour 44: disk full on tier 2: nothing lost, and it recovers by itself when space returns."""
+    files = MemoryFileSystem(capacity_bytes=1000)
+    folder = Path("/data/tier2")
+    storages: list[ChunkStorage] = [
+        MemoryStorage(capacity_bytes=1000),
+        LocalStorage(files, folder, Tier2Options(), clock=ManualClock()),
+    ]
+    for storage in storages:
+        await storage.publish(NAME, [bytes(600)])
+        with pytest.raises(NoSpaceError) as caught:
+            await storage.publish("b.chunk", [bytes(600)])
+
+        assert caught.value.retriable
+        assert await storage.list() == [ChunkInfo(NAME, 600)]
+        assert await storage.read(NAME, offset=0, size=600) == bytes(600)
+        await storage.delete(NAME)
+        await storage.publish("b.chunk", [bytes(600)])
+        assert await storage.list() == [ChunkInfo("b.chunk", 600)]
+        await storage.close()
+    assert files.list_directory(folder) == ["b.chunk", "segments"]
