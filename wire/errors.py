@@ -8,10 +8,14 @@
         +-- ChecksumError         a frame whose checksum does not match its bytes
         +-- FrameTooLargeError    a frame above the negotiated limit
         +-- ForeignProtocolError  HTTP or TLS spoken to the data port
-    InvalidNameError              a name outside the one rule of `names`  (also a ValueError)
+        +-- UnsupportedVersionError  no version that both sides speak
+    +-- InvalidNameError          a name outside the one rule of `names`  (also a ValueError)
+
+Each knows the `code` under which it is reported to the peer, and whether trying again can help.
 """
 
 from enum import IntEnum
+from typing import ClassVar
 
 
 class ErrorCode(IntEnum):
@@ -58,7 +62,18 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 
 
 class WireError(Exception):
-    """Root of what the wire raises."""
+    """Root of what the wire raises.
+
+    Attributes:
+        code: the number of the error reply that reports it.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.PROTOCOL
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may simply be sent again, later."""
+        return self.code in RETRIABLE
 
 
 class CodecError(WireError):
@@ -120,8 +135,29 @@ class ForeignProtocolError(ProtocolError):
         return f"the peer speaks {self.protocol}; this is the Millrace data port"
 
 
+class UnsupportedVersionError(ProtocolError):
+    """There is no version of the protocol that both sides speak."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+    def __init__(self, *, version_min: int, version_max: int, our_min: int, our_max: int) -> None:
+        super().__init__(version_min, version_max, our_min, our_max)
+        self.version_min = version_min
+        self.version_max = version_max
+        self.our_min = our_min
+        self.our_max = our_max
+
+    def __str__(self) -> str:
+        return (
+            f"the peer speaks versions {self.version_min} to {self.version_max} of the protocol, "
+            f"this side {self.our_min} to {self.our_max}"
+        )
+
+
 class InvalidNameError(WireError, ValueError):
     """A name outside the one rule of `millrace.wire.names`."""
+
+    code = ErrorCode.INVALID_NAME
 
     def __init__(self, *, kind: str, name: str, reason: str) -> None:
         super().__init__(kind, name, reason)
