@@ -28,11 +28,11 @@ test: $(INSTALLED)  ## the whole test suite
 
 check: lint test  ## what CI runs: format, lint, types, import arrows, tests
 
+# All four run, so that one failure does not hide the others.
 lint: $(INSTALLED)  ## the part of check that runs no code: format, lint, types, import arrows
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@failed=0; for program in "ruff format --check ." "ruff check ." mypy lint-imports; do \
+		echo "$$program"; $(BIN)/$$program || failed=1; \
+	done; exit $$failed
 
 format: $(INSTALLED)  ## put imports and layout in order
 	$(BIN)/ruff check --select I --fix .
