@@ -1,0 +1,394 @@
+"""The unit that owns segments: it admits requests, logs them, applies what is durable, and answers reads.
+
+The road of an append: `append` decides and gives the run an offset (the admitted view moves), the log makes it durable,
+`_durable` applies it in the order of the log (the durable view moves), wakes who waits at the tail, and lets the owners
+send their acks. Decisions (create, seal, ...) go the same road as one record each, so that they stand in one order with
+the appends around them: an append behind a seal is refused, one before it is stored.
+
+Nothing here waits but `decide`, `read` and the life cycle; all of it runs in the event loop.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from millrace.server.errors import (
+    LogFailedError,
+    NoSpaceError,
+    SegmentNotFoundError,
+    ServerError,
+    ShuttingDownError,
+    ThrottledError,
+)
+from millrace.server.host.clock import Clock
+from millrace.server.wal import KIND_APPENDS, KIND_CONTROL, Run, Wal
+from millrace.wire import frames as f
+from millrace.wire.decoder import AppendRun
+from millrace.wire.framing import encode
+
+from .appends import (
+    Owner,
+    PendingAppend,
+    check_condition,
+    check_size,
+    check_writer,
+    deduplicate,
+    payload_size,
+    progress_of,
+)
+from .history import History
+from .options import ContainerOptions
+from .segment import Segment
+from .state import ContainerState
+from .tail import Extent
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_MS: Final = 200
+
+
+class Decision:
+    """A record on its way through the log."""
+
+    __slots__ = ("followers", "future", "record")
+
+    def __init__(self, record: f.Message, future: asyncio.Future[None]) -> None:
+        self.record = record
+        self.future = future
+        self.followers: list[PendingAppend] = []
+
+    def fail(self, error: ServerError) -> None:
+        """End as failed; nobody may be waiting any more."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class SegmentContainer:
+    """Segments, their log and their tier 2. Made and started by `opening.open_container`."""
+
+    def __init__(
+        self,
+        *,
+        state: ContainerState,
+        history: History,
+        options: ContainerOptions,
+        clock: Clock,
+    ) -> None:
+        self.state = state
+        self.options = options
+        self.clock = clock
+        self.sequence = 0  # of the last log batch applied
+        self._history = history
+        self._wal: Wal | None = None
+        self._failure: ServerError | None = None
+        self._relief: set[Callable[[], None]] = set()
+        self._on_progress: Callable[[], None] = lambda: None
+        self._on_failure: Callable[[ServerError], None] = lambda error: None
+        self._throttled = False
+        # What the log was given and did not say durable yet, in order.
+        self._in_flight: deque[PendingAppend | Decision] = deque()
+
+    def start(
+        self,
+        wal: Wal,
+        *,
+        sequence: int,
+        on_progress: Callable[[], None],
+        on_failure: Callable[[ServerError], None],
+    ) -> None:
+        """Take requests from now on.
+
+        Args:
+            wal: the started log.
+            sequence: of the last batch that the state holds.
+            on_progress: called after each applied batch (the flusher looks whether there is work).
+            on_failure: called once if the log fails; the container then refuses everything.
+        """
+        self._wal = wal
+        self.sequence = sequence
+        self._on_progress = on_progress
+        self._on_failure = on_failure
+
+    @property
+    def failure(self) -> ServerError | None:
+        """Why the container refuses everything, or None."""
+        return self._failure
+
+    def stop(self) -> None:
+        """Refuse requests from now on; what is queued for the log still becomes durable."""
+        if self._failure is None:
+            self._failure = ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+
+    # --- appends ---
+
+    def append(self, run: AppendRun, frames: bytes, owner: Owner) -> list[PendingAppend]:
+        """Admit a run of appends and queue it for the log.
+
+        Args:
+            run: what `scan_run` found.
+            frames: the bytes of the run, as received; kept.
+            owner: told by `settle` once the outcome of what this returns is known.
+
+        Returns:
+            One or two pending appends in the order of their request ids.
+
+        Raises:
+            ServerError: nothing of the run was or will be stored.
+        """
+        segment = self.state.segments.get(run.segment_id)
+        if segment is None:
+            raise SegmentNotFoundError(f"there is no segment with id {run.segment_id}")
+        self._check_running()
+        segment.check_appendable()
+        if run.writer_number:
+            check_writer(self.state, run)
+            pieces = deduplicate(segment, run, frames)
+            if pieces[0].duplicate:
+                return self._append_again(run, frames, owner, segment)
+        size = payload_size(len(frames), run.frame_count)
+        check_size(segment, run, size)
+        check_condition(segment, run)
+        self._check_room()
+        return [self._admit(run, frames, owner, segment, size)]
+
+    def _admit(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment, size: int) -> PendingAppend:
+        pending = PendingAppend(owner, segment, request_id=run.request_id, count=run.frame_count)
+        pending.offset = segment.next_offset
+        pending.size = size
+        last_event_number = 0
+        if run.writer_number:
+            last_event_number = run.event_number + run.event_count - 1
+            progress_of(segment, run.writer_number).admitted = last_event_number
+        segment.next_offset += size
+        assert self._wal is not None
+        self._wal.submit(
+            Run(
+                segment.segment_id,
+                pending.offset,
+                frames,
+                run.frame_count,
+                run.frame_size,
+                run.event_count,
+                run.writer_number,
+                last_event_number,
+                run.writer_epoch,
+                KIND_APPENDS,
+                pending,
+            )
+        )
+        self._in_flight.append(pending)
+        return pending
+
+    def _append_again(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment) -> list[PendingAppend]:
+        """Admit a run whose beginning (or all) was sent before."""
+        pieces = deduplicate(segment, run, frames)
+        progress = progress_of(segment, run.writer_number)
+        first = pieces[0]
+        again = PendingAppend(owner, segment, request_id=first.request_id, count=first.count)
+        again.duplicate = True
+        last_event_number = first.event_number + first.event_count - 1
+        if last_event_number == progress.durable and first.count == 1:
+            again.offset = progress.last_offset
+        result = [again]
+        if len(pieces) > 1:
+            rest = pieces[1]
+            self._check_room()
+            new = run._replace(
+                frame_count=rest.count,
+                event_count=rest.event_count,
+                request_id=rest.request_id,
+                event_number=rest.event_number,
+            )
+            new_frames = frames[rest.start : rest.end]
+            size = payload_size(len(new_frames), rest.count)
+            result.append(self._admit(new, new_frames, owner, segment, size))
+        if last_event_number <= progress.durable:
+            again.settled = True
+        else:
+            # Stored by an earlier append that is still on its way: no ack before that one is durable. It is in flight,
+            # so what was submitted last ends no earlier than it does.
+            self._in_flight[-1].followers.append(again)
+        return result
+
+    def _check_running(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_room(self) -> None:
+        assert self._wal is not None
+        if not self._wal.has_room:
+            raise NoSpaceError("the log has no room; reads, truncates and deletes work", retry_after_ms=1000)
+        if self.state.tail_bytes > 2 * self.options.tail_size_bytes_high:
+            raise ThrottledError("memory for unflushed bytes is full", retry_after_ms=RETRY_AFTER_MS)
+
+    @property
+    def pressure(self) -> str:
+        """What is full, for people; empty if appends may come."""
+        assert self._wal is not None
+        options = self.options
+        queued, tail = self._wal.queued_bytes, self.state.tail_bytes
+        if self._throttled:
+            self._throttled = queued > options.queue_size_bytes_low or tail > options.tail_size_bytes_low
+        else:
+            self._throttled = queued > options.queue_size_bytes_high or tail > options.tail_size_bytes_high
+        if not self._throttled:
+            return ""
+        if queued > options.queue_size_bytes_low:
+            return f"{queued} bytes wait for the log"
+        return f"{tail} bytes wait for tier 2"
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call back once there is no pressure any more."""
+        self._relief.add(callback)
+
+    def forget_relief(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more."""
+        self._relief.discard(callback)
+
+    def relieve(self) -> None:
+        """Call back those who wait for room, if there is some."""
+        if self._relief and (self._failure is not None or not self.pressure):
+            callbacks, self._relief = self._relief, set()
+            for callback in callbacks:
+                callback()
+
+    # --- decisions ---
+
+    def decide(self, record: f.Message) -> asyncio.Future[None]:
+        """Log a decision; the future resolves when it is durable and applied.
+
+        The caller has checked the decision against the admitted view and moved that view. Cancelling the wait does
+        not undo the decision.
+
+        Raises:
+            ServerError: the container takes no requests.
+        """
+        self._check_running()
+        assert self._wal is not None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        frame = encode(record)
+        decision = Decision(record, future)
+        self._wal.submit(Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
+        self._in_flight.append(decision)
+        return future
+
+    def segment(self, segment_id: int) -> Segment:
+        """Return a segment by id.
+
+        Raises:
+            SegmentNotFoundError: there is none.
+        """
+        segment = self.state.segments.get(segment_id)
+        if segment is None:
+            raise SegmentNotFoundError(f"there is no segment with id {segment_id}")
+        return segment
+
+    # --- what became durable ---
+
+    def durable(self, runs: list[Run], sequence: int, wall_time_us: int) -> None:
+        """Apply a batch that the log has synced: called by the log, in order."""
+        owners: set[Owner] = set()
+        woken: set[Segment] = set()
+        self.sequence = sequence
+        for run in runs:
+            pending = self._in_flight.popleft()
+            assert pending is run.context
+            if isinstance(pending, PendingAppend):
+                self._apply_append(pending, run, wall_time_us)
+                if pending.segment.watchers:
+                    woken.add(pending.segment)
+                pending.settled = True
+                owners.add(pending.owner)
+            else:
+                self.state.apply(pending.record)
+                if not pending.future.done():
+                    pending.future.set_result(None)
+            for follower in pending.followers:
+                follower.settled = True
+                owners.add(follower.owner)
+        for segment in woken:
+            segment.notify()
+        for owner in owners:
+            owner.settle()
+        self.relieve()
+        self._on_progress()
+
+    def _apply_append(self, pending: PendingAppend, run: Run, wall_time_us: int) -> None:
+        segment = pending.segment
+        if segment.deleted:
+            return
+        segment.index.add(run.offset, events=segment.event_count, wall_time_us=wall_time_us)
+        self.state.apply_run(
+            segment,
+            offset=run.offset,
+            size=pending.size,
+            event_count=run.event_count,
+            writer_number=run.writer_number,
+            last_event_number=run.last_event_number,
+        )
+        self.state.hold(
+            segment,
+            Extent(
+                offset=run.offset,
+                size=pending.size,
+                frames=run.frames,
+                frame_count=run.frame_count,
+                frame_size=run.frame_size,
+                sequence=self.sequence,
+                start_events=segment.event_count - run.event_count,
+                end_events=segment.event_count,
+                wall_time_us=wall_time_us,
+            ),
+        )
+
+    def log_failed(self, error: BaseException) -> None:
+        """Fail everything that waits for the log, as unknown: called by the log, once."""
+        failure = LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000)
+        self._failure = failure
+        logger.error("log failed sequence=%d waiting=%d error=%r", self.sequence, len(self._in_flight), error)
+        owners: set[Owner] = set()
+        for pending in self._in_flight:
+            pending.fail(failure)
+            for append in (pending, *pending.followers):
+                if isinstance(append, PendingAppend):
+                    append.fail(failure)
+                    owners.add(append.owner)
+        self._in_flight.clear()
+        for owner in owners:
+            owner.settle()
+        self.relieve()
+        self._on_failure(failure)
+
+    # --- reads ---
+
+    def read_now(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | None:
+        """Return up to `size_max` bytes from `offset` on if they are in memory; None if tier 2 must be asked.
+
+        An empty list means that `offset` is the tail.
+
+        Raises:
+            SegmentError: the offset cannot be read.
+        """
+        segment.check_readable(offset)
+        if offset == segment.length:
+            return []
+        if segment.tail.holds(offset):
+            return segment.tail.read(offset, size_max)
+        return self._history.read_now(segment, offset, size_max)
+
+    async def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview]:
+        """Return at least one and up to `size_max` bytes from `offset`, from memory or tier 2; empty at the tail.
+
+        Safe to cancel.
+
+        Raises:
+            SegmentError: the offset cannot be read.
+            StorageError: tier 2 failed.
+        """
+        pieces = self.read_now(segment, offset, size_max)
+        if pieces is None:
+            pieces = await self._history.read(segment, offset, size_max)
+            segment.check_readable(offset)
+        return pieces

@@ -1,0 +1,257 @@
+"""Moves durable bytes to tier 2, stores checkpoints, and lets the log be recycled: in that order, for ever.
+
+A segment is flushed when it has enough unflushed bytes, when they are old enough, or when memory or the log run full. A
+chunk is published first; only then does the segment refer to it and let go of its tail; a checkpoint then stores that;
+a copy of the checkpoint is published in tier 2; only then may the log forget. A crash between any two steps loses
+nothing and stores nothing twice: what the checkpoint does not know is replayed from the log and flushed again, and a
+chunk that no checkpoint knows is an orphan.
+
+Tier 2 being full or away stops the flusher, not the server: the tail and the log grow to their bounds, appends are
+throttled and then refused, and the flusher tries again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from millrace.server.errors import ServerError
+from millrace.server.host.clock import Clock
+from millrace.server.tier2 import ChunkId, ChunkStorage, chunk_name, encode_chunk, read_chunk
+from millrace.server.wal import Wal
+from millrace.wire.checksum import Buffer
+from millrace.wire.limits import KIB
+
+from .checkpoint import CheckpointStore
+from .history import History
+from .options import ContainerOptions
+from .segment import ChunkRecord, Segment
+from .state import ContainerState
+from .tail import Extent
+
+logger = logging.getLogger(__name__)
+
+PAGE_SIZE_BYTES: Final = 64 * KIB
+RETRY_S: Final = 1.0
+PASS_INTERVAL_S: Final = 0.05
+CHECKPOINT_COPIES_KEPT: Final = 2
+CHECKPOINT_PREFIX: Final = "checkpoints/"
+
+
+def checkpoint_copy_name(sequence: int) -> str:
+    """Return the name in tier 2 of the copy of the checkpoint as of a log sequence number."""
+    return f"{CHECKPOINT_PREFIX}{sequence:020d}.chunk"
+
+
+class Flusher:
+    """The one background task of a container; `run` is its body."""
+
+    def __init__(
+        self,
+        *,
+        state: ContainerState,
+        sequence: Callable[[], int],
+        wal: Wal,
+        storage: ChunkStorage,
+        history: History,
+        checkpoints: CheckpointStore,
+        container_epoch: int,
+        options: ContainerOptions,
+        clock: Clock,
+        on_relief: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._sequence = sequence
+        self._wal = wal
+        self._storage = storage
+        self._history = history
+        self._checkpoints = checkpoints
+        self._container_epoch = container_epoch
+        self._options = options
+        self._clock = clock
+        self._on_relief = on_relief
+        self._work = asyncio.Event()
+        self._checkpoint_lock = asyncio.Lock()
+        self._recycled_sequence = 0
+        self._checkpoint_s = clock.monotonic_s()
+
+    def poke(self) -> None:
+        """Look whether there is work; called after each batch, so it is quick."""
+        if self._state.tail_bytes >= self._options.flush_size_bytes or self._log_is_filling:
+            self._work.set()
+
+    async def run(self) -> None:
+        """Flush and checkpoint until cancelled, or until something other than the storage fails."""
+        while True:
+            try:
+                await self._wait_for_work()
+                self._work.clear()
+                await self.flush(everything=False)
+                if self._checkpoint_is_due:
+                    await self.checkpoint()
+                pause_s = PASS_INTERVAL_S
+            except ServerError as error:
+                logger.warning("flush failed, will retry retry_after_s=%.1f error=%s", RETRY_S, error)
+                pause_s = RETRY_S
+            await self._clock.sleep(pause_s)
+
+    async def flush(self, *, everything: bool) -> None:
+        """Flush the segments that are due, or all, a few at the same time, the largest first.
+
+        Raises:
+            StorageError: tier 2 refused; what was flushed before stays flushed.
+        """
+        while due := self._due(everything=everything):
+            due = due[: self._options.flushes_at_once]
+            results = await asyncio.gather(*map(self._flush_segment, due), return_exceptions=True)
+            self._on_relief()
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def checkpoint(self) -> None:
+        """Store a checkpoint of the state as it is now; copy it to tier 2 and recycle the log if that is worth it.
+
+        Raises:
+            StorageError: nothing is lost; the changes go into the next checkpoint.
+        """
+        async with self._checkpoint_lock:
+            state = self._state
+            sequence = self._sequence()
+            replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
+            changes, garbage = state.take_changes(), state.garbage
+            state.garbage = []
+            rows = self._checkpoints.take_rows(state, changes)
+            self._checkpoint_s = self._clock.monotonic_s()
+            try:
+                await asyncio.to_thread(
+                    self._checkpoints.save,
+                    rows,
+                    sequence=sequence,
+                    replay_from=replay_from,
+                    container_epoch=self._container_epoch,
+                )
+            except BaseException:
+                state.give_back(changes)
+                state.garbage = garbage + state.garbage
+                raise
+            if replay_from - 1 > self._recycled_sequence and self._log_is_filling:
+                await self._copy_checkpoint(sequence)
+                self._wal.recycle(replay_from - 1)
+                self._recycled_sequence = replay_from - 1
+                self._on_relief()
+            for name in garbage:
+                await self._storage.delete(name)
+
+    @property
+    def _log_is_filling(self) -> bool:
+        """Whether recycling would be good: more than a quarter of the log's bound is in use."""
+        return 4 * self._wal.size_bytes > self._wal.capacity_bytes
+
+    @property
+    def _checkpoint_is_due(self) -> bool:
+        if not self._state.changes and not self._state.garbage:
+            return False
+        age_s = self._clock.monotonic_s() - self._checkpoint_s
+        return age_s >= (1.0 if self._log_is_filling else self._options.checkpoint_interval_s)
+
+    async def _wait_for_work(self) -> None:
+        """Return when poked, or when the oldest bytes (or the checkpoint) may have come of age."""
+        timeout_s = min(self._options.flush_age_s, self._options.checkpoint_interval_s)
+        waiting = asyncio.ensure_future(self._work.wait())
+        sleeping = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            await asyncio.wait((waiting, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            sleeping.cancel()
+
+    def _due(self, *, everything: bool) -> list[Segment]:
+        options = self._options
+        segments = list(self._state.unflushed.values())
+        if not everything and self._state.tail_bytes <= options.tail_size_bytes_low // 2 and not self._log_is_filling:
+            oldest_us = self._clock.unix_us() - int(options.flush_age_s * 1e6)
+            segments = [
+                segment
+                for segment in segments
+                if segment.tail.size >= options.flush_size_bytes or segment.tail.first.wall_time_us <= oldest_us
+            ]
+        return sorted(segments, key=lambda segment: segment.tail.size, reverse=True)
+
+    async def _flush_segment(self, segment: Segment) -> None:
+        """Publish the first contiguous part of the tail of a segment as one chunk."""
+        extents = segment.tail.head(self._options.chunk_size_bytes_max)
+        small = self._small_last_chunk(segment, extents[0])
+        payload_before = await self._payload_of(small) if small else []
+        record, pieces = await asyncio.to_thread(self._encode, segment, small, payload_before, extents)
+        await self._storage.publish(record.name, pieces)
+        if segment.deleted or segment.start_offset >= record.end_offset:
+            self._state.garbage.append(record.name)
+            return
+        if small and segment.chunks and segment.chunks[-1] == small:
+            segment.chunks.pop()
+            self._state.garbage.append(small.name)
+        segment.chunks.append(record)
+        self._state.changes.segments.add(segment.segment_id)
+        for extent in extents:
+            self._history.remember(segment, extent.offset, extent.payload())
+        self._state.release(segment, record.end_offset)
+
+    def _small_last_chunk(self, segment: Segment, first: Extent) -> ChunkRecord | None:
+        """Return the last chunk if it is small and ends where the tail starts: it is written anew with what follows."""
+        if not segment.chunks:
+            return None
+        last = segment.chunks[-1]
+        if last.length >= self._options.chunk_size_bytes_small or last.end_offset != first.offset:
+            return None
+        return last
+
+    async def _payload_of(self, chunk: ChunkRecord) -> list[memoryview]:
+        footer = await self._history.footer(chunk)
+        pieces, offset = [], chunk.start_offset
+        while offset < chunk.end_offset:
+            pieces.append(
+                await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset)
+            )
+            offset += len(pieces[-1])
+        return pieces
+
+    def _encode(
+        self, segment: Segment, small: ChunkRecord | None, payload_before: list[memoryview], extents: list[Extent]
+    ) -> tuple[ChunkRecord, list[Buffer]]:
+        """Build the chunk: in a thread, since stripping and checksumming take some milliseconds."""
+        start = small.start_offset if small else extents[0].offset
+        start_events = small.start_events if small else extents[0].start_events
+        end = extents[-1].end
+        chunk = ChunkId(
+            segment_id=segment.segment_id,
+            start_offset=start,
+            length=end - start,
+            container_epoch=self._container_epoch,
+        )
+        pieces = encode_chunk(
+            chunk,
+            [*payload_before, *(extent.payload() for extent in extents)],
+            index=segment.index.entries(start, end),
+            start_events=start_events,
+            end_events=extents[-1].end_events,
+            end_wall_time_us=extents[-1].wall_time_us,
+            page_size=PAGE_SIZE_BYTES,
+        )
+        record = ChunkRecord(
+            start_offset=start,
+            length=end - start,
+            name=chunk_name(chunk),
+            size=sum(map(len, pieces)),
+            start_events=start_events,
+            end_events=extents[-1].end_events,
+            end_wall_time_us=extents[-1].wall_time_us,
+        )
+        return record, pieces
+
+    async def _copy_checkpoint(self, sequence: int) -> None:
+        data = await asyncio.to_thread(self._checkpoints.export)
+        await self._storage.publish(checkpoint_copy_name(sequence), [data])
+        copies = await self._storage.list(CHECKPOINT_PREFIX)
+        for copy in copies[:-CHECKPOINT_COPIES_KEPT]:
+            await self._storage.delete(copy.name)

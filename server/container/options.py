@@ -1,0 +1,48 @@
+"""Settings of a container."""
+
+from dataclasses import dataclass
+
+from millrace.server.errors import ConfigurationError
+from millrace.wire.limits import KIB, MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerOptions:
+    """Bounds and rhythms of a container; checked when made.
+
+    Attributes:
+        flush_size_bytes: a segment with that much unflushed is flushed at once.
+        flush_age_s: bytes wait no longer than about this for their way to tier 2.
+        chunk_size_bytes_max: the largest payload of one chunk, but for a single larger append.
+        chunk_size_bytes_small: a last chunk below this is written anew together with what follows it.
+        flushes_at_once: chunks that are written at the same time.
+        tail_size_bytes_high: with more than this in memory, appends are throttled, until
+        tail_size_bytes_low: less than this is in memory again.
+        queue_size_bytes_high, queue_size_bytes_low: the same for what waits for the log.
+        checkpoint_interval_s: at least this often, if anything changed.
+        orphan_grace_s: a chunk in tier 2 that no segment knows is deleted after this long.
+    """
+
+    flush_size_bytes: int = 8 * MIB
+    flush_age_s: float = 5.0
+    chunk_size_bytes_max: int = 32 * MIB
+    chunk_size_bytes_small: int = 256 * KIB
+    flushes_at_once: int = 2
+    tail_size_bytes_high: int = 512 * MIB
+    tail_size_bytes_low: int = 384 * MIB
+    queue_size_bytes_high: int = 64 * MIB
+    queue_size_bytes_low: int = 32 * MIB
+    checkpoint_interval_s: float = 10.0
+    orphan_grace_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.flush_size_bytes <= self.chunk_size_bytes_max:
+            raise ConfigurationError("flush_size_bytes must be above 0 and at most chunk_size_bytes_max")
+        if not 0 < self.tail_size_bytes_low <= self.tail_size_bytes_high:
+            raise ConfigurationError("tail_size_bytes_low must be above 0 and at most tail_size_bytes_high")
+        if not 0 < self.queue_size_bytes_low <= self.queue_size_bytes_high:
+            raise ConfigurationError("queue_size_bytes_low must be above 0 and at most queue_size_bytes_high")
+        if self.flushes_at_once < 1 or self.chunk_size_bytes_small < 0:
+            raise ConfigurationError("flushes_at_once must be at least 1, chunk_size_bytes_small at least 0")
+        if min(self.flush_age_s, self.checkpoint_interval_s, self.orphan_grace_s) < 0:
+            raise ConfigurationError("times must not be negative")

@@ -1,0 +1,318 @@
+"""What a container knows, as the fold of its log: segments, writers, streams.
+
+`ContainerState.apply` is the only place that turns a record of a decision into a change, both right after the log
+synced it and when the log is read again after a restart; `apply_run` does the same for appends. So the state is a
+function of the log, and a checkpoint of it is only a shortcut. Applying never fails: what a record says was decided and
+checked before it was written. A record about something that damage has made unknown is left aside.
+
+`changes` collects what the next checkpoint has to store.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sortedcontainers import SortedDict
+
+from millrace.wire import frames as f
+from millrace.wire.names import segment_of_stream
+
+from .segment import DamagedRange, Segment, WriterProgress
+from .tail import Extent
+
+
+class Writer:
+    """A named writer: its number for ever, its epoch now."""
+
+    __slots__ = ("admitted_epoch", "epoch", "opened_us", "writer_id", "writer_number")
+
+    def __init__(self, *, writer_number: int, writer_id: str, epoch: int, opened_us: int) -> None:
+        self.writer_number = writer_number
+        self.writer_id = writer_id
+        self.epoch = epoch
+        self.admitted_epoch = epoch
+        self.opened_us = opened_us
+
+
+class Stream:
+    """A stream: its segments in the order of their key ranges."""
+
+    __slots__ = ("closing", "configuration", "created_us", "name", "sealed", "segments", "stream_id")
+
+    def __init__(
+        self, *, stream_id: int, name: str, configuration: str, created_us: int, segments: list[f.SegmentRangeRecord]
+    ) -> None:
+        self.stream_id = stream_id
+        self.name = name
+        self.configuration = configuration
+        self.created_us = created_us
+        self.segments = segments
+        self.sealed = False
+        self.closing = False  # admitted: a seal or a delete is queued
+
+
+@dataclass(slots=True)
+class Changes:
+    """Ids of what changed since the last checkpoint took them."""
+
+    segments: set[int] = field(default_factory=set)
+    writers: set[int] = field(default_factory=set)
+    streams: set[int] = field(default_factory=set)
+    deleted_segments: set[int] = field(default_factory=set)
+    deleted_streams: set[int] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return any((self.segments, self.writers, self.streams, self.deleted_segments, self.deleted_streams))
+
+
+FIRST_ID: Final = 1
+
+
+class ContainerState:
+    """Segments, writers and streams of one container, by id and by name."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, Segment] = {}
+        self.segments_by_name: SortedDict[str, Segment] = SortedDict()
+        self.writers: dict[int, Writer] = {}
+        self.writers_by_id: dict[str, Writer] = {}
+        self.streams: dict[int, Stream] = {}
+        self.streams_by_name: SortedDict[str, Stream] = SortedDict()
+        self.next_id = FIRST_ID
+        self.changes = Changes()
+        # Bytes of all tails: durable, not yet in tier 2, held in memory.
+        self.tail_bytes = 0
+        # Segments with a tail.
+        self.unflushed: dict[int, Segment] = {}
+        # Chunks that nothing refers to any more; to be deleted once a checkpoint without them is durable.
+        self.garbage: list[str] = []
+        self._appliers: dict[type[f.Message], Callable[[Any], None]] = {
+            f.SegmentCreated: self._segment_created,
+            f.SegmentSealed: self._segment_sealed,
+            f.SegmentTruncated: self._segment_truncated,
+            f.SegmentDeleted: self._segment_deleted,
+            f.SegmentMerged: self._segment_merged,
+            f.AttributeSet: self._attribute_set,
+            f.WriterRecorded: self._writer_recorded,
+            f.StreamCreated: self._stream_created,
+            f.StreamSealed: self._stream_sealed,
+            f.StreamTruncated: self._stream_truncated,
+            f.StreamDeleted: self._stream_deleted,
+        }
+
+    def take_id(self) -> int:
+        """Return a fresh id for a segment, a writer or a stream; never given twice."""
+        self.next_id += 1
+        return self.next_id - 1
+
+    def take_changes(self) -> Changes:
+        """Return what changed, and start to collect anew."""
+        changes, self.changes = self.changes, Changes()
+        return changes
+
+    def give_back(self, changes: Changes) -> None:
+        """Take back changes whose checkpoint failed."""
+        for name in Changes.__slots__:
+            getattr(self.changes, name).update(getattr(changes, name))
+
+    def apply(self, record: f.Message) -> None:
+        """Carry out a decision that is durable."""
+        self._appliers[type(record)](record)
+
+    def apply_run(
+        self,
+        segment: Segment,
+        *,
+        offset: int,
+        size: int,
+        event_count: int,
+        writer_number: int,
+        last_event_number: int,
+    ) -> None:
+        """Carry out the durable state of a run of appends; its bytes are the caller's business.
+
+        A run that starts behind the length shows that damage took the bytes between; they become a damaged range.
+        """
+        if offset > segment.length:
+            segment.damages.append(DamagedRange(segment.length, offset, "the log"))
+        segment.length = max(segment.length, offset + size)
+        segment.event_count += event_count
+        if writer_number:
+            progress = segment.writers.get(writer_number)
+            if progress is None:
+                progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
+            progress.durable = max(progress.durable, last_event_number)
+            progress.last_offset = offset
+        self.changes.segments.add(segment.segment_id)
+
+    def hold(self, segment: Segment, extent: Extent) -> None:
+        """Keep the bytes of a run in the tail of its segment until `release`."""
+        segment.tail.append(extent)
+        self.tail_bytes += extent.size
+        self.unflushed[segment.segment_id] = segment
+
+    def release(self, segment: Segment, offset: int) -> None:
+        """Let go of the tail of a segment up to `offset`: its bytes are in tier 2, or nobody wants them any more."""
+        self.tail_bytes -= segment.tail.release(offset)
+        first_needed = segment.tail.first.offset if segment.tail else offset
+        segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
+        if not segment.tail:
+            self.unflushed.pop(segment.segment_id, None)
+
+    def admit_as_durable(self) -> None:
+        """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery."""
+        for segment in self.segments.values():
+            segment.next_offset = segment.length
+            for progress in segment.writers.values():
+                progress.admitted = progress.durable
+        for writer in self.writers.values():
+            writer.admitted_epoch = writer.epoch
+
+    def add_segment(self, segment: Segment) -> None:
+        """Add a segment, from a record or from a checkpoint."""
+        self.segments[segment.segment_id] = segment
+        self.segments_by_name[segment.name] = segment
+        self._used(segment.segment_id)
+
+    def add_writer(self, writer: Writer) -> None:
+        """Add a writer, from a record or from a checkpoint."""
+        self.writers[writer.writer_number] = writer
+        self.writers_by_id[writer.writer_id] = writer
+        self._used(writer.writer_number)
+
+    def add_stream(self, stream: Stream) -> None:
+        """Add a stream, from a record or from a checkpoint."""
+        self.streams[stream.stream_id] = stream
+        self.streams_by_name[stream.name] = stream
+        self._used(stream.stream_id)
+
+    def orphan(self, segment_id: int) -> Segment:
+        """Add a segment whose creation was lost to damage, under a name that says so."""
+        segment = Segment(segment_id=segment_id, name=f"lost/segment-{segment_id}", created_us=0)
+        self.add_segment(segment)
+        return segment
+
+    def _used(self, number: int) -> None:
+        self.next_id = max(self.next_id, number + 1)
+
+    def _segment_created(self, record: f.SegmentCreated) -> None:
+        self._create_segment(record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
+
+    def _create_segment(self, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
+        if segment_id in self.segments:
+            return
+        self.add_segment(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
+        self.changes.segments.add(segment_id)
+
+    def _segment_sealed(self, record: f.SegmentSealed) -> None:
+        self._seal_segments([record.segment_id])
+
+    def _seal_segments(self, segment_ids: Iterable[int]) -> None:
+        for segment_id in segment_ids:
+            segment = self.segments.get(segment_id)
+            if segment is not None:
+                segment.sealed = True
+                self.changes.segments.add(segment_id)
+                segment.notify()
+
+    def _segment_truncated(self, record: f.SegmentTruncated) -> None:
+        self._truncate_segments([f.CutPosition(record.segment_id, record.offset)])
+
+    def _truncate_segments(self, positions: Iterable[f.CutPosition]) -> None:
+        for segment_id, offset in positions:
+            segment = self.segments.get(segment_id)
+            if segment is None or offset <= segment.start_offset:
+                continue
+            segment.start_offset = min(offset, segment.length)
+            self.release(segment, segment.start_offset)
+            kept = [chunk for chunk in segment.chunks if chunk.end_offset > segment.start_offset]
+            self.garbage += [chunk.name for chunk in segment.chunks[: len(segment.chunks) - len(kept)]]
+            segment.chunks = kept
+            segment.index.truncate(segment.start_offset)
+            segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
+            self.changes.segments.add(segment_id)
+            segment.notify()
+
+    def _segment_deleted(self, record: f.SegmentDeleted) -> None:
+        self._delete_segments([record.segment_id])
+
+    def _delete_segments(self, segment_ids: Iterable[int]) -> None:
+        for segment_id in segment_ids:
+            segment = self.segments.pop(segment_id, None)
+            if segment is None:
+                continue
+            if self.segments_by_name.get(segment.name) is segment:
+                del self.segments_by_name[segment.name]
+            segment.deleted = True
+            self.garbage += [chunk.name for chunk in segment.chunks]
+            self.release(segment, segment.length)
+            self.changes.segments.discard(segment_id)
+            self.changes.deleted_segments.add(segment_id)
+            segment.notify()
+
+    def _segment_merged(self, record: f.SegmentMerged) -> None:
+        raise NotImplementedError
+
+    def _attribute_set(self, record: f.AttributeSet) -> None:
+        segment = self.segments.get(record.segment_id)
+        if segment is None:
+            return
+        if record.present:
+            segment.attributes[record.key] = record.value
+        else:
+            segment.attributes.pop(record.key, None)
+        self.changes.segments.add(record.segment_id)
+
+    def _writer_recorded(self, record: f.WriterRecorded) -> None:
+        writer = self.writers.get(record.writer_number)
+        if writer is None:
+            writer = Writer(
+                writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
+            )
+            self.add_writer(writer)
+        writer.epoch = max(writer.epoch, record.writer_epoch)
+        writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
+        writer.opened_us = record.opened_us
+        self.changes.writers.add(record.writer_number)
+
+    def _stream_created(self, record: f.StreamCreated) -> None:
+        if record.stream_id in self.streams:
+            return
+        for number, (segment_id, _, _) in enumerate(record.segments):
+            self._create_segment(
+                segment_id,
+                name=segment_of_stream(record.name, number),
+                created_us=record.created_us,
+                stream_id=record.stream_id,
+            )
+        self.add_stream(
+            Stream(
+                stream_id=record.stream_id,
+                name=record.name,
+                configuration=record.configuration,
+                created_us=record.created_us,
+                segments=list(record.segments),
+            )
+        )
+        self.changes.streams.add(record.stream_id)
+
+    def _stream_sealed(self, record: f.StreamSealed) -> None:
+        stream = self.streams.get(record.stream_id)
+        if stream is None:
+            return
+        stream.sealed = True
+        self._seal_segments(segment_id for segment_id, _, _ in stream.segments)
+        self.changes.streams.add(record.stream_id)
+
+    def _stream_truncated(self, record: f.StreamTruncated) -> None:
+        self._truncate_segments(record.positions)
+
+    def _stream_deleted(self, record: f.StreamDeleted) -> None:
+        stream = self.streams.pop(record.stream_id, None)
+        if stream is None:
+            return
+        if self.streams_by_name.get(stream.name) is stream:
+            del self.streams_by_name[stream.name]
+        self._delete_segments(segment_id for segment_id, _, _ in stream.segments)
+        self.changes.streams.discard(record.stream_id)
+        self.changes.deleted_streams.add(record.stream_id)

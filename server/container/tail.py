@@ -1,0 +1,159 @@
+"""The bytes of a segment that are durable in the log and not yet in tier 2, in memory.
+
+They are kept as they came: runs of append frames, each behind its header of 64 bytes. The headers are stripped when a
+run is first read or flushed, which most runs are just once; a run of one append needs no copy even then, and a run of
+appends of one size is stripped by a single strided copy. So an append of 100 bytes costs nothing here when it arrives.
+"""
+
+from bisect import bisect_right
+
+import numpy as np
+
+from millrace.wire.checksum import Buffer
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+
+
+class Extent:
+    """One run of appends: the segment bytes [offset, offset + size).
+
+    Attributes:
+        sequence: of the log batch that holds it; the log up to there is needed until this is in tier 2.
+        start_events, end_events: events of the segment before this run, and up to and including it.
+        wall_time_us: when the log wrote it.
+    """
+
+    __slots__ = (
+        "_frame_count", "_frame_size", "_frames", "_payload", "end_events", "offset", "sequence", "size",
+        "start_events", "wall_time_us",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        offset: int,
+        size: int,
+        frames: Buffer,
+        frame_count: int,
+        frame_size: int,
+        sequence: int,
+        start_events: int,
+        end_events: int,
+        wall_time_us: int,
+    ) -> None:
+        assert size == len(frames) - APPEND_HEADER_SIZE_BYTES * frame_count
+        self.offset = offset
+        self.size = size
+        self._frames: Buffer | None = frames
+        self._frame_count = frame_count
+        self._frame_size = frame_size
+        self._payload: memoryview | None = None
+        self.sequence = sequence
+        self.start_events = start_events
+        self.end_events = end_events
+        self.wall_time_us = wall_time_us
+
+    @property
+    def end(self) -> int:
+        """The segment offset behind the extent."""
+        return self.offset + self.size
+
+    def payload(self) -> memoryview:
+        """Return the bytes of the segment, without headers; valid for as long as the caller holds it.
+
+        May be called in the event loop and in the thread of the flusher at once: what is replaced is replaced whole,
+        and stripping twice gives the same bytes.
+        """
+        frames = self._frames
+        if frames is not None:
+            if self._frame_count == 1:
+                payload = memoryview(frames)[APPEND_HEADER_SIZE_BYTES:]
+            else:
+                payload = memoryview(_stripped(frames, count=self._frame_count, size=self._frame_size))
+            self._payload = payload
+            self._frames = None
+        assert self._payload is not None
+        return self._payload
+
+
+def _stripped(frames: Buffer, *, count: int, size: int) -> bytes:
+    """Return the payloads of `count` append frames, of `size` bytes each if that is not 0."""
+    if size:
+        return np.frombuffer(frames, np.uint8).reshape(count, size)[:, APPEND_HEADER_SIZE_BYTES:].tobytes()
+    view = memoryview(frames)
+    pieces = []
+    position = 0
+    while position < len(view):
+        end = position + int.from_bytes(view[position : position + 4], "little")
+        pieces.append(view[position + APPEND_HEADER_SIZE_BYTES : end])
+        position = end
+    return b"".join(pieces)
+
+
+class Tail:
+    """The extents of one segment, in order; gaps between them are ranges lost to damage."""
+
+    __slots__ = ("_extents", "_offsets", "size")
+
+    def __init__(self) -> None:
+        self._extents: list[Extent] = []
+        self._offsets: list[int] = []
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._extents)
+
+    @property
+    def first(self) -> Extent:
+        """The oldest extent; there must be one."""
+        return self._extents[0]
+
+    def append(self, extent: Extent) -> None:
+        """Add the newest extent."""
+        assert not self._extents or extent.offset >= self._extents[-1].end
+        self._extents.append(extent)
+        self._offsets.append(extent.offset)
+        self.size += extent.size
+
+    def holds(self, offset: int) -> bool:
+        """Return whether the byte at `offset` is here."""
+        place = bisect_right(self._offsets, offset) - 1
+        return place >= 0 and offset < self._extents[place].end
+
+    def read(self, offset: int, size_max: int) -> list[memoryview]:
+        """Return up to `size_max` bytes from `offset` on as views; fewer where the tail or a contiguous part ends."""
+        place = bisect_right(self._offsets, offset) - 1
+        assert place >= 0
+        pieces = []
+        while size_max > 0 and place < len(self._extents):
+            extent = self._extents[place]
+            if not extent.offset <= offset < extent.end:
+                break
+            piece = extent.payload()[offset - extent.offset :][:size_max]
+            pieces.append(piece)
+            offset += len(piece)
+            size_max -= len(piece)
+            place += 1
+        return pieces
+
+    def head(self, size_max: int) -> list[Extent]:
+        """Return the oldest extents that are contiguous, at least one and about `size_max` bytes."""
+        chosen: list[Extent] = []
+        size = 0
+        for extent in self._extents:
+            if chosen and (extent.offset != chosen[-1].end or size + extent.size > size_max):
+                break
+            chosen.append(extent)
+            size += extent.size
+        return chosen
+
+    def release(self, offset: int) -> int:
+        """Drop the extents that end at or before `offset`; return how many bytes that were."""
+        count = 0
+        released = 0
+        while count < len(self._extents) and self._extents[count].end <= offset:
+            released += self._extents[count].size
+            count += 1
+        del self._extents[:count]
+        del self._offsets[:count]
+        self.size -= released
+        return released
