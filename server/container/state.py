@@ -60,9 +60,12 @@ class Changes:
     streams: set[int] = field(default_factory=set)
     deleted_segments: set[int] = field(default_factory=set)
     deleted_streams: set[int] = field(default_factory=set)
+    # Of which writers the progress changed, and which attributes, each with its segment: a segment may have very many.
+    progress: set[tuple[int, int]] = field(default_factory=set)
+    attributes: set[tuple[int, str]] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return any((self.segments, self.writers, self.streams, self.deleted_segments, self.deleted_streams))
+        return any(getattr(self, name) for name in Changes.__slots__)
 
 
 FIRST_ID: Final = 1
@@ -143,6 +146,7 @@ class ContainerState:
                 progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
             progress.durable = max(progress.durable, last_event_number)
             progress.last_offset = offset
+            self.changes.progress.add((segment.segment_id, writer_number))
         self.changes.segments.add(segment.segment_id)
 
     def hold(self, segment: Segment, extent: Extent) -> None:
@@ -177,7 +181,8 @@ class ContainerState:
     def add_writer(self, writer: Writer) -> None:
         """Add a writer, from a record or from a checkpoint."""
         self.writers[writer.writer_number] = writer
-        self.writers_by_id[writer.writer_id] = writer
+        if writer.writer_id:
+            self.writers_by_id[writer.writer_id] = writer
         self._used(writer.writer_number)
 
     def add_stream(self, stream: Stream) -> None:
@@ -261,7 +266,7 @@ class ContainerState:
             segment.attributes[record.key] = record.value
         else:
             segment.attributes.pop(record.key, None)
-        self.changes.segments.add(record.segment_id)
+        self.changes.attributes.add((record.segment_id, record.key))
 
     def _writer_recorded(self, record: f.WriterRecorded) -> None:
         writer = self.writers.get(record.writer_number)

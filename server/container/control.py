@@ -1,0 +1,186 @@
+"""Decisions about segments and writers: checked against the admitted view, logged, then true.
+
+Each method checks and moves the admitted view in one step, without waiting, and then waits for the log. Cancelling the
+wait does not undo the decision. Repeating any of them is harmless.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from millrace.server.errors import (
+    AttributeConditionFailedError,
+    InvalidArgumentError,
+    OffsetBeyondEndError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+)
+from millrace.wire import frames as f
+from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
+from millrace.wire.names import checked_name, checked_writer_id
+
+from .container import SegmentContainer
+from .segment import Segment
+from .state import Writer
+
+ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
+ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
+
+
+class OpenedWriter(NamedTuple):
+    """A writer under its new epoch; `known` says whether it was ever opened before."""
+
+    writer_number: int
+    epoch: int
+    known: bool
+
+
+class SegmentControl:
+    """Creates, seals, truncates and deletes segments; sets attributes; opens writers."""
+
+    def __init__(self, container: SegmentContainer) -> None:
+        self._container = container
+        self._state = container.state
+        self._creating: set[str] = set()
+        # Attributes and writers whose record is queued: the admitted view of what `state` holds durably.
+        self._attributes: dict[tuple[int, str], tuple[bytes | None, int]] = {}
+        self._attribute_version = 0
+        self._opening: dict[str, Writer] = {}
+
+    def find(self, *, segment_id: int, name: str) -> Segment:
+        """Return a segment by id, or by name where the id is 0.
+
+        Raises:
+            SegmentNotFoundError: there is none.
+        """
+        if segment_id:
+            return self._container.segment(segment_id)
+        segment = self._state.segments_by_name.get(name)
+        if segment is None:
+            raise SegmentNotFoundError("there is no such segment", subject=name)
+        return segment
+
+    async def create(self, name: str) -> Segment:
+        """Create a raw segment.
+
+        Raises:
+            InvalidNameError: the name is not of the form scope/name.
+            SegmentExistsError: there is one of that name.
+        """
+        checked_name(name, kind="segment name")
+        if name in self._state.segments_by_name or name in self._creating:
+            raise SegmentExistsError("the segment exists", subject=name)
+        self._creating.add(name)
+        try:
+            segment_id = self._state.take_id()
+            await self._container.decide(f.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
+        finally:
+            self._creating.discard(name)
+        return self._container.segment(segment_id)
+
+    async def seal(self, segment: Segment) -> None:
+        """Let the segment take no more appends, for ever. Appends admitted before are stored."""
+        self._refuse_part_of_stream(segment)
+        if not segment.sealed:
+            segment.closing = True
+            await self._container.decide(f.SegmentSealed(segment.segment_id))
+
+    async def truncate(self, segment: Segment, offset: int) -> None:
+        """Move the start of the segment to `offset`; the offsets of the rest stay.
+
+        Raises:
+            OffsetBeyondEndError: the segment is not that long.
+        """
+        self._refuse_part_of_stream(segment)
+        if offset > segment.length:
+            raise OffsetBeyondEndError(
+                f"cannot truncate at {offset}; the segment holds [{segment.start_offset}, {segment.length})",
+                subject=segment.name,
+                start_offset=segment.start_offset,
+                length=segment.length,
+            )
+        if offset > segment.start_offset:
+            await self._container.decide(f.SegmentTruncated(segment.segment_id, offset))
+
+    async def delete(self, segment: Segment) -> None:
+        """Delete the segment with everything in it."""
+        self._refuse_part_of_stream(segment)
+        segment.closing = True
+        await self._container.decide(f.SegmentDeleted(segment.segment_id))
+
+    def attribute(self, segment: Segment, key: str) -> bytes | None:
+        """Return the durable value of an attribute, None if absent."""
+        return segment.attributes.get(key)
+
+    async def set_attribute(
+        self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None
+    ) -> None:
+        """Set an attribute if it has the expected value; None stands for absent, both ways.
+
+        Raises:
+            AttributeConditionFailedError: it has another value.
+        """
+        if not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
+            raise InvalidArgumentError(f"the key of an attribute has 1 to {NAME_SIZE_BYTES_MAX} bytes")
+        if value is not None and len(value) > ATTRIBUTE_VALUE_SIZE_BYTES_MAX:
+            raise InvalidArgumentError(f"the value of an attribute has at most {ATTRIBUTE_VALUE_SIZE_BYTES_MAX} bytes")
+        place = (segment.segment_id, key)
+        current = self._attributes[place][0] if place in self._attributes else segment.attributes.get(key)
+        if current != expected:
+            raise AttributeConditionFailedError(f"attribute {key!r} has another value", subject=segment.name)
+        if current is None and value is not None and len(segment.attributes) >= ATTRIBUTES_PER_SEGMENT_COUNT_MAX:
+            raise InvalidArgumentError(f"a segment has at most {ATTRIBUTES_PER_SEGMENT_COUNT_MAX} attributes")
+        self._attribute_version += 1
+        version = self._attribute_version
+        self._attributes[place] = (value, version)
+        try:
+            await self._container.decide(
+                f.AttributeSet(
+                    segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""
+                )
+            )
+        finally:
+            if self._attributes.get(place, (None, 0))[1] == version:
+                del self._attributes[place]
+
+    async def open_writer(self, writer_id: str) -> OpenedWriter:
+        """Open a writer under a new epoch; from now on appends of older epochs are refused.
+
+        An empty id makes a writer of its own that can be opened only this once.
+        """
+        writer = None
+        if writer_id:
+            checked_writer_id(writer_id)
+            writer = self._state.writers_by_id.get(writer_id) or self._opening.get(writer_id)
+        known = writer is not None
+        now_us = self._container.clock.unix_us()
+        if writer is None:
+            writer = Writer(writer_number=self._state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
+            if writer_id:
+                self._opening[writer_id] = writer
+        writer.admitted_epoch += 1
+        epoch = writer.admitted_epoch
+        try:
+            await self._container.decide(
+                f.WriterRecorded(
+                    writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
+                )
+            )
+        finally:
+            self._opening.pop(writer_id, None)
+        return OpenedWriter(writer.writer_number, epoch, known)
+
+    def find_writer(self, writer_id: str) -> Writer | None:
+        """Return a writer by id, or None if it was never opened."""
+        return self._state.writers_by_id.get(writer_id)
+
+    def writer_states(self, writer_number: int, segment_ids: Iterable[int]) -> list[f.WriterState]:
+        """Return the last durable event number of a writer in each segment; 0 where it never wrote."""
+        states = []
+        for segment_id in segment_ids:
+            progress = self._container.segment(segment_id).writers.get(writer_number)
+            states.append(f.WriterState(segment_id, progress.durable if progress else 0))
+        return states
+
+    def _refuse_part_of_stream(self, segment: Segment) -> None:
+        if segment.stream_id:
+            raise InvalidArgumentError("the segment belongs to a stream; ask for the stream", subject=segment.name)

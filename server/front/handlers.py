@@ -1,0 +1,202 @@
+"""One function per request that is neither an append nor a read: message in, message out.
+
+Errors are raised; the connection turns them into replies in one place.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from sortedcontainers import SortedDict
+
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.control import SegmentControl
+from millrace.server.container.history import History
+from millrace.server.errors import InvalidArgumentError
+from millrace.server.streams import StreamController
+from millrace.wire import frames as f
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX
+from millrace.wire.names import checked_writer_id
+
+from .replies import segment_info
+
+INDEX_ENTRIES_COUNT_MAX: Final = 10_000
+
+Handler = Callable[[Any], Awaitable[f.Message]]
+
+
+class Handlers:
+    """The requests that a connection hands on; shared by all connections."""
+
+    def __init__(
+        self, *, container: SegmentContainer, history: History, control: SegmentControl, streams: StreamController
+    ) -> None:
+        self.container = container
+        self._history = history
+        self._control = control
+        self._streams = streams
+        self._table: dict[type[f.Message], Handler] = {
+            f.CreateSegment: self._create_segment,
+            f.GetSegment: self._get_segment,
+            f.SealSegment: self._seal_segment,
+            f.TruncateSegment: self._truncate_segment,
+            f.DeleteSegment: self._delete_segment,
+            f.ListSegments: self._list_segments,
+            f.SetAttribute: self._set_attribute,
+            f.GetAttribute: self._get_attribute,
+            f.OpenWriter: self._open_writer,
+            f.GetWriter: self._get_writer,
+            f.GetIndex: self._get_index,
+            f.Seek: self._seek,
+            f.CreateStream: self._create_stream,
+            f.GetStream: self._get_stream,
+            f.ListStreams: self._list_streams,
+            f.SealStream: self._seal_stream,
+            f.TruncateStream: self._truncate_stream,
+            f.DeleteStream: self._delete_stream,
+        }
+
+    async def handle(self, message: f.Message) -> f.Message:
+        """Carry a request out and return its reply. Cancelling does not undo what was decided.
+
+        Raises:
+            ServerError, InvalidNameError: the request failed.
+        """
+        handler = self._table.get(type(message))
+        if handler is None:
+            raise InvalidArgumentError(f"{message.type.name} is not a request")
+        return await handler(message)
+
+    async def _create_segment(self, message: f.CreateSegment) -> f.Message:
+        return segment_info(await self._control.create(message.name))
+
+    async def _get_segment(self, message: f.GetSegment) -> f.Message:
+        return segment_info(self._control.find(segment_id=message.segment_id, name=message.name))
+
+    async def _seal_segment(self, message: f.SealSegment) -> f.Message:
+        segment = self.container.segment(message.segment_id)
+        await self._control.seal(segment)
+        return segment_info(segment)
+
+    async def _truncate_segment(self, message: f.TruncateSegment) -> f.Message:
+        segment = self.container.segment(message.segment_id)
+        await self._control.truncate(segment, message.offset)
+        self._history.forget(segment)
+        return segment_info(segment)
+
+    async def _delete_segment(self, message: f.DeleteSegment) -> f.Message:
+        segment = self.container.segment(message.segment_id)
+        await self._control.delete(segment)
+        self._history.forget(segment)
+        return f.Done(1)
+
+    async def _list_segments(self, message: f.ListSegments) -> f.Message:
+        names, more = _page(self.container.state.segments_by_name, message)
+        by_name = self.container.state.segments_by_name
+        segments = [
+            f.SegmentDescription(
+                segment.segment_id,
+                segment.start_offset,
+                segment.length,
+                segment.event_count,
+                segment.created_us,
+                int(segment.sealed),
+                segment.name,
+            )
+            for segment in (by_name[name] for name in names)
+        ]
+        return f.SegmentList(segments, int(more))
+
+    async def _set_attribute(self, message: f.SetAttribute) -> f.Message:
+        value = message.value if message.present else None
+        await self._control.set_attribute(
+            self.container.segment(message.segment_id),
+            message.key,
+            expected=message.expected if message.expected_present else None,
+            value=value,
+        )
+        return f.Attribute(int(value is not None), value or b"")
+
+    async def _get_attribute(self, message: f.GetAttribute) -> f.Message:
+        value = self._control.attribute(self.container.segment(message.segment_id), message.key)
+        return f.Attribute(int(value is not None), value or b"")
+
+    async def _open_writer(self, message: f.OpenWriter) -> f.Message:
+        for segment_id in message.segment_ids:
+            self.container.segment(segment_id)
+        opened = await self._control.open_writer(message.writer_id)
+        return f.WriterOpened(
+            writer_number=opened.writer_number,
+            writer_epoch=opened.epoch,
+            known=int(opened.known),
+            states=self._control.writer_states(opened.writer_number, message.segment_ids),
+        )
+
+    async def _get_writer(self, message: f.GetWriter) -> f.Message:
+        writer = self._control.find_writer(checked_writer_id(message.writer_id))
+        number = writer.writer_number if writer else 0
+        return f.WriterOpened(
+            writer_number=number,
+            writer_epoch=writer.epoch if writer else 0,
+            known=int(writer is not None),
+            states=self._control.writer_states(number, message.segment_ids),
+        )
+
+    async def _get_index(self, message: f.GetIndex) -> f.Message:
+        segment = self.container.segment(message.segment_id)
+        start, end = max(message.start, segment.start_offset), min(message.end, segment.length)
+        if message.spacing_bytes < 1:
+            raise InvalidArgumentError("spacing_bytes must be above 0", subject=segment.name)
+        await self._history.sharpen(segment, start, end)
+        borders = segment.index.split(start, end, target_bytes=message.spacing_bytes)
+        count_max = min(message.count_max, INDEX_ENTRIES_COUNT_MAX)
+        found = (segment.index.floor(border) for border in borders[:count_max])
+        return f.Index([f.IndexEntry(*entry) for entry in found if entry is not None])
+
+    async def _seek(self, message: f.Seek) -> f.Message:
+        segment = self.container.segment(message.segment_id)
+        near = segment.index.seek_time(message.wall_time_us)
+        if near is not None:
+            await self._history.sharpen(segment, near.offset, near.offset + 1)
+            near = segment.index.seek_time(message.wall_time_us)
+        if near is None or near.offset < segment.start_offset:
+            return f.Index([f.IndexEntry(segment.start_offset, 0, 0)])
+        return f.Index([f.IndexEntry(*near)])
+
+    async def _create_stream(self, message: f.CreateStream) -> f.Message:
+        stream, created = await self._streams.create(
+            message.name, segment_count=message.segment_count, configuration=message.configuration
+        )
+        return self._streams.describe(stream, created=created)
+
+    async def _get_stream(self, message: f.GetStream) -> f.Message:
+        return self._streams.describe(self._streams.find(message.name))
+
+    async def _list_streams(self, message: f.ListStreams) -> f.Message:
+        names, more = _page(self.container.state.streams_by_name, message)
+        return f.StreamList([f.StreamName(name) for name in names], int(more))
+
+    async def _seal_stream(self, message: f.SealStream) -> f.Message:
+        return self._streams.describe(await self._streams.seal(message.name))
+
+    async def _truncate_stream(self, message: f.TruncateStream) -> f.Message:
+        stream = await self._streams.truncate(message.name, message.positions)
+        for segment_id, _, _ in stream.segments:
+            self._history.forget(self.container.segment(segment_id))
+        return self._streams.describe(stream)
+
+    async def _delete_stream(self, message: f.DeleteStream) -> f.Message:
+        return f.Done(int(await self._streams.delete(message.name)))
+
+
+def _page(names: SortedDict[str, Any], message: f.ListSegments | f.ListStreams) -> tuple[list[str], bool]:
+    """Return one page of the names with a prefix, and whether more follow."""
+    count_max = max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))
+    start = max(message.prefix, message.after)
+    page = []
+    for name in names.irange(minimum=start, inclusive=(message.after < message.prefix or not message.after, True)):
+        if not name.startswith(message.prefix):
+            break
+        if len(page) == count_max:
+            return page, True
+        page.append(name)
+    return page, False

@@ -1,0 +1,59 @@
+"""Errors and segments as messages: the one place where what went wrong becomes an error reply."""
+
+import logging
+
+from millrace.server.container.segment import Segment
+from millrace.server.errors import ServerError
+from millrace.wire import frames as f
+from millrace.wire.errors import CodecError, ErrorCode, InvalidNameError, ProtocolError
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_LENGTH_MAX = 1000
+
+
+def error_reply(error: BaseException) -> f.ErrorReply:
+    """Return the reply for an error; one that nobody foresaw is logged and told as internal, without details."""
+    if isinstance(error, ServerError):
+        return f.ErrorReply(
+            code=int(error.code),
+            retriable=int(error.retriable),
+            retry_after_ms=error.retry_after_ms,
+            start_offset=error.start_offset,
+            length=error.length,
+            subject=error.subject[:MESSAGE_LENGTH_MAX],
+            message=error.message[:MESSAGE_LENGTH_MAX],
+            successors=[],
+        )
+    if isinstance(error, InvalidNameError):
+        return _plain(ErrorCode.INVALID_NAME, str(error))
+    if isinstance(error, ProtocolError | CodecError):
+        return _plain(ErrorCode.PROTOCOL, str(error))
+    logger.error("request failed unexpectedly", exc_info=error)
+    return _plain(ErrorCode.INTERNAL, "the server failed; its log says how")
+
+
+def segment_info(segment: Segment) -> f.SegmentInfo:
+    """Return the durable state of a segment as a message."""
+    return f.SegmentInfo(
+        segment_id=segment.segment_id,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        event_count=segment.event_count,
+        created_us=segment.created_us,
+        sealed=int(segment.sealed),
+        name=segment.name,
+    )
+
+
+def _plain(code: ErrorCode, message: str) -> f.ErrorReply:
+    return f.ErrorReply(
+        code=int(code),
+        retriable=0,
+        retry_after_ms=0,
+        start_offset=-1,
+        length=-1,
+        subject="",
+        message=message[:MESSAGE_LENGTH_MAX],
+        successors=[],
+    )
