@@ -96,7 +96,9 @@ class MemoryFileSystem:
 
     # The seam
 
-    def open(self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> "MemoryFile":
+    def open(
+        self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False
+    ) -> "MemoryFile":
         with self._lock:
             folder = self._folder(path.parent)
             inode = folder.names.get(path.name)
@@ -128,7 +130,9 @@ class MemoryFileSystem:
 
     def exists(self, path: Path) -> bool:
         with self._lock:
-            return path in self._folders or (path.parent in self._folders and path.name in self._folder(path.parent).names)
+            return path in self._folders or (
+                path.parent in self._folders and path.name in self._folder(path.parent).names
+            )
 
     def size(self, path: Path) -> int:
         with self._lock:
@@ -301,9 +305,7 @@ class MemoryFileSystem:
 class MemoryFile:
     """Fills the `File` seam."""
 
-    def __init__(
-        self, files: MemoryFileSystem, inode: _Inode, path: Path, generation: int, *, read_only: bool
-    ) -> None:
+    def __init__(self, files: MemoryFileSystem, inode: _Inode, path: Path, generation: int, *, read_only: bool) -> None:
         self.inode = inode
         self.path = path
         self.generation = generation

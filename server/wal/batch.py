@@ -1,0 +1,334 @@
+"""The bytes of batches and file headers: pure encoding and decoding, over codecs derived from their declaration.
+
+The format stands in `millrace.wire.schema.log`. Nothing here reads a file, a clock or a random number.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from millrace.wire.checksum import crc32c
+from millrace.wire.codec import derive
+from millrace.wire.errors import ChecksumError, CodecError
+from millrace.wire.framing import decode_header, verify
+from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES, KIB
+from millrace.wire.schema.log import (
+    BATCH_ALIGNMENT_BYTES,
+    BATCH_CHECKSUM_START,
+    BATCH_MAGIC,
+    LOG_FILE_HEADER_BLOCK_BYTES,
+    LOG_FILE_MAGIC,
+    LOG_FILE_RECYCLED,
+    LOG_FILE_VERSION,
+    TABLE_CHECKSUM_START,
+    BatchHeader,
+    LogFileHeader,
+    RunEntry,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+KIND_APPENDS: Final = 0
+KIND_CONTROL: Final = 1
+
+_FILE_HEADER: Final = derive(LogFileHeader, name="LogFileHeader")
+_FILE_HEADER_CHECKSUM_END: Final = 60
+
+
+def _fixed(declaration: object, name: str, names: tuple[str, ...]) -> Struct:
+    """Return the struct of a declaration whose fields must be the ones that this module packs, in that order."""
+    codec = derive(declaration, name=name)  # type: ignore[arg-type]  # construct has no types
+    assert codec.fixed is not None
+    assert codec.fixed_names == names, f"{name}: {codec.fixed_names}"
+    return codec.fixed
+
+
+_HEADER: Final = _fixed(
+    BatchHeader,
+    "BatchHeader",
+    ("magic", "size", "checksum", "table_checksum", "sequence", "salt")
+    + ("previous_checksum", "run_count", "wall_time_us", "reserved"),
+)
+_ENTRY: Final = _fixed(
+    RunEntry,
+    "RunEntry",
+    ("segment_id", "offset", "frames_size", "frame_count", "frame_size", "event_count")
+    + ("writer_number", "last_event_number", "writer_epoch", "kind", "reserved"),
+)
+_HEADER_RESERVED: Final = bytes(16)
+_ENTRY_RESERVED: Final = bytes(3)
+_CHECKSUM: Final = Struct("<L")
+
+BATCH_HEADER_SIZE_BYTES: Final = _HEADER.size
+RUN_ENTRY_SIZE_BYTES: Final = _ENTRY.size
+SALT_OFFSET: Final = 24
+"""Where in a batch header the salt stands: what a search for batches looks for."""
+RUNS_PER_BATCH_COUNT_MAX: Final = 64 * KIB
+
+_JOINED_SIZE_BYTES_MAX: Final = 256 * KIB
+"""Up to here frames are copied into one piece (under 10 us), which saves a checksum call and an iovec for each."""
+_PIECE_SIZE_BYTES_MIN: Final = 32 * KIB
+"""Frames at least this large are never copied."""
+
+assert BATCH_HEADER_SIZE_BYTES == 64
+assert RUN_ENTRY_SIZE_BYTES == 56
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Some whole frames of one segment that travel through the log together, or one control record.
+
+    The frames must not change until the run is durable. `segment_id` is 0 for a control record.
+    """
+
+    segment_id: int
+    # Place in the segment of the first payload byte.
+    offset: int
+    frames: Buffer
+    frame_count: int
+    # Size of each frame if all have the same, else 0.
+    frame_size: int
+    event_count: int
+    writer_number: int = 0
+    last_event_number: int = 0
+    writer_epoch: int = 0
+    kind: int = KIND_APPENDS
+    # Whatever the submitter wants back when the run is durable; not stored.
+    context: object = field(default=None, repr=False)
+
+
+RecoveredRun = Run
+"""A run read back from the log: its `frames` are a view of memory that lives as long as any view of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileHeader:
+    """What the first block of a log file says."""
+
+    version: int = LOG_FILE_VERSION
+    recycled: bool
+    container_id: int
+    server_id: uuid.UUID
+    file_number: int
+    salt: int
+    sequence_floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch ready to be written."""
+
+    pieces: list[Buffer]
+    size: int
+    checksum: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch found in a file; its fields are as stored, its checksums verified as its maker says."""
+
+    offset: int
+    size: int
+    checksum: int
+    sequence: int
+    salt: int
+    previous_checksum: int
+    run_count: int
+    wall_time_us: int
+
+    @property
+    def end(self) -> int:
+        """Where the next batch starts."""
+        return aligned(self.offset + self.size)
+
+
+def aligned(offset: int) -> int:
+    """Return the first place at or behind `offset` where a batch may start."""
+    return (offset + BATCH_ALIGNMENT_BYTES - 1) & -BATCH_ALIGNMENT_BYTES
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """Return the whole first block of a file."""
+    fields = (
+        header.version,
+        LOG_FILE_RECYCLED if header.recycled else 0,
+        header.container_id,
+        header.server_id.bytes,
+        header.file_number,
+        header.salt,
+        header.sequence_floor,
+    )
+    checksum = crc32c(_FILE_HEADER.pack(*fields, 0)[:_FILE_HEADER_CHECKSUM_END])
+    return _FILE_HEADER.pack(*fields, checksum).ljust(LOG_FILE_HEADER_BLOCK_BYTES, b"\0")
+
+
+def decode_file_header(block: Buffer) -> FileHeader | None:
+    """Return the header in the first block of a file, or None if it is not one (any more).
+
+    The version is returned unchecked: in every version, magic and checksum stand where they do now.
+    """
+    if len(block) < _FILE_HEADER_CHECKSUM_END + 4:
+        return None
+    magic, checksum = _CHECKSUM.unpack_from(block)[0], _CHECKSUM.unpack_from(block, _FILE_HEADER_CHECKSUM_END)[0]
+    if magic != LOG_FILE_MAGIC or crc32c(memoryview(block)[:_FILE_HEADER_CHECKSUM_END]) != checksum:
+        return None
+    version, flags, container_id, server_id, file_number, salt, sequence_floor, _ = _FILE_HEADER.unpack(block)
+    return FileHeader(
+        version=version,
+        recycled=bool(flags & LOG_FILE_RECYCLED),
+        container_id=container_id,
+        server_id=uuid.UUID(bytes=server_id),
+        file_number=file_number,
+        salt=salt,
+        sequence_floor=sequence_floor,
+    )
+
+
+def encode_batch(
+    runs: Sequence[Run], *, sequence: int, salt: int, previous_checksum: int, wall_time_us: int
+) -> EncodedBatch:
+    """Build a batch. Large frames are not copied: the pieces refer to them."""
+    count = len(runs)
+    table_end = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * count
+    head = bytearray(table_end)
+    pack_into = _ENTRY.pack_into
+    position = BATCH_HEADER_SIZE_BYTES
+    frames: list[Buffer] = []
+    frames_size = 0
+    for run in runs:
+        data = run.frames
+        size = len(data)
+        pack_into(
+            head, position,
+            run.segment_id, run.offset, size, run.frame_count, run.frame_size, run.event_count,
+            run.writer_number, run.last_event_number, run.writer_epoch, run.kind, _ENTRY_RESERVED,
+        )  # fmt: skip
+        position += RUN_ENTRY_SIZE_BYTES
+        frames.append(data)
+        frames_size += size
+    size = table_end + frames_size
+    _HEADER.pack_into(
+        head, 0, BATCH_MAGIC, size, 0, 0, sequence, salt, previous_checksum, count, wall_time_us, _HEADER_RESERVED
+    )
+    with memoryview(head) as view:
+        _CHECKSUM.pack_into(head, BATCH_CHECKSUM_START, crc32c(view[TABLE_CHECKSUM_START:]))
+        checksum = crc32c(view[BATCH_CHECKSUM_START:], size)
+    pieces = [b"".join(frames)] if frames_size <= _JOINED_SIZE_BYTES_MAX else _pieces(frames)
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+    _CHECKSUM.pack_into(head, BATCH_CHECKSUM_START - 4, checksum)
+    if frames_size <= _JOINED_SIZE_BYTES_MAX:
+        return EncodedBatch([b"".join((head, *pieces))], size, checksum)
+    return EncodedBatch([head, *pieces], size, checksum)
+
+
+def decode_batch(data: memoryview, offset: int, salt: int | None) -> Batch | None:
+    """Return the batch that starts at `offset` if it is whole: magic, salt (unless None) and checksum hold."""
+    if offset + BATCH_HEADER_SIZE_BYTES > len(data):
+        return None
+    magic, size, checksum, _, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = _HEADER.unpack_from(
+        data, offset
+    )
+    if (
+        magic != BATCH_MAGIC
+        or (found_salt != salt and salt is not None)
+        or size < BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * run_count
+        or offset + size > len(data)
+        or crc32c(data[offset + BATCH_CHECKSUM_START : offset + size], size) != checksum
+    ):
+        return None
+    return Batch(offset, size, checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us)
+
+
+def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Batch | None:
+    """Return the batch at `offset` if at least its run table is intact.
+
+    The size is the one that the table adds up to, and the checksum the one that these bytes have, which is the true one
+    if the damage lies in magic, size or checksum. Frames that reach behind `data` are the caller's to notice.
+    """
+    if offset + BATCH_HEADER_SIZE_BYTES > len(data):
+        return None
+    _, _, stored, table_checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = (
+        _HEADER.unpack_from(data, offset)
+    )
+    table_end = offset + BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * run_count
+    if (found_salt != salt and salt is not None) or table_end > len(data):
+        return None
+    if crc32c(data[offset + TABLE_CHECKSUM_START : table_end]) != table_checksum:
+        return _decode_with_table_checksum_repaired(data, offset, table_end)
+    size = table_end - offset + sum(entry[2] for entry in _entries(data, offset, run_count))
+    checksum = stored
+    if offset + size <= len(data):
+        checksum = crc32c(data[offset + BATCH_CHECKSUM_START : offset + size], size)
+    return Batch(offset, size, checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us)
+
+
+def decode_runs(data: memoryview, batch: Batch) -> list[tuple[Run, int]]:
+    """Return the runs of a batch whose run table is intact, each with the size that the table gives its frames.
+
+    Frames are views of `data`; they are shorter than that size only where a damaged batch reaches behind the data.
+    """
+    position = batch.offset + BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * batch.run_count
+    runs = []
+    for entry in _entries(data, batch.offset, batch.run_count):
+        segment_id, offset, size, frame_count, frame_size, event_count, writer, last_event, epoch, kind, _ = entry
+        frames = data[position : position + size]
+        position += size
+        run = Run(segment_id, offset, frames, frame_count, frame_size, event_count, writer, last_event, epoch, kind)
+        runs.append((run, size))
+    return runs
+
+
+def is_run_intact(run: Run) -> bool:
+    """Return whether every frame of a run matches its own checksum; for damaged batches only, it walks all frames."""
+    frames = memoryview(run.frames)
+    position = count = 0
+    while position < len(frames):
+        try:
+            length = decode_header(frames, position).length
+            if not FRAME_HEADER_SIZE_BYTES <= length <= len(frames) - position:
+                return False
+            verify(frames[position : position + length])
+        except (CodecError, ChecksumError):
+            return False
+        position += length
+        count += 1
+    return count == run.frame_count
+
+
+def _entries(data: memoryview, offset: int, run_count: int) -> Sequence[tuple[int, ...]]:
+    start = offset + BATCH_HEADER_SIZE_BYTES
+    return list(_ENTRY.iter_unpack(data[start : start + RUN_ENTRY_SIZE_BYTES * run_count]))
+
+
+def _decode_with_table_checksum_repaired(data: memoryview, offset: int, table_end: int) -> Batch | None:
+    """Return the batch if the table checksum itself is what is damaged: the batch's checksum holds with the right one."""
+    magic, size, checksum, _, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = _HEADER.unpack_from(
+        data, offset
+    )
+    if magic != BATCH_MAGIC or size < table_end - offset or offset + size > len(data):
+        return None
+    table_checksum = crc32c(data[offset + TABLE_CHECKSUM_START : table_end])
+    actual = crc32c(_CHECKSUM.pack(table_checksum), size)
+    if crc32c(data[offset + TABLE_CHECKSUM_START : offset + size], actual) != checksum:
+        return None
+    return Batch(offset, size, checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us)
+
+
+def _pieces(frames: Sequence[Buffer]) -> list[Buffer]:
+    """Join neighbours that are small, so that a batch of thousands of runs stays within a few system calls."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    for data in frames:
+        if len(data) < _PIECE_SIZE_BYTES_MIN:
+            small.append(data)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(data)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces

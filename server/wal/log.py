@@ -1,0 +1,362 @@
+"""The write-ahead log of one container, as the event loop sees it."""
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
+from millrace.server.host.clock import Clock
+from millrace.server.host.doorbell import Doorbell
+from millrace.server.host.files import FileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
+
+from .batch import BATCH_HEADER_SIZE_BYTES, KIND_CONTROL, RUN_ENTRY_SIZE_BYTES, Run
+from .options import WalOptions
+from .pool import FilePool
+from .recovery import Damage, RecoveredBatch, Recovery, RecoveryReport
+from .resumption import resume
+from .writer import Durable, LogWriter, Stopped
+
+logger = logging.getLogger(__name__)
+
+_RUN_OVERHEAD_BYTES = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
+"""The most that a run can cost beyond its frames: when it travels alone."""
+
+OnDurable = Callable[[list[Run], int, int], None]
+OnFailure = Callable[[BaseException], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalStatistics:
+    """What the log is doing."""
+
+    durable_sequence: int
+    batch_count: int
+    # Since the start, headers included.
+    written_bytes: int
+    queued_bytes: int
+    full_files: int
+    spare_files: int
+    size_bytes: int
+    capacity_bytes: int
+    # How long the disk has been at the write in flight; 0 when there is none. Grows while a disk stalls.
+    write_age_s: float
+    # Why appends are refused, or None.
+    refusal: str | None
+
+
+class Wal:
+    """A durable queue of runs: what was handed back is on the disk, in the order submitted.
+
+    Life: `recover` (in a thread), `start`, then any number of `submit`, then `close`. Or it fails: a write or sync that
+    fails ends the log for ever, every run not handed back yet is of unknown outcome, and only another `Wal` on the
+    same folder, recovering, can tell.
+
+    All methods but `recover` belong to the thread of the event loop in which `start` was awaited.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        options: WalOptions,
+        *,
+        clock: Clock,
+        on_durable: OnDurable,
+        on_failure: OnFailure,
+        container_id: int = 0,
+        server_id: uuid.UUID = uuid.UUID(int=0),
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Take note of the collaborators; nothing is touched yet.
+
+        Args:
+            files: the file system.
+            directory: the folder of this log alone; made if missing.
+            options: sizes and bounds.
+            clock: gives the wall time of each batch.
+            on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
+                microseconds), in order. It must not raise.
+            on_failure: called in the loop, once, when the log has failed. Not called for `close`.
+            container_id: whose log it is; stored, and checked when it is recovered.
+            server_id: the identity of the data folder; likewise.
+            metrics: where to count.
+        """
+        self._files = files
+        self._directory = directory
+        self._options = options
+        self._clock = clock
+        self._on_durable = on_durable
+        self._on_failure = on_failure
+        self._container_id = container_id
+        self._server_id = server_id
+        self._metrics = metrics or Metrics()
+        self._recovery: Recovery | None = None
+        self._pool = FilePool(
+            files,
+            directory,
+            options,
+            container_id=container_id,
+            server_id=server_id,
+            metrics=self._metrics,
+            sequence_floor=lambda: self._written_sequence,
+        )
+        self._writer: LogWriter | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell: Doorbell | None = None
+        self._is_rung = False
+        self._deliveries: deque[Durable | Stopped] = deque()
+        self._stopped: asyncio.Future[None] | None = None
+        self._is_open = False
+        self._failure: BaseException | None = None
+        self._first_sequence = 1
+        self._durable_sequence = 0
+        self._queued_bytes = 0
+        # The most that queued runs may occupy, and the largest of them since the queue was last empty.
+        self._promised_bytes = 0
+        self._largest_promise_bytes = 0
+        self._batch_count = 0
+        self._written_bytes = 0
+
+    def recover(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
+        """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
+
+        It must be exhausted before `start`. Damaged ranges come as `Damage`, each in front of what could be salvaged
+        from it; reading goes on behind them. With `from_sequence` above 0, the caller says that it needs everything from
+        there on: a log that starts later is damage, and one that ends earlier goes on at that sequence.
+        Frames are views of whole files in memory: copy what is kept for long.
+
+        Raises:
+            FolderVersionError: the log was written by a newer version, or belongs to somebody else.
+            OSError: a file cannot be read.
+        """
+        self._files.make_directories(self._directory)
+        recovery = Recovery(self._files, self._directory, container_id=self._container_id, server_id=self._server_id)
+        yield from recovery.batches(from_sequence)
+        self._metrics.wal_damages_total.inc(len(self._report_of(recovery).damages))
+        self._first_sequence = max(1, from_sequence)
+        self._recovery = recovery
+
+    @property
+    def report(self) -> RecoveryReport:
+        """What `recover` found; once it is exhausted."""
+        assert self._recovery is not None, "recover was not exhausted"
+        return self._report_of(self._recovery)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of frames that were submitted and are not durable yet."""
+        return self._queued_bytes
+
+    @property
+    def durable_sequence(self) -> int:
+        """Sequence of the last batch that was handed back, or recovered."""
+        return self._durable_sequence
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log files that are still needed, the one being written included."""
+        return (self._pool.full_count + 1) * self._options.file_size_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The bound of `size_bytes`."""
+        return self._options.files_max * self._options.file_size_bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether runs can be submitted."""
+        return self._is_open
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the largest possible run of appends would be taken now. When not, `refusal` says why.
+
+        Then appends are to be refused before anything was promised; control records may still be submitted.
+        """
+        return self.refusal is None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why appends should be refused now, or None."""
+        if not self._is_open:
+            return "the log is closed"
+        if self._fits(self._options.run_size_bytes_max + _RUN_OVERHEAD_BYTES, reserve=self._options.headroom_bytes):
+            return None
+        return self._pool.problem or "the queue of the log is full"
+
+    def submit(self, run: Run) -> None:
+        """Queue a run for the next batch; never waits.
+
+        Raises:
+            LogClosedError: the log is closed, or has failed.
+            NoSpaceError: there is no room that could be promised to it. It was not queued. For appends that cannot
+                happen while `has_room`; control records have room beyond that.
+        """
+        writer = self._writer
+        if not self._is_open or writer is None:
+            raise LogClosedError("the log is closed", subject=str(self._directory)) from self._failure
+        size = len(run.frames)
+        cost = size + _RUN_OVERHEAD_BYTES
+        if size > self._options.run_size_bytes_max:
+            raise ValueError(f"a run of {size} bytes; the largest is {self._options.run_size_bytes_max}")
+        if not self._fits(cost, reserve=0 if run.kind == KIND_CONTROL else self._options.headroom_bytes):
+            raise NoSpaceError(self._pool.problem or "the queue of the log is full", subject=str(self._directory))
+        self._queued_bytes += size
+        self._promised_bytes += cost
+        if cost > self._largest_promise_bytes:
+            self._largest_promise_bytes = cost
+        writer.submit(run)
+
+    def recycle(self, sequence: int) -> None:
+        """Say that batches up to that sequence are no longer needed: whole files of them are used again."""
+        assert sequence <= self._durable_sequence, "only what is durable can be done with"
+        self._pool.recycle(sequence)
+
+    def statistics(self) -> WalStatistics:
+        """Return what the log is doing. Cheap; also when closed."""
+        since_s = self._writer.writing_since_s if self._writer is not None else None
+        return WalStatistics(
+            durable_sequence=self._durable_sequence,
+            batch_count=self._batch_count,
+            written_bytes=self._written_bytes,
+            queued_bytes=self._queued_bytes,
+            full_files=self._pool.full_count,
+            spare_files=self._pool.ready_count,
+            size_bytes=self.size_bytes,
+            capacity_bytes=self.capacity_bytes,
+            write_age_s=0.0 if since_s is None else max(0.0, self._clock.monotonic_s() - since_s),
+            refusal=self.refusal,
+        )
+
+    async def start(self) -> None:
+        """Make the end of the log durable and ready to go on, and start the threads.
+
+        Once this returns, everything that `recover` handed out is on the disk, whether it was synced before or not; tell
+        nobody of it earlier. Not to be cancelled.
+
+        Raises:
+            NoSpaceError: there is no room for the first file.
+            OSError: the end of the log could not be made good; nothing was started.
+        """
+        assert self._recovery is not None, "recover was not exhausted"
+        assert self._writer is None, "start is called once"
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        point = await loop.run_in_executor(
+            None, resume, self._files, self._directory, self._options, self._pool, self._recovery, self._first_sequence
+        )
+        self._durable_sequence = point.sequence
+        self._writer = LogWriter(
+            point.active,
+            self._pool,
+            self._options,
+            clock=self._clock,
+            metrics=self._metrics,
+            sequence=point.sequence,
+            previous_checksum=point.previous_checksum,
+            deliver=self._deliver,
+        )
+        self._stopped = loop.create_future()
+        self._bell = Doorbell(blocking=False)
+        loop.add_reader(self._bell.descriptor, self._on_bell)
+        self._is_open = True
+        self._pool.start()
+        self._writer.start()
+
+    async def close(self) -> None:
+        """Write what is queued, hand it back, and end; at once if the log has failed. Closing again waits for the same.
+
+        If no file can be made for what is queued, it is not waited for: those runs are of unknown outcome. Safe to cancel;
+        the closing goes on, and another call waits for its end.
+        """
+        if self._writer is None or self._stopped is None:
+            return
+        if self._is_open:
+            self._is_open = False
+            self._pool.stop()
+            self._writer.stop()
+        await asyncio.shield(self._stopped)
+        self._release()
+
+    def _release(self) -> None:
+        """Give threads and descriptors back, once."""
+        bell, self._bell = self._bell, None
+        if bell is None or self._loop is None or self._writer is None:
+            return
+        self._loop.remove_reader(bell.descriptor)
+        # Both threads have nothing left to do: joining them takes microseconds, but for a spare being filled.
+        self._writer.close()
+        self._pool.stop()
+        self._pool.close()
+        bell.close()
+
+    def _fits(self, cost: int, *, reserve: int) -> bool:
+        """Return whether that much more can be promised, in whatever way the runs fall into files."""
+        # What is left of the active file is read first: should the thread roll over in between, we see less, not more.
+        active_room = self._writer.active_room_bytes if self._writer is not None else 0
+        if not self._promised_bytes and cost + reserve <= active_room:
+            return True
+        # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them.
+        waste = max(cost, self._largest_promise_bytes)
+        whole = self._pool.whole_file_count * max(0, self._options.file_room_bytes - waste)
+        return self._promised_bytes + cost + reserve <= max(0, active_room - waste) + whole
+
+    def _deliver(self, delivery: Durable | Stopped) -> None:
+        """Hand something to the loop; called in the log thread."""
+        self._deliveries.append(delivery)
+        if not self._is_rung:
+            self._is_rung = True
+            assert self._bell is not None
+            self._bell.ring()
+
+    def _on_bell(self) -> None:
+        """Take what the log thread handed over."""
+        assert self._bell is not None
+        self._bell.clear()
+        # Before looking, so that what comes after the last look rings again.
+        self._is_rung = False
+        deliveries = self._deliveries
+        while deliveries:
+            delivery = deliveries.popleft()
+            if isinstance(delivery, Durable):
+                self._on_batch(delivery)
+            else:
+                self._on_stopped(delivery)
+
+    def _on_batch(self, batch: Durable) -> None:
+        size = sum([len(run.frames) for run in batch.runs])
+        self._queued_bytes -= size
+        self._promised_bytes -= size + _RUN_OVERHEAD_BYTES * len(batch.runs)
+        assert self._promised_bytes >= 0, "handed back more than was submitted"
+        if not self._promised_bytes:
+            self._largest_promise_bytes = 0
+        self._durable_sequence = batch.sequence
+        self._batch_count += 1
+        self._written_bytes += batch.size
+        if batch.runs:
+            self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
+
+    def _on_stopped(self, stopped: Stopped) -> None:
+        assert self._stopped is not None
+        was_open, self._is_open = self._is_open, False
+        self._failure = stopped.error
+        self._pool.stop()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+        if stopped.error is not None and (was_open or isinstance(stopped.error, LogFailedError)):
+            self._on_failure(stopped.error)
+
+    @property
+    def _written_sequence(self) -> int:
+        return self._writer.sequence if self._writer is not None else self._durable_sequence
+
+    @staticmethod
+    def _report_of(recovery: Recovery) -> RecoveryReport:
+        assert recovery.report is not None, "recover was not exhausted"
+        return recovery.report

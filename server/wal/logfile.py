@@ -1,0 +1,62 @@
+"""One preallocated file of the log, and its name."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from millrace.server.host.files import Buffer, File
+
+from .batch import aligned
+
+_NAME: Final = re.compile(r"wal-(\d{16})\.log")
+
+PREPARING_SUFFIX: Final = ".preparing"
+"""Ends the name of a file that is not yet, or no longer, part of the log."""
+DAMAGED_SUFFIX: Final = ".damaged"
+"""Ends the name of a damaged file that the log no longer needs, and that is kept as evidence."""
+
+
+def log_file_name(number: int) -> str:
+    """Return the name of the file with that number."""
+    return f"wal-{number:016d}.log"
+
+
+def log_file_number(name: str) -> int | None:
+    """Return the number in the name of a log file, or None if it is not one."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+@dataclass(slots=True, kw_only=True)
+class LogFile:
+    """A file that is written from front to back, by one thread at a time."""
+
+    number: int
+    path: Path
+    salt: int
+    file: File
+    size_bytes: int
+    # Where the next batch starts.
+    end: int
+    # Sequence of the last batch in the file, 0 while there is none.
+    last_sequence: int = 0
+    # Recovery found damage: the file is never recycled or removed.
+    is_damaged: bool = False
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of batches still fit."""
+        return self.size_bytes - self.end
+
+    def append(self, pieces: Sequence[Buffer], *, size: int, sequence: int) -> None:
+        """Write one batch behind the last and return when it is on the disk.
+
+        After an error the file must not be written again: what it holds is unknown until it is recovered.
+        """
+        assert size <= self.room_bytes, "a batch never spans files"
+        self.file.pwritev(pieces, self.end)
+        self.file.datasync()
+        self.end = aligned(self.end + size)
+        self.last_sequence = sequence

@@ -1,0 +1,313 @@
+"""The files of one log: full ones, and spares made ready in the background.
+
+A file goes round: it is prepared (zero-filled, headed by a new salt, synced, only then given its name), used, full,
+no longer needed, and then headed anew under the next number. Nothing of that happens in the log thread, unless it
+needs a file and none is ready: then it waits here.
+
+What a crash can leave: a file named `*.preparing`, which is removed at the next start, and never a file under
+a log name whose header was not synced before. Damaged files are renamed to `*.damaged` when they are no longer needed.
+
+A disk that is full shows here first, when a spare is prepared, long before anything was promised to anybody.
+"""
+
+import logging
+import os
+import secrets
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from millrace.server.errors import LogClosedError, NoSpaceError
+from millrace.server.host.files import File, FileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.wire.limits import MIB
+from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
+
+from .batch import FileHeader, encode_file_header
+from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, log_file_name
+from .options import WalOptions
+
+logger = logging.getLogger(__name__)
+
+_FILL_PIECE_BYTES: Final = 1 * MIB
+_FILL_SYNC_BYTES: Final = 8 * MIB
+"""How much is filled between syncs: one sync of a whole file would hold up those of the log behind it."""
+_ZEROS: Final = bytes(_FILL_PIECE_BYTES)
+_NICENESS: Final = 10
+
+
+class FilePool:
+    """Owns every file of the log but the one being written. Safe for the loop and the log thread together."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        options: WalOptions,
+        *,
+        container_id: int,
+        server_id: uuid.UUID,
+        metrics: Metrics,
+        sequence_floor: Callable[[], int],
+    ) -> None:
+        """Take note of the collaborators; `sequence_floor` tells the last sequence written so far."""
+        self._files = files
+        self._directory = directory
+        self._options = options
+        self._container_id = container_id
+        self._server_id = server_id
+        self._metrics = metrics
+        self._sequence_floor = sequence_floor
+        self._changed = threading.Condition()
+        # All below is guarded by `_changed`.
+        self._ready: deque[LogFile] = deque()
+        self._full: deque[LogFile] = deque()
+        self._released: deque[LogFile] = deque()
+        self._file_count = 0
+        self._next_number = 1
+        self._makeable_count = 0
+        self._problem: str | None = None
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def whole_file_count(self) -> int:
+        """How many unused files there are or can be made, by what is known of the disk."""
+        with self._changed:
+            return len(self._ready) + self._makeable_count
+
+    @property
+    def ready_count(self) -> int:
+        """How many spares are ready."""
+        return len(self._ready)
+
+    @property
+    def file_count(self) -> int:
+        """How many files the log has on disk, spares included."""
+        return self._file_count
+
+    @property
+    def full_count(self) -> int:
+        """How many full files are still needed."""
+        return len(self._full)
+
+    @property
+    def problem(self) -> str | None:
+        """Why no further file can be made, or None."""
+        with self._changed:
+            if self._problem is None and self._file_count >= self._options.files_max:
+                return f"all {self._file_count} files of the log hold data that is still needed"
+            return self._problem
+
+    def adopt(self, found: list[LogFile], *, needed: int, next_number: int) -> None:
+        """Take over what recovery found, before `start`: the first `needed` files hold data, the others are spares."""
+        with self._changed:
+            self._full.extend(found[:needed])
+            self._ready.extend(found[needed:])
+            self._file_count = len(found)
+            self._next_number = next_number
+
+    def lend(self) -> LogFile:
+        """Return the last file that holds data, to be written further; before `start`."""
+        with self._changed:
+            return self._full.pop()
+
+    def start(self) -> None:
+        """Start the thread that prepares and recycles."""
+        with self._changed:
+            self._measure()
+        self._thread = threading.Thread(target=self._run, name="millrace-wal-files", daemon=True)
+        self._thread.start()
+
+    def take(self) -> LogFile:
+        """Return the next file to write; waits until there is one.
+
+        Raises:
+            LogClosedError: the pool was stopped meanwhile.
+        """
+        with self._changed:
+            if not self._ready:
+                self._metrics.wal_waits_total.inc()
+                logger.info("log waits for a file, files=%d problem=%s", self._file_count, self._problem)
+            while not self._ready:
+                if self._is_stopping:
+                    raise LogClosedError("the log was closed before there was a file to write to")
+                self._changed.wait()
+            file = self._ready.popleft()
+            self._changed.notify_all()
+            return file
+
+    def put_full(self, file: LogFile) -> None:
+        """Take a file that is full."""
+        with self._changed:
+            self._full.append(file)
+
+    def recycle(self, sequence: int) -> None:
+        """Release the full files whose batches all have that sequence or a lower one. Never waits for the disk."""
+        with self._changed:
+            while self._full and self._full[0].last_sequence <= sequence:
+                self._released.append(self._full.popleft())
+            self._changed.notify_all()
+
+    def prepare_now(self) -> LogFile:
+        """Make a file in the calling thread; before `start`.
+
+        Raises:
+            NoSpaceError: the disk is full.
+            OSError: whatever else it says.
+        """
+        return self._prepare()
+
+    def stop(self) -> None:
+        """Let the thread end after what it is doing, and wake whoever waits in `take`."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for the thread and close all files."""
+        if self._thread is not None:
+            self._thread.join()
+        for file in (*self._ready, *self._full, *self._released):
+            file.file.close()
+
+    def _run(self) -> None:
+        if sys.platform == "linux":
+            # Linux gives each thread a niceness of its own: the log thread goes first.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while (work := self._wait_for_work()) is not None:
+            problem = None
+            try:
+                work()
+            except (OSError, NoSpaceError) as error:
+                # Nothing was promised that depends on it. The file is given up, and another one is tried.
+                problem = str(error)
+                logger.warning(
+                    "log file could not be prepared, retry_in_s=%s: %s", self._options.retry_interval_s, error
+                )
+            with self._changed:
+                if self._problem is not None and problem is None:
+                    logger.info("log files can be prepared again, files=%d", self._file_count)
+                self._problem = problem
+                self._measure()
+                self._changed.notify_all()
+
+    def _wait_for_work(self) -> Callable[[], None] | None:
+        """Return the next thing to do, or None at the end. After a failure, waits until something is released or it is time."""
+        with self._changed:
+            is_retry_due = self._problem is None
+            while not self._is_stopping:
+                if self._released:
+                    return self._work_off_released
+                is_wanted = len(self._ready) < self._options.spare_files and self._file_count < self._options.files_max
+                if is_wanted and is_retry_due:
+                    return self._add_spare
+                is_timeout = not self._changed.wait(self._options.retry_interval_s if is_wanted else None)
+                is_retry_due = is_retry_due or is_timeout
+            return None
+
+    def _add_spare(self) -> None:
+        file = self._prepare()
+        with self._changed:
+            self._ready.append(file)
+
+    def _work_off_released(self) -> None:
+        """Recycle, remove or put aside one file that is no longer needed."""
+        with self._changed:
+            file = self._released.popleft()
+            is_kept = len(self._ready) < self._options.spare_files_max
+        if file.is_damaged:
+            file.file.close()
+            self._files.rename(file.path, file.path.with_name(file.path.name + DAMAGED_SUFFIX))
+            logger.warning("damaged log file put aside, path=%s%s", file.path, DAMAGED_SUFFIX)
+        elif is_kept and file.size_bytes == self._options.file_size_bytes:
+            recycled = self._prepare(file)
+            with self._changed:
+                self._ready.append(recycled)
+            return
+        else:
+            file.file.close()
+            self._files.remove(file.path)
+        self._files.sync_directory(self._directory)
+        with self._changed:
+            self._file_count -= 1
+
+    def _prepare(self, used: LogFile | None = None) -> LogFile:
+        """Make a file ready under the next number: a new one, or one that was used before."""
+        with self._changed:
+            number = self._next_number
+            self._next_number += 1
+        path = self._directory / log_file_name(number)
+        temporary = path.with_name(path.name + PREPARING_SUFFIX)
+        salt = secrets.randbits(64)
+        header = encode_file_header(
+            FileHeader(
+                recycled=used is not None,
+                container_id=self._container_id,
+                server_id=self._server_id,
+                file_number=number,
+                salt=salt,
+                sequence_floor=self._sequence_floor(),
+            )
+        )
+        if used is None:
+            file = self._make(temporary, header)
+        else:
+            file = used.file
+            # Durably out of the log before its header changes, so that no log name ever has a header in between.
+            self._files.rename(used.path, temporary)
+            self._files.sync_directory(self._directory)
+            file.pwritev([header], 0)
+            file.datasync()
+        self._files.rename(temporary, path)
+        self._files.sync_directory(self._directory)
+        logger.debug("log file ready, path=%s recycled=%s", path, used is not None)
+        return LogFile(
+            number=number,
+            path=path,
+            salt=salt,
+            file=file,
+            size_bytes=self._options.file_size_bytes,
+            end=LOG_FILE_HEADER_BLOCK_BYTES,
+        )
+
+    def _make(self, path: Path, header: bytes) -> File:
+        """Return a new file, filled and synced; nothing of it stays if that fails."""
+        size = self._options.file_size_bytes
+        if self._files.free_bytes(self._directory) < size:
+            raise NoSpaceError(f"no room for a log file of {size} bytes", subject=str(self._directory))
+        file = self._files.open(path, create=True, exclusive=True)
+        try:
+            file.pwritev([header], 0)
+            fill_zeros(file, len(header), size)
+            file.datasync()
+        except (OSError, NoSpaceError):
+            file.close()
+            self._files.remove(path)
+            raise
+        with self._changed:
+            self._file_count += 1
+        return file
+
+    def _measure(self) -> None:
+        """Work out how many more files can be made."""
+        by_bound = max(0, self._options.files_max - self._file_count)
+        by_disk = self._files.free_bytes(self._directory) // self._options.file_size_bytes
+        self._makeable_count = 0 if self._problem is not None else min(by_bound, by_disk)
+
+
+def fill_zeros(file: File, start: int, end: int) -> None:
+    """Write zeros from `start` to `end`; the caller syncs what is left unsynced at the end."""
+    unsynced = 0
+    while start < end:
+        piece = min(_FILL_PIECE_BYTES, end - start)
+        file.pwritev([_ZEROS if piece == _FILL_PIECE_BYTES else memoryview(_ZEROS)[:piece]], start)
+        start += piece
+        unsynced += piece
+        if unsynced >= _FILL_SYNC_BYTES:
+            file.datasync()
+            unsynced = 0

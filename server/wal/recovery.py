@@ -1,0 +1,513 @@
+"""Reading a log back after a restart, whatever state it was left in.
+
+Theory. Batches carry consecutive sequences, the salt of their file, and the checksum of the batch before. One batch is
+written at a time, and the next only when its sync has returned; so of everything that was acknowledged, nothing can be
+missing or unreadable unless the disk did wrong. Recovery walks the files in order and asks at each place whether the
+batch that must come next stands there. If not, the first row that applies says what happened:
+
+    a batch with the expected sequence was met earlier, in a wrong place   misdirected write: it is taken from there
+    the next file with batches starts with the expected one                the log moved on; what is left here is nothing
+    a later batch follows, and the run table here is intact                corrupt: the runs that fail are named
+    a later batch follows                                                  corrupt: up to it, contents unknown
+    nothing follows                                                        the end of the log (see `tail`)
+
+A batch is handed out only when the one behind it confirms the chain or the log ends: a batch whose checksum is not
+what its successor remembers is an old one that shines through where a write was lost.
+
+The last batch may never have been synced, although it can be read: `LogEnd` says where it is, so that it can be written
+and synced again before anybody is told of its content.
+"""
+
+import logging
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from millrace.server.errors import FolderVersionError
+from millrace.server.host.files import FileSystem
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSION
+
+from .batch import (
+    KIND_APPENDS,
+    Batch,
+    FileHeader,
+    RecoveredRun,
+    Run,
+    decode_batch,
+    decode_damaged_batch,
+    decode_file_header,
+    decode_runs,
+    is_run_intact,
+)
+from .logfile import log_file_number
+from .tail import Ending, Tail, classify_tail, find_batch, is_batch_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveredBatch:
+    """A batch read back. Runs that were damaged are left out and named by the `Damage` in front of it."""
+
+    sequence: int
+    wall_time_us: int
+    runs: list[RecoveredRun]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A range of the log that was acknowledged and cannot be read."""
+
+    path: Path
+    offset: int
+    size: int
+    # The batches concerned. With first > last no batch is lost: bytes are damaged that can be done without.
+    first_sequence: int
+    last_sequence: int
+    # (segment id, offset in the segment, payload bytes) of each lost run, if `is_complete`.
+    runs: tuple[tuple[int, int, int], ...] = ()
+    # Whether `runs` names all that was lost; otherwise any segment may have lost something here.
+    is_complete: bool = False
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path.name} offset={self.offset} size={self.size} "
+            f"sequences={self.first_sequence}-{self.last_sequence} runs={len(self.runs)}"
+            f"{'' if self.is_complete else '+unknown'}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What reading the log back came to."""
+
+    # CORRUPT if there is any damage, else how the log ends.
+    ending: Ending
+    # Bytes of the incomplete batch at the end; they were never acknowledged, and are cut.
+    torn_bytes: int
+    damages: tuple[Damage, ...]
+    # 0 where the log holds no batch.
+    first_sequence: int
+    last_sequence: int
+    batch_count: int
+    size_bytes: int
+    files: tuple[Path, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundFile:
+    """A log file as recovery met it."""
+
+    number: int
+    path: Path
+    header: FileHeader | None = None
+    salt: int | None = None
+    size_bytes: int = 0
+    # The highest sequence that is, or was, in it; 0 where there is none.
+    last_sequence: int = 0
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """Where the log goes on, and what the next batch continues."""
+
+    file: FoundFile
+    tail: Tail
+    next_sequence: int
+    previous_checksum: int
+    # The last valid batch and its file, which may be the one before; None where the log holds no batch.
+    last_file: FoundFile | None
+    last_batch: Batch | None
+
+
+class Recovery:
+    """One pass over the files of a log. Blocking; use it in one thread, once.
+
+    Attributes:
+        found: the files, by number; complete when `batches` is exhausted.
+        end: where the log goes on, or None if there is no file; likewise.
+        report: the outcome, or None before.
+    """
+
+    def __init__(self, files: FileSystem, directory: Path, *, container_id: int, server_id: uuid.UUID) -> None:
+        self._files = files
+        self._container_id = container_id
+        self._server_id = server_id
+        self.found = [
+            FoundFile(number=number, path=directory / name)
+            for name in files.list_directory(directory)
+            if (number := log_file_number(name)) is not None
+        ]
+        assert self.found == sorted(self.found, key=lambda file: file.number), "names sort as their numbers do"
+        self.end: LogEnd | None = None
+        self.report: RecoveryReport | None = None
+        self._from_sequence = 0
+        # Files that are being looked at, by index.
+        self._contents: dict[int, bytes] = {}
+        # The sequence that must come next; 0 while none was seen.
+        self._expected = 0
+        # The checksum that the next batch must remember; None where it cannot be known.
+        self._chain: int | None = None
+        # The batch that waits for its successor to confirm it.
+        self._held: tuple[FoundFile, memoryview, Batch] | None = None
+        # Whole batches that were met where earlier ones belong, by sequence.
+        self._displaced: dict[int, tuple[memoryview, Batch]] = {}
+        self._last: tuple[FoundFile, Batch] | None = None
+        self._damages: list[Damage] = []
+        self._first_sequence = 0
+        self._batch_count = 0
+        self._size_bytes = 0
+
+    def batches(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
+        """Yield what the log holds from that sequence on, in order; damage in front of what was salvaged from it.
+
+        Frames are views of the content of a whole file, which stays in memory as long as any of them is kept.
+
+        Raises:
+            FolderVersionError: a file was written by a newer version, or for another container or server.
+            OSError: a file cannot be read.
+        """
+        self._from_sequence = from_sequence
+        ending = Ending.END
+        torn_bytes = 0
+        for index, file in enumerate(self.found):
+            self._load(index)
+            if file.header is None:
+                yield from self._damage(_header_damage(file))
+            offset = yield from self._walk(index)
+            if offset is not None:
+                tail = self._classify(index, offset)
+                ending, torn_bytes = tail.ending, tail.torn_bytes
+                yield from self._release()
+                self._set_end(file, tail)
+                yield from self._look_at_spares(index + 1)
+                break
+            del self._contents[index]
+        self.report = RecoveryReport(
+            ending=Ending.CORRUPT if self._damages else ending,
+            torn_bytes=torn_bytes,
+            damages=tuple(self._damages),
+            first_sequence=self._first_sequence,
+            last_sequence=max(0, self._expected - 1),
+            batch_count=self._batch_count,
+            size_bytes=self._size_bytes,
+            files=tuple(file.path for file in self.found),
+        )
+        self._log_report()
+
+    def _walk(self, index: int) -> Generator[RecoveredBatch | Damage, None, int | None]:
+        """Read one file; return the offset where the log ends in it, or None if the log goes on in the next."""
+        file = self.found[index]
+        view = memoryview(self._contents[index])
+        offset = LOG_FILE_HEADER_BLOCK_BYTES
+        while True:
+            batch = decode_batch(view, offset, file.salt)
+            if batch is not None and batch.sequence == self._expected and batch.previous_checksum == self._chain:
+                # The road of all batches of a sound log; what differs from it in any way is `_accept`.
+                held, self._held = self._held, (file, view, batch)
+                self._advance(file, batch)
+                offset = batch.end
+                if held is not None and held[2].sequence >= self._from_sequence:
+                    yield _recovered(held[1], held[2])
+                continue
+            if batch is not None and self._is_acceptable(file, batch):
+                yield from self._accept(file, view, batch)
+                offset = batch.end
+                continue
+            displaced = self._displaced.pop(self._expected, None)
+            if displaced is not None:
+                file.is_damaged = True
+                yield from self._accept(file, *displaced)
+                continue
+            step = yield from self._resolve(index, view, offset)
+            if step is _Step.NEXT_FILE:
+                return None
+            if step is _Step.LOG_ENDS:
+                return offset
+            assert isinstance(step, int)
+            offset = step
+
+    def _is_acceptable(self, file: FoundFile, batch: Batch) -> bool:
+        if not self._expected:
+            return True
+        # Without the salt of the header, only the chain tells a batch of this use of the file from one of an earlier.
+        return batch.sequence == self._expected and (
+            file.salt is not None or self._chain is None or batch.previous_checksum == self._chain
+        )
+
+    def _accept(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
+        """Take a batch that comes next, but is the first, or does not remember the one before, or is out of place."""
+        if not self._expected and 0 < self._from_sequence < batch.sequence:
+            yield from self._damage(
+                Damage(
+                    path=file.path,
+                    offset=batch.offset,
+                    size=0,
+                    first_sequence=self._from_sequence,
+                    last_sequence=batch.sequence - 1,
+                    reason="the log starts too late",
+                )
+            )
+        if self._held is not None and self._chain is not None and batch.previous_checksum != self._chain:
+            held_file, _, held = self._held
+            self._held = None
+            self._batch_count -= 1
+            held_file.is_damaged = True
+            yield from self._damage(
+                Damage(
+                    path=held_file.path,
+                    offset=held.offset,
+                    size=held.size,
+                    first_sequence=held.sequence,
+                    last_sequence=held.sequence,
+                    reason="not the batch that its successor remembers",
+                )
+            )
+        yield from self._release()
+        self._held = (file, view, batch)
+        self._advance(file, batch)
+
+    def _advance(self, file: FoundFile, batch: Batch) -> None:
+        """Count a batch in and expect the next."""
+        if not self._first_sequence:
+            self._first_sequence = batch.sequence
+        if file.salt is None:
+            file.salt = batch.salt
+        file.last_sequence = batch.sequence
+        self._last = (file, batch)
+        self._expected = batch.sequence + 1
+        self._chain = batch.checksum
+        self._batch_count += 1
+        self._size_bytes += batch.size
+
+    def _release(self) -> Iterator[RecoveredBatch]:
+        """Hand out the batch that was held back."""
+        held, self._held = self._held, None
+        if held is not None and held[2].sequence >= self._from_sequence:
+            yield _recovered(held[1], held[2])
+
+    def _resolve(
+        self, index: int, view: memoryview, offset: int
+    ) -> Generator[RecoveredBatch | Damage, None, "int | _Step"]:
+        """Decide what it means that the next batch does not stand at `offset`; see the table in the module docstring."""
+        file = self.found[index]
+        expected = self._expected or (file.header.sequence_floor + 1 if file.header else 1)
+        partial = decode_damaged_batch(view, offset, file.salt)
+        if partial is not None and (partial.sequence < expected or (self._expected and partial.sequence != expected)):
+            partial = None
+        later = self._find_later(index, offset, partial=partial, expected=expected)
+        elsewhere = self._find_elsewhere(index, expected) if later is None else None
+        if elsewhere is not None:
+            is_head_unreadable = elsewhere.offset > LOG_FILE_HEADER_BLOCK_BYTES and partial is None
+            if elsewhere.sequence == expected or (is_head_unreadable and not self._is_ours(index, offset)):
+                return _Step.NEXT_FILE
+        self._displaced = {key: value for key, value in self._displaced.items() if key >= expected}
+        if later is None and elsewhere is None and not self._displaced:
+            return _Step.LOG_ENDS
+        yield from self._release()
+        if partial is not None:
+            yield from self._salvage(file, view, partial)
+            return partial.end
+        if later is not None:
+            end, follower = later.offset, later.sequence
+        elif elsewhere is not None:
+            end, follower = len(view), elsewhere.sequence
+        else:
+            end, follower = offset, min(self._displaced)
+        file.is_damaged = True
+        file.last_sequence = follower - 1
+        self._expected = follower
+        self._chain = None
+        yield from self._damage(
+            Damage(
+                path=file.path,
+                offset=offset,
+                size=end - offset,
+                first_sequence=expected,
+                last_sequence=follower - 1,
+                reason="valid batches follow unreadable bytes",
+            )
+        )
+        return _Step.NEXT_FILE if elsewhere is not None else end
+
+    def _find_later(self, index: int, offset: int, *, partial: Batch | None, expected: int) -> Batch | None:
+        """Return the batch of this file with which the log goes on behind `offset`.
+
+        A batch whose follower has a lower sequence is out of place: its write went astray and destroyed what belongs
+        there. Those are remembered, since they are missing where they belong.
+        """
+        data, salt = self._contents[index], self.found[index].salt
+        sequence_min = expected if partial is None else partial.sequence + 1
+        partial_end = 0 if partial is None else partial.end
+        found = find_batch(data, offset if partial is None else offset + 1, salt=salt, sequence_min=sequence_min)
+        while found is not None:
+            follower = find_batch(data, found.offset + 1, salt=salt, sequence_min=sequence_min)
+            if found.offset >= partial_end and (follower is None or follower.sequence > found.sequence):
+                return found
+            whole = decode_batch(memoryview(data), found.offset, salt)
+            if whole is not None:
+                self._displaced[whole.sequence] = (memoryview(data), whole)
+            found = follower
+        return None
+
+    def _find_elsewhere(self, index: int, expected: int) -> Batch | None:
+        """Return the first batch of the later files that the log may go on with."""
+        for later in range(index + 1, len(self.found)):
+            self._load(later)
+            found = find_batch(
+                self._contents[later],
+                LOG_FILE_HEADER_BLOCK_BYTES,
+                salt=self.found[later].salt,
+                sequence_min=expected,
+            )
+            if found is not None:
+                return found
+        return None
+
+    def _is_ours(self, index: int, offset: int) -> bool:
+        salt = self.found[index].salt
+        return salt is not None and is_batch_of(self._contents[index], offset, salt)
+
+    def _salvage(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
+        """Take from a damaged batch whose table is intact every run whose frames all match their own checksums."""
+        intact: list[Run] = []
+        lost: list[tuple[int, int, int]] = []
+        for run, size in decode_runs(view, batch):
+            if len(run.frames) == size and is_run_intact(run):
+                intact.append(run)
+            else:
+                headers_size = APPEND_HEADER_SIZE_BYTES * run.frame_count if run.kind == KIND_APPENDS else 0
+                lost.append((run.segment_id, run.offset, size - headers_size))
+        file.is_damaged = True
+        file.last_sequence = batch.sequence
+        self._first_sequence = self._first_sequence or batch.sequence
+        self._expected = batch.sequence + 1
+        # The checksum is what these bytes give, not what they gave before they were damaged.
+        self._chain = None
+        yield from self._damage(
+            Damage(
+                path=file.path,
+                offset=batch.offset,
+                size=min(batch.size, len(view) - batch.offset),
+                first_sequence=batch.sequence,
+                last_sequence=batch.sequence if lost else batch.sequence - 1,
+                runs=tuple(lost),
+                is_complete=True,
+                reason="the batch does not match its checksum",
+            )
+        )
+        if intact and batch.sequence >= self._from_sequence:
+            yield RecoveredBatch(sequence=batch.sequence, wall_time_us=batch.wall_time_us, runs=intact)
+
+    def _damage(self, damage: Damage) -> Iterator[Damage]:
+        """Report damage; what lies wholly below the sequences asked for is reported only in the end."""
+        logger.error("log damaged, %s", damage)
+        self._damages.append(damage)
+        if max(damage.first_sequence, damage.last_sequence) >= self._from_sequence:
+            yield damage
+
+    def _load(self, index: int) -> None:
+        """Read a whole file and check its header, once."""
+        if index in self._contents:
+            return
+        found = self.found[index]
+        file = self._files.open(found.path, read_only=True)
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        self._contents[index] = data
+        found.size_bytes = len(data)
+        header = decode_file_header(data[:LOG_FILE_HEADER_BLOCK_BYTES])
+        if header is not None:
+            self._check_identity(found.path, header)
+        if header is None or header.file_number != found.number or len(data) < LOG_FILE_HEADER_BLOCK_BYTES:
+            found.is_damaged = True
+            return
+        found.header = header
+        found.salt = header.salt
+
+    def _check_identity(self, path: Path, header: FileHeader) -> None:
+        if header.version > LOG_FILE_VERSION:
+            raise FolderVersionError(
+                f"written in version {header.version}; this server reads up to version {LOG_FILE_VERSION}",
+                subject=str(path),
+            )
+        if header.container_id != self._container_id or header.server_id != self._server_id:
+            raise FolderVersionError(
+                f"belongs to container {header.container_id} of server {header.server_id}, "
+                f"not to container {self._container_id} of server {self._server_id}",
+                subject=str(path),
+            )
+
+    def _classify(self, index: int, offset: int) -> Tail:
+        file = self.found[index]
+        return classify_tail(
+            self._contents[index],
+            offset,
+            salt=file.salt,
+            is_recycled=file.header is None or file.header.recycled,
+            is_followed=False,
+        )
+
+    def _set_end(self, file: FoundFile, tail: Tail) -> None:
+        last_file, last_batch = self._last or (None, None)
+        self.end = LogEnd(
+            file=file,
+            tail=tail,
+            next_sequence=max(1, self._expected),
+            previous_checksum=self._chain or 0,
+            last_file=last_file,
+            last_batch=last_batch,
+        )
+
+    def _look_at_spares(self, start: int) -> Iterator[Damage]:
+        """Check the headers of the files behind the end of the log."""
+        for index in range(start, len(self.found)):
+            self._load(index)
+            del self._contents[index]
+            if self.found[index].header is None:
+                yield from self._damage(_header_damage(self.found[index]))
+
+    def _log_report(self) -> None:
+        report = self.report
+        assert report is not None
+        logger.info(
+            "log recovered ending=%s batches=%d bytes=%d sequences=%d-%d files=%d damages=%d",
+            report.ending.value, report.batch_count, report.size_bytes, report.first_sequence, report.last_sequence,
+            len(report.files), len(report.damages),
+        )  # fmt: skip
+        if report.torn_bytes:
+            logger.warning("log torn, incomplete batch cut bytes=%d", report.torn_bytes)
+
+
+class _Step(Enum):
+    """What to do at a place where the next batch does not stand."""
+
+    NEXT_FILE = "next file"
+    LOG_ENDS = "log ends"
+
+
+def _recovered(view: memoryview, batch: Batch) -> RecoveredBatch:
+    return RecoveredBatch(
+        sequence=batch.sequence,
+        wall_time_us=batch.wall_time_us,
+        runs=[run for run, _ in decode_runs(view, batch)],
+    )
+
+
+def _header_damage(file: FoundFile) -> Damage:
+    return Damage(
+        path=file.path,
+        offset=0,
+        size=min(file.size_bytes, LOG_FILE_HEADER_BLOCK_BYTES),
+        first_sequence=1,
+        last_sequence=0,
+        is_complete=True,
+        reason="the file header is not the one that was written",
+    )

@@ -1,0 +1,210 @@
+"""Group commit: one thread that turns whatever is queued into one write and one sync.
+
+Theory. While one batch is being synced, the runs that arrive queue up, and all of them are the next batch: the slower the
+disk, the larger the batches. There is no timer, and an idle log answers after exactly one sync. The event loop appends
+to a deque and rings a bell only if the thread sleeps; the thread puts the finished batch on another deque and rings
+the loop only if it was not rung since it last looked. So at load nobody makes a system call to be heard.
+
+Order. Runs are written, and handed back, in the order submitted. One write is in flight at a time: the next begins
+only when the sync of the last has returned. Recovery relies on it.
+
+Failure. A write or sync that fails ends the thread for ever. What was in it and behind it is of unknown outcome; the
+bytes stay as they are, and no sync is repeated: the system may have dropped what it could not write, and a second
+sync would then succeed without them.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.server.errors import LogClosedError, LogFailedError
+from millrace.server.host.clock import Clock
+from millrace.server.host.doorbell import Doorbell
+from millrace.server.host.metrics import Metrics
+
+from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, RUNS_PER_BATCH_COUNT_MAX, Run, encode_batch
+from .logfile import LogFile
+from .options import WalOptions
+from .pool import FilePool
+
+logger = logging.getLogger(__name__)
+
+_SLOW_SYNC_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """A batch that is on the disk."""
+
+    runs: list[Run]
+    sequence: int
+    wall_time_us: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The thread has ended; with an error if not because it was told to."""
+
+    error: BaseException | None
+
+
+class LogWriter:
+    """The log thread and its queue.
+
+    `submit` and `stop` belong to one other thread, the event loop's; `deliver` is called in the log thread.
+    """
+
+    def __init__(
+        self,
+        active: LogFile,
+        pool: FilePool,
+        options: WalOptions,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        sequence: int,
+        previous_checksum: int,
+        deliver: Callable[[Durable | Stopped], None],
+    ) -> None:
+        """Go on behind the batch `sequence`, whose checksum is `previous_checksum`."""
+        self._active = active
+        self._pool = pool
+        self._batch_size_bytes_max = options.batch_size_bytes_max
+        self._clock = clock
+        self._metrics = metrics
+        self._sequence = sequence
+        self._checksum = previous_checksum
+        self._deliver = deliver
+        self._queue: deque[Run] = deque()
+        self._bell = Doorbell(blocking=True)
+        # True from just before the thread looks at the queue for the last time until somebody rings.
+        self._is_idle = False
+        self._is_stopping = False
+        self._needs_closing_batch = False
+        self._writing_since_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="millrace-wal", daemon=True)
+
+    @property
+    def sequence(self) -> int:
+        """Sequence of the last batch written."""
+        return self._sequence
+
+    @property
+    def active_room_bytes(self) -> int:
+        """How much still fits into the file being written."""
+        return self._active.room_bytes
+
+    @property
+    def writing_since_s(self) -> float | None:
+        """When the write in flight began, on the monotonic clock; None when the disk is not being waited for."""
+        return self._writing_since_s
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, run: Run) -> None:
+        """Queue a run. Never waits."""
+        self._queue.append(run)
+        if self._is_idle:
+            self._is_idle = False
+            self._bell.ring()
+
+    def stop(self) -> None:
+        """Let the thread write what is queued and then end, which `deliver` is told."""
+        self._is_stopping = True
+        self._bell.ring()
+
+    def close(self) -> None:
+        """Wait for the end of the thread, then close the file."""
+        self._thread.join()
+        self._bell.close()
+        self._active.file.close()
+
+    def _run(self) -> None:
+        try:
+            while runs := self._take():
+                self._write(runs)
+            self._write_closing_batch()
+        except LogClosedError as error:
+            self._deliver(Stopped(error))
+        except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the log, and must be told
+            failure = LogFailedError(
+                f"the log failed at sequence {self._sequence + 1}: {error!r}", subject=str(self._active.path)
+            )
+            failure.__cause__ = error
+            logger.critical("log failed, path=%s offset=%d: %r", self._active.path, self._active.end, error)
+            self._deliver(Stopped(failure))
+        else:
+            self._deliver(Stopped(None))
+
+    def _take(self) -> list[Run]:
+        """Return the runs of the next batch, which fits the active file; empty at the end. Sleeps until there are some."""
+        queue = self._queue
+        while not queue:
+            # The order matters: say that we sleep, then look again, so that a run queued in between is seen by
+            # us or its submitter sees that we sleep.
+            self._is_idle = True
+            if queue:
+                self._is_idle = False
+                break
+            if self._is_stopping:
+                return []
+            self._bell.wait()
+            self._is_idle = False
+        while True:
+            room = self._active.room_bytes - BATCH_HEADER_SIZE_BYTES
+            runs: list[Run] = []
+            size = 0
+            while queue:
+                cost = RUN_ENTRY_SIZE_BYTES + len(queue[0].frames)
+                if size + cost > room or (runs and size + cost > self._batch_size_bytes_max):
+                    break
+                runs.append(queue.popleft())
+                size += cost
+                if len(runs) == RUNS_PER_BATCH_COUNT_MAX:
+                    break
+            if runs:
+                return runs
+            self._roll()
+
+    def _write(self, runs: list[Run]) -> None:
+        wall_time_us = self._clock.unix_us()
+        sequence = self._sequence + 1
+        batch = encode_batch(
+            runs,
+            sequence=sequence,
+            salt=self._active.salt,
+            previous_checksum=self._checksum,
+            wall_time_us=wall_time_us,
+        )
+        started_s = self._clock.monotonic_s()
+        self._writing_since_s = started_s
+        self._active.append(batch.pieces, size=batch.size, sequence=sequence)
+        self._writing_since_s = None
+        self._sequence = sequence
+        self._checksum = batch.checksum
+        self._needs_closing_batch = True
+        self._deliver(Durable(runs, sequence, wall_time_us, batch.size))
+        # Only now, with the acks on their way.
+        duration_s = self._clock.monotonic_s() - started_s
+        self._metrics.wal_sync_seconds.observe(duration_s)
+        self._metrics.wal_batch_bytes.observe(batch.size)
+        if duration_s > _SLOW_SYNC_S:
+            logger.warning("slow log sync, duration_s=%.3f bytes=%d sequence=%d", duration_s, batch.size, sequence)
+
+    def _write_closing_batch(self) -> None:
+        """Prove to the next recovery that the batch before was acknowledged, if there is room for the proof."""
+        if self._needs_closing_batch and self._active.room_bytes >= BATCH_HEADER_SIZE_BYTES:
+            self._write([])
+
+    def _roll(self) -> None:
+        """Go on in the next file."""
+        file = self._pool.take()
+        full, self._active = self._active, file
+        self._pool.put_full(full)
+        logger.debug("log rolled, path=%s sequence=%d", file.path, self._sequence + 1)
