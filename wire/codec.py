@@ -7,19 +7,23 @@ generated pair costs 0.2 to 0.4 us. Property tests prove that both accept, refus
 
 What may be declared (anything else is refused by `derive`, at import):
 
-    Int8ul Int16ul Int32ul Int64ul Int8sl Int32sl Int64sl Float64l    fixed numbers, little-endian
-    Bytes(n)                                                          fixed bytes
-    Const(value, number) / Const(b"...")                              checked when read, written for you
-    Prefixed(number, GreedyBytes)                                     bytes behind their size
-    PascalString(number, "utf8")                                      text behind its size
-    PrefixedArray(number, fixed number or Struct)                     a list behind its count
-    GreedyBytes                                                       the rest; last field only
-    Terminated                                                        nothing may follow; last
+    Int8ul ... Int64ul, Int8sl ... Int64sl              fixed numbers, little-endian
+    Bytes(n)                                            fixed bytes
+    Const(value, number) / Const(b"...")                checked when read, written for you
+    Prefixed(unsigned number, GreedyBytes)              bytes behind their size
+    PascalString(unsigned number, "utf8")               text behind its size
+    PrefixedArray(unsigned number, number or Struct)    a list behind its count
+    GreedyBytes                                         the rest; last field only
+    Terminated                                          nothing may follow; last
+
+What is checked: everything that construct checks, and no more. Whether a value makes sense (a count of at least one, a
+known flag) is the business of whoever reads the structure.
 """
 
+import keyword
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import construct as c
 
@@ -27,6 +31,10 @@ from .checksum import Buffer
 from .errors import CodecError
 
 Values = tuple[Any, ...]
+
+_NUMBERS: Final = frozenset("BHLQbhlq")
+_PREFIXES: Final = frozenset("BHLQ")
+"""Formats of a size or a count. A negative one would lead backwards, past bytes that were read already."""
 
 
 class Codec:
@@ -37,8 +45,9 @@ class Codec:
         names: the fields a caller gives and gets, in order; constants are left out.
         size: bytes of the structure, or None where it varies.
         fixed: the `struct.Struct` of a structure whose every field is fixed, else None. Hot paths call its
-            `unpack_from` directly; it holds constants too (see `fixed_names`).
+            `unpack_from` directly; it holds constants too (see `fixed_names`), and checks neither them nor the end.
         fixed_names: all fields of `fixed`, constants included, in order.
+        source: the generated functions, for people.
     """
 
     __slots__ = ("_pack", "_unpack", "fixed", "fixed_names", "name", "names", "size", "source")
@@ -64,7 +73,9 @@ class Codec:
     def unpack(self, data: Buffer, offset: int = 0, end: int | None = None) -> Values:
         """Return the values of the structure that starts at `offset`; nothing at or behind `end` is read.
 
-        Byte fields come back as `bytes` (copied), the greedy rest as a `memoryview` into `data`.
+        `end` is the end of `data` unless given, and not behind it. Bytes behind the structure are ignored unless
+        it is declared `Terminated`. Byte fields come back as `bytes` (copied), the greedy rest as a `memoryview` into
+        `data`.
 
         Raises:
             CodecError: the bytes do not fit the declaration.
@@ -95,8 +106,8 @@ def _format_of(subcon: c.Construct) -> str | None:
     """Return the struct format of a fixed field without its byte order, or None if it is not fixed."""
     if isinstance(subcon, c.FormatField):
         order, code = subcon.fmtstr[0], subcon.fmtstr[1:]
-        if order != "<" and code not in ("B", "b"):
-            raise TypeError(f"field {subcon!r} is not little-endian")
+        if code not in _NUMBERS or (order != "<" and code not in {"B", "b"}):
+            raise TypeError(f"{subcon!r} is not a little-endian integer")
         return str(code)
     if isinstance(subcon, c.Bytes) and isinstance(subcon.length, int):
         return f"{subcon.length}s"
@@ -110,7 +121,16 @@ class _Generator:
 
     def __init__(self, declaration: c.Struct, name: str) -> None:
         self._name = name
-        self._environment: dict[str, Any] = {"CodecError": CodecError, "struct_error": struct.error}
+        # Every name of the generated code but the fields starts with an underscore, and no field does.
+        self._environment: dict[str, Any] = {
+            "_CodecError": CodecError,
+            "_struct_error": struct.error,
+            "_misfit": _misfit,
+            "_bytes": bytes,
+            "_len": len,
+            "_memoryview": memoryview,
+            "_str": str,
+        }
         self._pack: list[str] = []
         self._unpack: list[str] = []
         self._parts: list[str] = []
@@ -124,20 +144,29 @@ class _Generator:
                 raise TypeError(f"{name}: nothing may follow a greedy field or Terminated")
             ended = self._field(str(subcon.name or ""), _unrenamed(subcon)) or ended
         self._flush()
+        fields = [*self.names, *(field for field in self.fixed_names if field not in self.names)]
+        if len(fields) != len({*self.names, *self.fixed_names}) or not all(map(_is_field_name, fields)):
+            raise TypeError(f"{name}: the names of its fields {fields} are not distinct names of variables")
 
     def whole_struct(self) -> struct.Struct | None:
         return struct.Struct("<" + "".join(self._all_fixed)) if self._all_fixed else None
 
     def source(self) -> str:
-        arguments = ", ".join(self.names)
         values = "".join(f"{field}, " for field in self.names)
-        joined = self._parts[0] if len(self._parts) == 1 else f"b''.join(({', '.join(self._parts)},))"
-        lines = [f"def pack({arguments}):", *self._pack, f"    return {joined}" if self._parts else "    return b''"]
+        lines = [f"def pack({values}):", *self._pack]
+        if self._all_fixed:
+            lines += [f"    return {self._parts[0]}"]
+        else:
+            lines += [
+                f"    try: return b''.join(({''.join(f'{part}, ' for part in self._parts)}))",
+                f"    except TypeError as _error: raise _CodecError({self._name!r}, '', _str(_error)) from None",
+            ]
         lines += ["def unpack(_data, _offset, _end):", *self._unpack, f"    return ({values}), _offset"]
         return "\n".join(lines) + "\n"
 
     def functions(self, source: str) -> tuple[Callable[..., bytes], Callable[[Buffer, int, int], tuple[Values, int]]]:
-        exec(compile(source, f"<codec of {self._name}>", "exec"), self._environment)
+        # The source is made from our own declarations, when a module of ours is imported; no input reaches it.
+        exec(compile(source, f"<codec of {self._name}>", "exec"), self._environment)  # noqa: S102
         return self._environment["pack"], self._environment["unpack"]
 
     def _bind(self, value: Any) -> str:
@@ -150,8 +179,8 @@ class _Generator:
         fixed = _format_of(subcon)
         if fixed is not None:
             constant = subcon.value if isinstance(subcon, c.Const) else None
-            self._run.append((field or f"_constant{len(self.fixed_names)}", fixed, constant))
-            self.fixed_names.append(self._run[-1][0])
+            self._run.append((field, fixed, constant))
+            self.fixed_names.append(field)
             if self._all_fixed is not None:
                 self._all_fixed.append(fixed)
             if constant is None:
@@ -161,16 +190,18 @@ class _Generator:
         if isinstance(subcon, type(c.Terminated)):
             self._unpack += [
                 "    if _offset != _end:",
-                f"        raise CodecError({self._name!r}, '', f'{{_end - _offset}} bytes too many')",
+                f"        raise _CodecError({self._name!r}, '', f'{{_end - _offset}} bytes too many')",
             ]
             return True
         self._all_fixed = None
         self.names.append(field)
         if isinstance(subcon, type(c.GreedyBytes)):
             self._parts.append(field)
-            self._unpack += [f"    {field} = memoryview(_data)[_offset:_end]", "    _offset = _end"]
+            self._unpack += [f"    {field} = _memoryview(_data)[_offset:_end]", "    _offset = _end"]
             return True
         if isinstance(subcon, c.StringEncoded) and isinstance(subcon.subcon, c.Prefixed):
+            if subcon.encoding not in {"utf8", "utf-8"}:
+                raise TypeError(f"{self._name}.{field}: text is UTF-8, not {subcon.encoding}")
             self._prefixed(field, subcon.subcon, text=True)
         elif isinstance(subcon, c.Prefixed):
             self._prefixed(field, subcon, text=False)
@@ -185,72 +216,80 @@ class _Generator:
         if not self._run:
             return
         run, self._run = self._run, []
-        packed = struct.Struct("<" + "".join(code for _, code, _ in run))
+        fields = [field for field, _, _ in run]
+        codes = [code for _, code, _ in run]
+        packed = struct.Struct("<" + "".join(codes))
         pack, unpack, size = self._bind(packed.pack), self._bind(packed.unpack_from), packed.size
         arguments = ", ".join(field if constant is None else self._bind(constant) for field, _, constant in run)
-        part = f"_part{len(self._environment)}"
+        part = f"_part{len(self._parts)}"
+        self._pack += [
+            f"    try: {part} = {pack}({arguments})",
+            f"    except _struct_error: raise _misfit({self._name!r}, {fields}, {codes}, ({arguments},)) from None",
+        ]
         for field, code, constant in run:
             if code.endswith("s") and constant is None:
                 # struct pads and cuts silently; a declaration of n bytes means n bytes.
+                reason = f"f'is {{_len({field})}} bytes, not {code[:-1]}'"
                 self._pack += [
-                    f"    if len({field}) != {int(code[:-1])}:",
-                    f"        raise CodecError({self._name!r}, {field!r}, f'is {{len({field})}} bytes, not {code[:-1]}')",
+                    f"    if _len({field}) != {code[:-1]}:",
+                    f"        raise _CodecError({self._name!r}, {field!r}, {reason})",
                 ]
-        self._pack += [
-            f"    try: {part} = {pack}({arguments})",
-            f"    except struct_error as error: raise CodecError({self._name!r}, '', str(error)) from None",
-        ]
         self._parts.append(part)
         self._need(str(size))
-        self._unpack += [
-            f"    ({', '.join(field for field, _, _ in run)},) = {unpack}(_data, _offset)",
-            f"    _offset += {size}",
-        ]
+        self._unpack += [f"    ({', '.join(fields)},) = {unpack}(_data, _offset)", f"    _offset += {size}"]
         for field, _, constant in run:
             if constant is not None:
+                reason = f"f'is {{{field}!r}}, not ' + {repr(constant)!r}"
                 self._unpack += [
                     f"    if {field} != {self._bind(constant)}:",
-                    f"        raise CodecError({self._name!r}, {field!r}, f'is {{{field}!r}}, not ' + {repr(constant)!r})",
+                    f"        raise _CodecError({self._name!r}, {field!r}, {reason})",
                 ]
 
     def _need(self, size: str, field: str = "") -> None:
+        reason = f"f'{{_end - _offset}} bytes left, {{{size}}} needed'"
         self._unpack += [
             f"    if _end - _offset < {size}:",
-            f"        raise CodecError({self._name!r}, {field!r}, f'{{_end - _offset}} bytes left, {{{size}}} needed')",
+            f"        raise _CodecError({self._name!r}, {field!r}, {reason})",
         ]
 
-    def _prefix(self, field: str, subcon: c.Construct, count: str) -> None:
-        """Generate the number in front of a variable field; `count` is the expression to write."""
+    def _prefix(self, field: str, subcon: c.Construct, *, counted: str) -> None:
+        """Generate the number in front of a variable field: the length of the variable `counted`."""
         code = _format_of(subcon)
-        if code is None:
-            raise TypeError(f"{self._name}.{field}: its prefix is not a fixed number")
+        if not isinstance(subcon, c.FormatField) or code not in _PREFIXES:
+            raise TypeError(f"{self._name}.{field}: its prefix is not an unsigned number")
         packed = struct.Struct("<" + code)
         pack, unpack = self._bind(packed.pack), self._bind(packed.unpack_from)
-        part = f"_part{len(self._environment)}"
+        part = f"_part{len(self._parts)}"
         self._pack += [
-            f"    try: {part} = {pack}({count})",
-            f"    except struct_error as error: raise CodecError({self._name!r}, {field!r}, str(error)) from None",
+            f"    try: {part} = {pack}(_len({counted}))",
+            "    except (_struct_error, TypeError) as _error:",
+            f"        raise _CodecError({self._name!r}, {field!r}, _str(_error)) from None",
         ]
         self._parts.append(part)
         self._need(str(packed.size), field)
         self._unpack += [f"    (_count,) = {unpack}(_data, _offset)", f"    _offset += {packed.size}"]
 
     def _prefixed(self, field: str, subcon: c.Prefixed, *, text: bool) -> None:
-        if not isinstance(_unrenamed(subcon.subcon), type(c.GreedyBytes)):
+        if not isinstance(_unrenamed(subcon.subcon), type(c.GreedyBytes)) or subcon.includelength:
             raise TypeError(f"{self._name}.{field}: only Prefixed(number, GreedyBytes) has a derivation")
+        written = f"_text{len(self._parts)}" if text else field
         if text:
-            self._pack += [f"    {field} = {field}.encode('utf-8')"]
-        self._prefix(field, subcon.lengthfield, f"len({field})")
-        self._parts.append(field)
+            self._pack += [
+                f"    try: {written} = {field}.encode('utf-8')",
+                "    except (AttributeError, UnicodeEncodeError) as _error:",
+                f"        raise _CodecError({self._name!r}, {field!r}, _str(_error)) from None",
+            ]
+        self._prefix(field, _unrenamed(subcon.lengthfield), counted=written)
+        self._parts.append(written)
         self._need("_count", field)
         if text:
             self._unpack += [
-                f"    try: {field} = str(_data[_offset:_offset + _count], 'utf-8')",
-                "    except UnicodeDecodeError as error:",
-                f"        raise CodecError({self._name!r}, {field!r}, str(error)) from None",
+                f"    try: {field} = _str(_data[_offset:_offset + _count], 'utf-8')",
+                "    except UnicodeDecodeError as _error:",
+                f"        raise _CodecError({self._name!r}, {field!r}, _str(_error)) from None",
             ]
         else:
-            self._unpack += [f"    {field} = bytes(_data[_offset:_offset + _count])"]
+            self._unpack += [f"    {field} = _bytes(_data[_offset:_offset + _count])"]
         self._unpack += ["    _offset += _count"]
 
     def _array(self, field: str, subcon: c.FocusedSeq) -> None:
@@ -258,15 +297,14 @@ class _Generator:
         if not isinstance(count, c.Rebuild) or not isinstance(items, c.Array):
             raise TypeError(f"{self._name}.{field}: only PrefixedArray has a derivation")
         item = _unrenamed(items.subcon)
-        self._prefix(field, _unrenamed(count.subcon), f"len({field})")
-        code = _format_of(item)
-        if code is not None:
-            packed = struct.Struct("<" + code)
+        self._prefix(field, _unrenamed(count.subcon), counted=field)
+        if isinstance(item, c.FormatField):
+            packed = struct.Struct(f"<{_format_of(item)}")
             pack, decode = _pack_numbers(packed, self._name, field), _unpack_numbers(packed)
             size_min = packed.size
         elif isinstance(item, c.Struct):
             codec = Codec(item, name=f"{self._name}.{field}")
-            pack, decode = _pack_structures(codec), _unpack_structures(codec)
+            pack, decode = _pack_structures(codec, self._name, field), _unpack_structures(codec)
             size_min = codec.size or _size_min(item)
         else:
             raise TypeError(f"{self._name}.{field}: no derivation for an array of {type(item).__name__}")
@@ -274,6 +312,20 @@ class _Generator:
         self._need(f"_count * {size_min}", field)
         self._parts.append(f"{self._bind(pack)}({field})")
         self._unpack += [f"    {field}, _offset = {self._bind(decode)}(_data, _offset, _end, _count)"]
+
+
+def _is_field_name(field: str) -> bool:
+    return field.isidentifier() and not keyword.iskeyword(field) and not field.startswith("_")
+
+
+def _misfit(name: str, fields: Sequence[str], codes: Sequence[str], values: Values) -> CodecError:
+    """Find the field because of which `struct` refused to pack; only called once it has."""
+    for field, code, value in zip(fields, codes, values, strict=True):
+        try:
+            struct.pack("<" + code, value)
+        except struct.error as error:
+            return CodecError(name, field, str(error))
+    raise AssertionError(f"{name}: every field of {values!r} fits")
 
 
 def _size_min(declaration: c.Struct) -> int:
@@ -315,9 +367,12 @@ def _unpack_numbers(packed: struct.Struct) -> Callable[[Buffer, int, int, int], 
     return unpack
 
 
-def _pack_structures(codec: Codec) -> Callable[[Iterable[Values]], bytes]:
+def _pack_structures(codec: Codec, name: str, field: str) -> Callable[[Iterable[Values]], bytes]:
     def pack(values: Iterable[Values]) -> bytes:
-        return b"".join([codec.pack(*value) for value in values])
+        try:
+            return b"".join([codec.pack(*value) for value in values])
+        except TypeError as error:  # an item that is no sequence, or one of another length
+            raise CodecError(name, field, str(error)) from None
 
     return pack
 

@@ -80,7 +80,7 @@ class AppendAckEntry(NamedTuple):
 
     request_id: int
     offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks an ack for
     duplicate: int
 
 

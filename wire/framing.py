@@ -6,23 +6,43 @@ because their header is fixed and their payload is never copied.
 
 from dataclasses import fields
 from operator import attrgetter
+from struct import error as StructError  # noqa: N812  # the class is an exception, spelled in lower case for its age
 from typing import Any, Final, NamedTuple
+
+from construct import Struct
 
 from . import frames as f
 from .checksum import Buffer, crc32c
 from .codec import Codec, derive
 from .errors import ChecksumError, CodecError
-from .limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
+from .limits import (
+    APPEND_HEADER_SIZE_BYTES,
+    APPEND_SIZE_BYTES_MAX,
+    CONTROL_FRAME_SIZE_BYTES_MAX,
+    FRAME_HEADER_SIZE_BYTES,
+    FRAME_SIZE_BYTES_MAX,
+)
 from .schema import frames as schema
 
 FRAME_HEADER: Final = derive(schema.FrameHeader, name="FrameHeader")
 APPEND_HEADER: Final = derive(schema.AppendHeader, name="AppendHeader")
 
-assert FRAME_HEADER.fixed is not None and APPEND_HEADER.fixed is not None
+assert FRAME_HEADER.fixed is not None
+assert APPEND_HEADER.fixed is not None
 _pack_header = FRAME_HEADER.fixed.pack
 _unpack_header = FRAME_HEADER.fixed.unpack_from
 _pack_append = APPEND_HEADER.fixed.pack
 _APPEND: Final = int(f.FrameType.APPEND)
+_DATA: Final = int(f.FrameType.DATA)
+
+# What stands in front of the payload of a DATA frame, which is written and read without being copied.
+_data_prefix = derive(Struct(*schema.Data.subcons[:-1]), name="Data").fixed
+assert _data_prefix is not None
+_pack_data = _data_prefix.pack
+_DATA_PREFIX_SIZE_BYTES: Final = _data_prefix.size
+
+KNOWN_FLAGS: Final = {_DATA: int(f.DataFlag.AT_TAIL | f.DataFlag.END_OF_SEGMENT)}
+"""The flags that a type of frame can have; none where it is not named."""
 
 DECLARATIONS: Final[dict[type[f.Message], Any]] = {
     f.Hello: schema.Hello,
@@ -141,9 +161,13 @@ def encode(message: f.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
     """Return the frame of a message.
 
     Raises:
-        CodecError: a value does not fit its field.
+        CodecError: a value does not fit its field, or the whole does not fit a frame that the peer accepts.
     """
-    return encode_body(int(message.type), _BINDINGS[type(message)].body(message), request_id=request_id, flags=flags)
+    frame_type = int(message.type)
+    frame = encode_body(frame_type, _BINDINGS[type(message)].body(message), request_id=request_id, flags=flags)
+    if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and (frame_type != _DATA or len(frame) > FRAME_SIZE_BYTES_MAX):
+        raise CodecError(type(message).__name__, "", f"makes a frame of {len(frame)} bytes, above the limit")
+    return frame
 
 
 def encode_body(frame_type: int, body: bytes, *, request_id: int, flags: int = 0) -> bytes:
@@ -158,17 +182,12 @@ def encode_data(
     *, request_id: int, segment_id: int, offset: int, length: int, flags: int, pieces: list[memoryview | bytes]
 ) -> list[bytes | memoryview]:
     """Return a DATA frame as buffers, without copying its payload."""
-    size = FRAME_HEADER_SIZE_BYTES + 24 + sum(map(len, pieces))
+    size = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX_SIZE_BYTES + sum(map(len, pieces))
     rest = _pack_header(size, 0, f.FrameType.DATA, flags, 0, 0, request_id)[8:] + _pack_data(segment_id, offset, length)
     checksum = crc32c(rest, size)
     for piece in pieces:
         checksum = crc32c(piece, checksum)
     return [size.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest, *pieces]
-
-
-_data_prefix = derive(schema.Struct(*schema.Data.subcons[:3]), name="Data").fixed
-assert _data_prefix is not None and _data_prefix.size == 24
-_pack_data = _data_prefix.pack
 
 
 def encode_append_header(
@@ -182,12 +201,24 @@ def encode_append_header(
     event_number: int = 0,
     expected_offset: int = -1,
 ) -> bytes:
-    """Return the 64 bytes that go in front of `payload`, which the caller sends behind them without a copy."""
-    length = APPEND_HEADER_SIZE_BYTES + len(payload)
-    rest = _pack_append(
-        length, 0, _APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number, expected_offset,
-        writer_epoch, 0,
-    )[8:]  # fmt: skip
+    """Return the 64 bytes that go in front of `payload`, which the caller sends behind them without a copy.
+
+    `payload` is a buffer of single bytes.
+
+    Raises:
+        CodecError: a value does not fit its field, or the payload is empty or above `APPEND_SIZE_BYTES_MAX`.
+    """
+    size = len(payload)
+    if not 0 < size <= APPEND_SIZE_BYTES_MAX:
+        raise CodecError("AppendHeader", "length", f"payload of {size} bytes, not 1 to {APPEND_SIZE_BYTES_MAX}")
+    length = APPEND_HEADER_SIZE_BYTES + size
+    try:
+        rest = _pack_append(
+            length, 0, _APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
+            expected_offset, writer_epoch, 0,
+        )[8:]  # fmt: skip
+    except StructError as error:
+        raise CodecError("AppendHeader", "", str(error)) from None
     checksum = crc32c(payload, crc32c(rest, length))
     return length.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest
 
@@ -195,12 +226,16 @@ def encode_append_header(
 def verify(frame: memoryview) -> None:
     """Check the checksum of one whole frame.
 
+    The length in its header is part of what is checked: bytes cut anywhere else do not pass.
+
     Raises:
         ChecksumError: it does not match.
+        CodecError: fewer bytes than a header.
     """
-    length = len(frame)
+    if len(frame) < FRAME_HEADER_SIZE_BYTES:
+        raise CodecError("FrameHeader", "", f"{len(frame)} bytes left, {FRAME_HEADER_SIZE_BYTES} needed")
     expected = int.from_bytes(frame[4:8], "little")
-    actual = crc32c(frame[8:], length)
+    actual = crc32c(frame[8:], int.from_bytes(frame[:4], "little"))
     if actual != expected:
         raise ChecksumError(expected=expected, actual=actual)
 
@@ -225,12 +260,16 @@ def decode(frame: Buffer) -> tuple[FrameHeader, f.Message]:
     A `Data` holds a memoryview into `frame`; everything else owns its bytes.
 
     Raises:
-        CodecError: an unknown type, or a body that does not fit its declaration.
+        CodecError: an unknown type, unknown flags, or a body that does not fit its declaration.
     """
     header = decode_header(frame)
     binding = _BY_TYPE.get(header.type)
     if binding is None:
-        raise CodecError("FrameHeader", "type", f"{header.type} is not a known type of frame")
+        raise CodecError("FrameHeader", "type", f"{header.type} is not the type of a message")
+    if header.flags & ~KNOWN_FLAGS.get(header.type, 0):
+        raise CodecError("FrameHeader", "flags", f"is {header.flags:#04x}, with bits unknown in type {header.type}")
+    if header.event_count:
+        raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is no append")
     if header.length != len(frame):
         raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
     return header, binding.message(frame, FRAME_HEADER_SIZE_BYTES, len(frame))

@@ -16,10 +16,17 @@ APPEND_SIZE_BYTES_MAX: Final = 16 * MIB
 """The largest payload of one append; the frame is larger by its header."""
 
 FRAME_HEADER_SIZE_BYTES: Final = 24
+HELLO_FRAME_SIZE_BYTES_MAX: Final = 16 * KIB
+"""The largest first frame of a connection: a stranger is lent no more memory than this."""
 APPEND_HEADER_SIZE_BYTES: Final = 64
 FRAME_SIZE_BYTES_MAX: Final = APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_BYTES_MAX
 CONTROL_FRAME_SIZE_BYTES_MAX: Final = 1 * MIB
 """The largest frame that is neither an append nor a reply with data."""
+
+EVENT_NUMBER_MAX: Final = (1 << 63) - 1
+"""The last number an event of a writer can have: also a database of signed numbers holds it."""
+RUN_EVENT_COUNT_MAX: Final = (1 << 32) - 1
+"""The most events of appends that the log enters as one run."""
 
 READ_SIZE_BYTES_MAX: Final = 8 * MIB
 """The most payload bytes of one read reply or one push."""
@@ -36,3 +43,5 @@ LIST_PAGE_COUNT_MAX: Final = 1000
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 
 assert APPEND_SIZE_BYTES_MAX >= EVENT_SIZE_BYTES_MAX + MIB, "a block of one largest event must fit an append"
+assert READ_SIZE_BYTES_MAX + KIB <= FRAME_SIZE_BYTES_MAX, "a full read reply must fit a frame"
+assert HELLO_FRAME_SIZE_BYTES_MAX <= CONTROL_FRAME_SIZE_BYTES_MAX <= FRAME_SIZE_BYTES_MAX

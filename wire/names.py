@@ -11,17 +11,19 @@ integers out of 2^64 (`KeyRange`), so that borders are exact.
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from .errors import InvalidNameError
+from .limits import WRITER_ID_SIZE_BYTES_MAX
 
 PART_LENGTH_MAX: Final = 100
 KEY_SPACE: Final = 1 << 64
 
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-_RULE = "letters, digits, '.', '_' and '-', at most 100, starting with a letter or digit"
+_PART: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{PART_LENGTH_MAX - 1}}}")
+_RULE: Final = f"letters, digits, '.', '_' and '-', at most {PART_LENGTH_MAX}, starting with a letter or digit"
 
 
 def checked_name(name: str, *, kind: str) -> str:
@@ -47,15 +49,17 @@ def segment_of_stream(stream: str, number: int) -> str:
 
 
 def checked_writer_id(writer_id: str) -> str:
-    """Return `writer_id` if it is 1 to 255 bytes of printable text.
+    """Return `writer_id` if it is 1 to `WRITER_ID_SIZE_BYTES_MAX` bytes of printable text.
 
     Raises:
         InvalidNameError: otherwise.
     """
+    # What is printable holds no lone surrogate, so it can be encoded.
     if not isinstance(writer_id, str) or not writer_id.isprintable():
         raise InvalidNameError(kind="writer id", name=str(writer_id), reason="must be printable text")
-    if not 1 <= len(writer_id.encode("utf-8", "surrogatepass")) <= 255:
-        raise InvalidNameError(kind="writer id", name=writer_id, reason="must have 1 to 255 bytes")
+    if not 1 <= len(writer_id.encode()) <= WRITER_ID_SIZE_BYTES_MAX:
+        reason = f"must have 1 to {WRITER_ID_SIZE_BYTES_MAX} bytes"
+        raise InvalidNameError(kind="writer id", name=writer_id, reason=reason)
     return writer_id
 
 
@@ -64,8 +68,14 @@ def key_place(key: str) -> int:
 
     >>> round(key_place("customer-3") / 2**64, 6)
     0.034428
+
+    Raises:
+        InvalidNameError: the key is not text that UTF-8 can hold.
     """
-    return xxh3_64_intdigest(key.encode("utf-8"))
+    try:
+        return xxh3_64_intdigest(key.encode())
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidNameError(kind="routing key", name=str(key), reason=str(error)) from None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,6 +99,6 @@ class KeyRange:
 
 
 def equal_ranges(count: int) -> list[KeyRange]:
-    """Return `count` ranges of (nearly) equal width that cover the key space."""
+    """Return `count` ranges of (nearly) equal width that cover the key space; `count` is 1 or more."""
     borders = [KEY_SPACE * index // count for index in range(count + 1)]
-    return [KeyRange(low, high) for low, high in zip(borders, borders[1:], strict=False)]
+    return [KeyRange(low, high) for low, high in pairwise(borders)]

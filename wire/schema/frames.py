@@ -7,10 +7,10 @@ a header of 24 bytes and a body whose layout is named by `type`:
     0      4    length        bytes of the whole frame, this field included
     4      4    checksum      CRC-32C of bytes 8 to `length`, started with `length` as its initial value
     8      1    type          `FrameType`
-    9      1    flags         meaning depends on the type; unknown bits are refused
+    9      1    flags         DATA: bit 0 = at the tail, bit 1 = end of segment; all others are 0 and refused otherwise
     10     2    reserved      0
     12     4    event_count   events in an append; 0 elsewhere
-    16     8    request_id    chosen by the client, strictly increasing; a reply repeats it; 0 is a notice of the server
+    16     8    request_id    chosen by the client, from 1, strictly increasing; a reply repeats it; 0 is a notice
 
 The checksum starts from the length because a flipped length otherwise moves the end of what is covered. It stands in
 front of what it covers, so that one call over one contiguous slice computes it.
@@ -19,17 +19,18 @@ An append has a fixed header of 64 bytes and is stored in the log exactly as it 
 
     24     8    segment_id
     32     8    writer_number     0 = no writer: not deduplicated
-    40     8    event_number      number of the first event, from 1; 0 without a writer
+    40     8    event_number      number of the first event, from 1; 0 without a writer; below 2^63 to the last event
     48     8    expected_offset   the length that the segment must have, or -1
     56     4    writer_epoch      0 without a writer
     60     4    reserved          0
     64     ...  payload           1 byte to 16 MiB
 
-The first frame of a client is HELLO, the first of the server its HELLO_REPLY (or an ERROR). Appends of one
-connection to one segment are applied in order. They are answered by APPEND_ACK, cumulative over the connection in
-the order of request ids, or by an ERROR each. All other requests get exactly one reply with their request id, except
-SUBSCRIBE, whose request id names a subscription that answers with any number of DATA frames until its end of segment, an
-ERROR or UNSUBSCRIBE.
+The first frame of a client is HELLO, the first of the server its HELLO_REPLY (or an ERROR); neither is above 16 KiB, so
+that strangers are lent little memory, and so that TLS, whose first bytes would be a longer length, is told apart.
+Appends of one connection to one segment are applied in order. They are answered by APPEND_ACK, cumulative over the
+connection in the order of request ids, or by an ERROR each. All other requests get exactly one reply with their request
+id, except SUBSCRIBE, whose request id names a subscription that answers with any number of DATA frames until its end of
+segment, an ERROR or UNSUBSCRIBE. CREDIT and UNSUBSCRIBE repeat that id. HELLO, PING and PONG need no id of their own.
 
 Types below 128 cross the wire. Types from 128 on are records of decisions: they are written to the log by the
 server, as frames of the same form, and are refused from the network.
@@ -55,7 +56,7 @@ from construct import (
     Terminated,
 )
 
-from ..limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
 
 Text = PascalString(Int16ul, "utf8")
 Blob = Prefixed(Int32ul, GreedyBytes)
