@@ -11,6 +11,7 @@
     |   +-- LogCorruptError           the log holds valid records behind damaged ones
     |   +-- ChunkCorruptError         a chunk does not match its checksum
     |   +-- ChunkNotFoundError        a chunk that should be there is not
+    |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
     +-- ThrottledError                a bound is reached; says what is full and when to try again
     +-- ShuttingDownError             the server is going away
     +-- InvalidArgumentError          a request that can never succeed
@@ -125,6 +126,10 @@ class ChunkNotFoundError(StorageError):
     """A chunk that should be there is not."""
 
     code = ErrorCode.SEGMENT_DAMAGED
+
+
+class CheckpointDamagedError(StorageError):
+    """The checkpoint is not what was written, or cannot be read. Set it aside, then restore a copy or rebuild it."""
 
 
 class ThrottledError(ServerError):

@@ -1,169 +1,32 @@
-"""The rows of a checkpoint: which tables there are, and how a container's state becomes rows.
+"""The state of a container as rows of a checkpoint, and back.
 
-A checkpoint is a SQLite database. SQLite finds a torn page by no checksum of its own, and a flipped bit in a value by
-nothing at all, so each row carries one, and the one row of `meta` knows how many rows each table has and the sum of
-their checksums. So a row that is damaged, lost, doubled, moved to another table, or of an older version of its page (a
-write that the disk lost) is noticed when the checkpoint is loaded.
-
-Format, version 1. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
-`checksum`. The checksum of a row is the CRC-32C, started with the number of the table instead of 0, of:
-
-    offset   size   field
-    0        8 k    the k integers, little-endian
-    8 k      4      size in bytes of the first text, little-endian
-    8 k + 4  ...    the first text in UTF-8; then the other texts and the blobs in the same way
-
-For example the row of `writers` with writer_number 7, epoch 2, opened_us 1700000000000000 and writer_id "w1" is read
-as
-
-    0700000000000000020000000000000000401e18250a0600020000007731
-
-and its checksum is 0x8ef9bb0f. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
-The row of `meta` is read in the same way. Its `..._count` and `..._sum` columns are kept by triggers, so that writing
-rows needs no look at the rows that they replace.
-
-Table `format` never changes its shape: any version can tell which version wrote the file.
+A checkpoint writes the rows of what changed since the one before, so that a container of very many segments pays for
+the busy ones only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from struct import Struct
 from typing import Final
 
-from millrace.wire.checksum import crc32c
+from millrace.server.tier2 import IndexEntry
+from millrace.wire import frames as f
 
-from .segment import ChunkRecord, Segment
-from .state import Changes, ContainerState
-
-Value = int | str | bytes
-Row = tuple[Value, ...]
-Key = tuple[Value, ...]
-
-FORMAT_VERSION: Final = 1
-PRODUCT: Final = "millrace checkpoint"
-
-
-class Table:
-    """A table of the checkpoint: its columns, and the checksum of its rows."""
-
-    __slots__ = ("_integers", "_pack", "columns", "create", "key", "name", "number", "_texts_end")
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        number: int,
-        key: Sequence[str],
-        integers: Sequence[str],
-        texts: Sequence[str] = (),
-        blobs: Sequence[str] = (),
-    ) -> None:
-        self.name = name
-        self.number = number  # never given to another table: it tells equal rows of two tables apart
-        self.key = tuple(key)
-        self.columns = (*integers, *texts, *blobs, "checksum")
-        self._integers = len(integers)
-        self._texts_end = len(integers) + len(texts)
-        self._pack = Struct(f"<{len(integers)}q").pack
-        types = ["INTEGER"] * len(integers) + ["TEXT"] * len(texts) + ["BLOB"] * len(blobs) + ["INTEGER"]
-        columns = ", ".join(f"{column} {kind} NOT NULL" for column, kind in zip(self.columns, types, strict=True))
-        self.create = f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({', '.join(key)})) WITHOUT ROWID"
-
-    def checksum(self, row: Row) -> int:
-        """Return the checksum of a row, given without it.
-
-        Raises:
-            struct.error, TypeError, AttributeError: a value is not of the type of its column.
-        """
-        data: bytes = self._pack(*row[: self._integers])
-        for text in row[self._integers : self._texts_end]:
-            encoded = text.encode()  # type: ignore[union-attr]  # a value of another type is to fail here
-            data += len(encoded).to_bytes(4, "little") + encoded
-        for blob in row[self._texts_end :]:
-            data += len(blob).to_bytes(4, "little") + blob  # type: ignore[arg-type,operator]  # likewise
-        return crc32c(data, self.number)
-
-
-FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
-SEGMENTS: Final = Table(
-    "segments",
-    number=3,
-    key=["segment_id"],
-    integers=[
-        "segment_id", "stream_id", "created_us", "start_offset", "length", "event_count", "flushed_offset", "sealed"
-    ],
-    texts=["name"],
-)  # fmt: skip
-CHUNKS: Final = Table(
-    "chunks",
-    number=4,
-    key=["segment_id", "start_offset"],
-    integers=["segment_id", "start_offset", "length", "size", "start_events", "end_events", "end_wall_time_us"],
-    texts=["name"],
+from .checkpoint_tables import (
+    ATTRIBUTES,
+    CHUNKS,
+    DAMAGES,
+    PROGRESS,
+    SEGMENTS,
+    STREAM_SEGMENTS,
+    STREAMS,
+    WRITERS,
+    Key,
+    Row,
+    Table,
 )
-DAMAGES: Final = Table(
-    "damages",
-    number=5,
-    key=["segment_id", "position"],
-    integers=["segment_id", "position", "start_offset", "end_offset"],
-    texts=["source"],
-)
-PROGRESS: Final = Table(
-    "progress",
-    number=6,
-    key=["segment_id", "writer_number"],
-    integers=["segment_id", "writer_number", "last_event_number", "last_offset"],
-)
-ATTRIBUTES: Final = Table(
-    "attributes", number=7, key=["segment_id", "name"], integers=["segment_id"], texts=["name"], blobs=["value"]
-)
-WRITERS: Final = Table(
-    "writers",
-    number=8,
-    key=["writer_number"],
-    integers=["writer_number", "epoch", "opened_us"],
-    texts=["writer_id"],
-)
-STREAMS: Final = Table(
-    "streams",
-    number=9,
-    key=["stream_id"],
-    integers=["stream_id", "created_us", "sealed"],
-    texts=["name", "configuration"],
-)
-STREAM_SEGMENTS: Final = Table(
-    "stream_segments",
-    number=10,
-    key=["stream_id", "position"],
-    integers=["stream_id", "position", "segment_id"],
-    texts=["low", "last"],
-)
-TABLES: Final = (SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS)
-"""The tables of what a container knows, parents first."""
-
-META: Final = Table(
-    "meta",
-    number=2,
-    key=["id"],
-    integers=[
-        "id", "sequence", "replay_from", "container_epoch", "next_id",
-        *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum")),
-    ],
-)  # fmt: skip
-
-
-def schema() -> Iterator[str]:
-    """Yield the statements that make the tables and triggers of an empty checkpoint."""
-    for table in (FORMAT, META, *TABLES):
-        yield table.create
-    for table in TABLES:
-        count, total = f"{table.name}_count", f"{table.name}_sum"
-        for event, sign, row in (("INSERT", "+", "NEW"), ("DELETE", "-", "OLD")):
-            yield (
-                f"CREATE TRIGGER {table.name}_{event.lower()} AFTER {event} ON {table.name} BEGIN UPDATE meta "
-                f"SET {count} = {count} {sign} 1, {total} = {total} {sign} {row}.checksum; END"
-            )
+from .segment import ChunkRecord, DamagedRange, Segment, WriterProgress
+from .state import Changes, ContainerState, Stream, Writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +93,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
                 for position, (segment_id, low, last) in enumerate(stream.segments)
             ],
         },
-        chunks={number: () for number in changes.deleted_segments}
+        chunks=dict.fromkeys(changes.deleted_segments, ())
         | {segment.segment_id: list(segment.chunks) for segment in segments},
         counts={SEGMENTS: len(state.segments), WRITERS: len(state.writers), STREAMS: len(state.streams)},
         next_id=state.next_id,
@@ -240,7 +103,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
 def chunk_differences(
     segment_id: int, *, stored: Sequence[ChunkRecord], wanted: Sequence[ChunkRecord]
 ) -> tuple[list[Key], list[Row]]:
-    """Return the keys to remove and the rows to add to make the wanted chunks of the stored ones.
+    """Return the keys to remove and the rows to add, in this order, to make the wanted chunks of the stored ones.
 
     Chunks are dropped at the front by truncation and come at the end by flushes, so the two lists share a middle part,
     which is left alone. What follows the first chunk that was replaced (by compaction) is written anew.
@@ -255,9 +118,12 @@ def chunk_differences(
         if shared_stored is not shared_wanted:
             break
         shared += 1
-    removed: list[Key] = [(segment_id, chunk.start_offset) for chunk in stored[:first]]
-    removed += [(segment_id, chunk.start_offset) for chunk in stored[first + shared :]]
-    return removed, [_chunk_row(segment_id, chunk) for chunk in wanted[shared:]]
+    # The keys of new ones are removed too: a save whose outcome was not known may have stored them.
+    others = (*stored[:first], *stored[first + shared :], *wanted[shared:])
+    return (
+        [(segment_id, chunk.start_offset) for chunk in others],
+        [_chunk_row(segment_id, chunk) for chunk in wanted[shared:]],
+    )
 
 
 def _segment_row(segment: Segment) -> Row:
@@ -304,3 +170,95 @@ def _attribute_rows(state: ContainerState, pairs: Iterable[tuple[int, str]]) -> 
         segment = state.segments.get(segment_id)
         if segment is not None and (value := segment.attributes.get(key)) is not None:
             yield (segment_id, key, value)
+
+
+def _add_segment(state: ContainerState, row: Row) -> None:
+    segment_id, stream_id, created_us, start_offset, length, event_count, flushed_offset, sealed, name = row
+    segment = Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id)
+    segment.start_offset = start_offset
+    segment.length = segment.next_offset = length
+    segment.event_count = event_count
+    segment.flushed_offset = flushed_offset
+    segment.sealed = bool(sealed)
+    state.add_segment(segment)
+
+
+def _add_chunk(state: ContainerState, row: Row) -> None:
+    segment_id, start_offset, length, size, start_events, end_events, end_wall_time_us, name = row
+    state.segments[segment_id].chunks.append(
+        ChunkRecord(start_offset, length, name, size, start_events, end_events, end_wall_time_us)
+    )
+
+
+def _add_damage(state: ContainerState, row: Row) -> None:
+    segment_id, _, start, end, source = row
+    state.segments[segment_id].damages.append(DamagedRange(start, end, source))
+
+
+def _add_progress(state: ContainerState, row: Row) -> None:
+    segment_id, writer_number, last_event_number, last_offset = row
+    state.segments[segment_id].writers[writer_number] = WriterProgress(
+        last_event_number=last_event_number, last_offset=last_offset
+    )
+
+
+def _add_attribute(state: ContainerState, row: Row) -> None:
+    segment_id, key, value = row
+    state.segments[segment_id].attributes[key] = value
+
+
+def _add_writer(state: ContainerState, row: Row) -> None:
+    writer_number, epoch, opened_us, writer_id = row
+    state.add_writer(Writer(writer_number=writer_number, writer_id=writer_id, epoch=epoch, opened_us=opened_us))
+
+
+def _add_stream(state: ContainerState, row: Row) -> None:
+    stream_id, created_us, sealed, name, configuration = row
+    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us, segments=[])
+    stream.sealed = bool(sealed)
+    state.add_stream(stream)
+
+
+def _add_stream_segment(state: ContainerState, row: Row) -> None:
+    stream_id, _, segment_id, low, last = row
+    state.streams[stream_id].segments.append(f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)))
+
+
+ADD: Final[Mapping[Table, Callable[[ContainerState, Row], None]]] = {
+    SEGMENTS: _add_segment,
+    CHUNKS: _add_chunk,
+    DAMAGES: _add_damage,
+    PROGRESS: _add_progress,
+    ATTRIBUTES: _add_attribute,
+    WRITERS: _add_writer,
+    STREAMS: _add_stream,
+    STREAM_SEGMENTS: _add_stream_segment,
+}
+"""How a stored row becomes part of a state. Rows come in the order of the tables and of their keys."""
+
+
+def finish(state: ContainerState, *, next_id: int) -> None:
+    """Complete a state that has all its rows: indexes, ids, and an admitted view that is the durable one."""
+    for segment in state.segments.values():
+        if segment.chunks:
+            segment.index.merge(chunk_borders(segment.chunks, created_us=segment.created_us))
+    state.next_id = max(state.next_id, next_id)
+    state.admit_as_durable()
+
+
+def chunk_borders(chunks: Sequence[ChunkRecord], *, created_us: int) -> list[IndexEntry]:
+    """Return index entries for the borders of chunks: the start of each, and the end of the last.
+
+    The time of an entry is that of the last append before it, so it is a little early, which an index may be: still no
+    append of a later time starts before the entry. The one at the end keeps what follows from being dated earlier.
+    """
+    borders = []
+    wall_time_us = min(created_us, chunks[0].end_wall_time_us)
+    end = 0
+    for chunk in chunks:
+        borders.append(IndexEntry(chunk.start_offset, chunk.start_events, wall_time_us))
+        # The clock may have gone back.
+        wall_time_us = max(wall_time_us, chunk.end_wall_time_us)
+        end = chunk.end_events
+    borders.append(IndexEntry(chunks[-1].end_offset, end, wall_time_us))
+    return borders

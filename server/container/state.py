@@ -195,6 +195,7 @@ class ContainerState:
         """Add a segment whose creation was lost to damage, under a name that says so."""
         segment = Segment(segment_id=segment_id, name=f"lost/segment-{segment_id}", created_us=0)
         self.add_segment(segment)
+        self.changes.segments.add(segment_id)
         return segment
 
     def _used(self, number: int) -> None:
