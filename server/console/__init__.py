@@ -1,1 +1,1 @@
-"""TODO"""
+"""What the server tells over HTTP: metrics and health."""

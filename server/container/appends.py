@@ -40,18 +40,21 @@ class PendingAppend:
     """Appends of one owner with consecutive request ids, on their way to one outcome.
 
     Attributes:
+        segment: None if there is none of the id that was named.
         settled: whether the outcome is known; then `error` says how it failed, None if it is durable.
         offset: of the first byte of the first append, -1 where it is not kept.
         duplicate: whether all of it was stored before.
     """
 
     __slots__ = (
-        "count", "duplicate", "error", "followers", "offset", "owner", "request_id", "segment", "settled", "size",
+        "count", "duplicate", "error", "followers", "offset", "owner", "request_id", "segment", "segment_id", "settled",
+        "size",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, segment: Segment, *, request_id: int, count: int) -> None:
+    def __init__(self, owner: Owner, segment: Segment | None, *, segment_id: int, request_id: int, count: int) -> None:
         self.owner = owner
         self.segment = segment
+        self.segment_id = segment_id
         self.request_id = request_id
         self.count = count
         self.offset = -1

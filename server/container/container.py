@@ -116,6 +116,11 @@ class SegmentContainer:
         """Why the container refuses everything, or None."""
         return self._failure
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the log has failed: what the state holds may be less than what the disk holds."""
+        return isinstance(self._failure, LogFailedError)
+
     def stop(self) -> None:
         """Refuse requests from now on; what is queued for the log still becomes durable."""
         if self._failure is None:
@@ -154,7 +159,7 @@ class SegmentContainer:
         return [self._admit(run, frames, owner, segment, size)]
 
     def _admit(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment, size: int) -> PendingAppend:
-        pending = PendingAppend(owner, segment, request_id=run.request_id, count=run.frame_count)
+        pending = PendingAppend(owner, segment, segment_id=segment.segment_id, request_id=run.request_id, count=run.frame_count)
         pending.offset = segment.next_offset
         pending.size = size
         last_event_number = 0
@@ -186,7 +191,7 @@ class SegmentContainer:
         pieces = deduplicate(segment, run, frames)
         progress = progress_of(segment, run.writer_number)
         first = pieces[0]
-        again = PendingAppend(owner, segment, request_id=first.request_id, count=first.count)
+        again = PendingAppend(owner, segment, segment_id=segment.segment_id, request_id=first.request_id, count=first.count)
         again.duplicate = True
         last_event_number = first.event_number + first.event_count - 1
         if last_event_number == progress.durable and first.count == 1:
@@ -297,7 +302,7 @@ class SegmentContainer:
             assert pending is run.context
             if isinstance(pending, PendingAppend):
                 self._apply_append(pending, run, wall_time_us)
-                if pending.segment.watchers:
+                if pending.segment is not None and pending.segment.watchers:
                     woken.add(pending.segment)
                 pending.settled = True
                 owners.add(pending.owner)
@@ -317,7 +322,7 @@ class SegmentContainer:
 
     def _apply_append(self, pending: PendingAppend, run: Run, wall_time_us: int) -> None:
         segment = pending.segment
-        if segment.deleted:
+        if segment is None or segment.deleted:
             return
         segment.index.add(run.offset, events=segment.event_count, wall_time_us=wall_time_us)
         self.state.apply_run(
@@ -336,8 +341,8 @@ class SegmentContainer:
                 frames=run.frames,
                 frame_count=run.frame_count,
                 frame_size=run.frame_size,
+                event_count=run.event_count,
                 sequence=self.sequence,
-                start_events=segment.event_count - run.event_count,
                 end_events=segment.event_count,
                 wall_time_us=wall_time_us,
             ),

@@ -22,7 +22,7 @@ from millrace.server.wal import Wal
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import KIB
 
-from .checkpoint import CheckpointStore
+from .checkpoint import CheckpointStore, take_rows
 from .history import History
 from .options import ContainerOptions
 from .segment import ChunkRecord, Segment
@@ -121,7 +121,7 @@ class Flusher:
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
             changes, garbage = state.take_changes(), state.garbage
             state.garbage = []
-            rows = self._checkpoints.take_rows(state, changes)
+            rows = take_rows(state, changes)
             self._checkpoint_s = self._clock.monotonic_s()
             try:
                 await asyncio.to_thread(

@@ -6,6 +6,7 @@ appends of one size is stripped by a single strided copy. So an append of 100 by
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,13 +19,13 @@ class Extent:
 
     Attributes:
         sequence: of the log batch that holds it; the log up to there is needed until this is in tier 2.
-        start_events, end_events: events of the segment before this run, and up to and including it.
+        end_events: events of the segment up to and including this run.
         wall_time_us: when the log wrote it.
     """
 
     __slots__ = (
-        "_frame_count", "_frame_size", "_frames", "_payload", "end_events", "offset", "sequence", "size",
-        "start_events", "wall_time_us",
+        "_frame_count", "_frame_size", "_frames", "_payload", "end_events", "event_count", "offset", "sequence",
+        "size", "wall_time_us",
     )  # fmt: skip
 
     def __init__(
@@ -35,8 +36,8 @@ class Extent:
         frames: Buffer,
         frame_count: int,
         frame_size: int,
+        event_count: int,
         sequence: int,
-        start_events: int,
         end_events: int,
         wall_time_us: int,
     ) -> None:
@@ -48,7 +49,7 @@ class Extent:
         self._frame_size = frame_size
         self._payload: memoryview | None = None
         self.sequence = sequence
-        self.start_events = start_events
+        self.event_count = event_count
         self.end_events = end_events
         self.wall_time_us = wall_time_us
 
@@ -56,6 +57,11 @@ class Extent:
     def end(self) -> int:
         """The segment offset behind the extent."""
         return self.offset + self.size
+
+    @property
+    def start_events(self) -> int:
+        """Events of the segment before this run."""
+        return self.end_events - self.event_count
 
     def payload(self) -> memoryview:
         """Return the bytes of the segment, without headers; valid for as long as the caller holds it.
@@ -106,6 +112,11 @@ class Tail:
     def first(self) -> Extent:
         """The oldest extent; there must be one."""
         return self._extents[0]
+
+    @property
+    def extents(self) -> Sequence[Extent]:
+        """All extents, the oldest first."""
+        return self._extents
 
     def append(self, extent: Extent) -> None:
         """Add the newest extent."""

@@ -63,7 +63,9 @@ class LocalStorage:
         publish = asyncio.ensure_future(self._in_thread(self._publish, name, pieces))
         self._publishes[name] = publish
         publish.add_done_callback(lambda done: self._published(name, done))
-        await asyncio.shield(publish)
+        # Waiting, unlike awaiting, does not hand a cancellation on.
+        await asyncio.wait([publish])
+        publish.result()
 
     async def read(self, name: str, *, offset: int, size: int) -> bytes:
         """Read a part of a chunk, see `ChunkStorage`."""

@@ -37,25 +37,24 @@ _FILE_HEADER: Final = derive(LogFileHeader, name="LogFileHeader")
 _FILE_HEADER_CHECKSUM_END: Final = 60
 
 
-def _fixed(declaration: object, name: str, names: tuple[str, ...]) -> Struct:
+def _fixed(declaration: object, name: str, names: str) -> Struct:
     """Return the struct of a declaration whose fields must be the ones that this module packs, in that order."""
-    codec = derive(declaration, name=name)  # type: ignore[arg-type]  # construct has no types
+    codec = derive(declaration, name=name)
     assert codec.fixed is not None
-    assert codec.fixed_names == names, f"{name}: {codec.fixed_names}"
+    assert codec.fixed_names == tuple(names.split()), f"{name}: {codec.fixed_names}"
     return codec.fixed
 
 
 _HEADER: Final = _fixed(
     BatchHeader,
     "BatchHeader",
-    ("magic", "size", "checksum", "table_checksum", "sequence", "salt")
-    + ("previous_checksum", "run_count", "wall_time_us", "reserved"),
+    "magic size checksum table_checksum sequence salt previous_checksum run_count wall_time_us reserved",
 )
 _ENTRY: Final = _fixed(
     RunEntry,
     "RunEntry",
-    ("segment_id", "offset", "frames_size", "frame_count", "frame_size", "event_count")
-    + ("writer_number", "last_event_number", "writer_epoch", "kind", "reserved"),
+    "segment_id offset frames_size frame_count frame_size event_count writer_number last_event_number writer_epoch "
+    "kind reserved",
 )
 _HEADER_RESERVED: Final = bytes(16)
 _ENTRY_RESERVED: Final = bytes(3)
@@ -304,7 +303,7 @@ def _entries(data: memoryview, offset: int, run_count: int) -> Sequence[tuple[in
 
 
 def _decode_with_table_checksum_repaired(data: memoryview, offset: int, table_end: int) -> Batch | None:
-    """Return the batch if the table checksum itself is what is damaged: the batch's checksum holds with the right one."""
+    """Return the batch if only the table checksum is damaged: with the right one, the batch's checksum holds."""
     magic, size, checksum, _, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = _HEADER.unpack_from(
         data, offset
     )

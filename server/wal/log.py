@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import Clock
@@ -16,16 +16,19 @@ from millrace.server.host.metrics import Metrics
 from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 
 from .batch import BATCH_HEADER_SIZE_BYTES, KIND_CONTROL, RUN_ENTRY_SIZE_BYTES, Run
+from .findings import Damage, LogOwner, RecoveredBatch, RecoveryReport
 from .options import WalOptions
 from .pool import FilePool
-from .recovery import Damage, RecoveredBatch, Recovery, RecoveryReport
+from .recovery import Recovery, log_paths
 from .resumption import resume
 from .writer import Durable, LogWriter, Stopped
 
 logger = logging.getLogger(__name__)
 
-_RUN_OVERHEAD_BYTES = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
+_RUN_OVERHEAD_BYTES: Final = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
 """The most that a run can cost beyond its frames: when it travels alone."""
+
+NOBODY: Final = LogOwner()
 
 OnDurable = Callable[[list[Run], int, int], None]
 OnFailure = Callable[[BaseException], None]
@@ -69,8 +72,7 @@ class Wal:
         clock: Clock,
         on_durable: OnDurable,
         on_failure: OnFailure,
-        container_id: int = 0,
-        server_id: uuid.UUID = uuid.UUID(int=0),
+        owner: LogOwner = NOBODY,
         metrics: Metrics | None = None,
     ) -> None:
         """Take note of the collaborators; nothing is touched yet.
@@ -83,8 +85,7 @@ class Wal:
             on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
                 microseconds), in order. It must not raise.
             on_failure: called in the loop, once, when the log has failed. Not called for `close`.
-            container_id: whose log it is; stored, and checked when it is recovered.
-            server_id: the identity of the data folder; likewise.
+            owner: whose log it is; stored in each file, and checked when it is recovered.
             metrics: where to count.
         """
         self._files = files
@@ -93,16 +94,14 @@ class Wal:
         self._clock = clock
         self._on_durable = on_durable
         self._on_failure = on_failure
-        self._container_id = container_id
-        self._server_id = server_id
+        self._owner = owner
         self._metrics = metrics or Metrics()
         self._recovery: Recovery | None = None
         self._pool = FilePool(
             files,
             directory,
             options,
-            container_id=container_id,
-            server_id=server_id,
+            owner=owner,
             metrics=self._metrics,
             sequence_floor=lambda: self._written_sequence,
         )
@@ -127,8 +126,8 @@ class Wal:
         """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
 
         It must be exhausted before `start`. Damaged ranges come as `Damage`, each in front of what could be salvaged
-        from it; reading goes on behind them. With `from_sequence` above 0, the caller says that it needs everything from
-        there on: a log that starts later is damage, and one that ends earlier goes on at that sequence.
+        from it; reading goes on behind them. With `from_sequence` above 0, the caller says that it needs everything
+        from there on: a log that starts later is damage, and one that ends earlier goes on at that sequence.
         Frames are views of whole files in memory: copy what is kept for long.
 
         Raises:
@@ -136,7 +135,7 @@ class Wal:
             OSError: a file cannot be read.
         """
         self._files.make_directories(self._directory)
-        recovery = Recovery(self._files, self._directory, container_id=self._container_id, server_id=self._server_id)
+        recovery = Recovery(self._files, log_paths(self._files, self._directory), owner=self._owner)
         yield from recovery.batches(from_sequence)
         self._metrics.wal_damages_total.inc(len(self._report_of(recovery).damages))
         self._first_sequence = max(1, from_sequence)
@@ -237,8 +236,8 @@ class Wal:
     async def start(self) -> None:
         """Make the end of the log durable and ready to go on, and start the threads.
 
-        Once this returns, everything that `recover` handed out is on the disk, whether it was synced before or not; tell
-        nobody of it earlier. Not to be cancelled.
+        Once this returns, everything that `recover` handed out is on the disk, whether it was synced before or not;
+        tell nobody of it earlier. Not to be cancelled.
 
         Raises:
             NoSpaceError: there is no room for the first file.
@@ -270,10 +269,10 @@ class Wal:
         self._writer.start()
 
     async def close(self) -> None:
-        """Write what is queued, hand it back, and end; at once if the log has failed. Closing again waits for the same.
+        """Write what is queued, hand it back, and end; at once if the log has failed.
 
-        If no file can be made for what is queued, it is not waited for: those runs are of unknown outcome. Safe to cancel;
-        the closing goes on, and another call waits for its end.
+        If no file can be made for what is queued, it is not waited for: those runs are of unknown outcome. Safe to
+        cancel and to call again: the closing goes on, and each call waits for its end.
         """
         if self._writer is None or self._stopped is None:
             return

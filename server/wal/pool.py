@@ -15,7 +15,6 @@ import os
 import secrets
 import sys
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import FileHeader, encode_file_header
+from .findings import LogOwner
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, log_file_name
 from .options import WalOptions
 
@@ -49,8 +49,7 @@ class FilePool:
         directory: Path,
         options: WalOptions,
         *,
-        container_id: int,
-        server_id: uuid.UUID,
+        owner: LogOwner,
         metrics: Metrics,
         sequence_floor: Callable[[], int],
     ) -> None:
@@ -58,8 +57,7 @@ class FilePool:
         self._files = files
         self._directory = directory
         self._options = options
-        self._container_id = container_id
-        self._server_id = server_id
+        self._owner = owner
         self._metrics = metrics
         self._sequence_floor = sequence_floor
         self._changed = threading.Condition()
@@ -100,7 +98,7 @@ class FilePool:
         """Why no further file can be made, or None."""
         with self._changed:
             if self._problem is None and self._file_count >= self._options.files_max:
-                return f"all {self._file_count} files of the log hold data that is still needed"
+                return f"the log has reached its bound of {self._options.files_max} files"
             return self._problem
 
     def adopt(self, found: list[LogFile], *, needed: int, next_number: int) -> None:
@@ -197,7 +195,10 @@ class FilePool:
                 self._changed.notify_all()
 
     def _wait_for_work(self) -> Callable[[], None] | None:
-        """Return the next thing to do, or None at the end. After a failure, waits until something is released or it is time."""
+        """Return the next thing to do, or None at the end.
+
+        After a failure, that is something released, or the same again when the retry interval is over.
+        """
         with self._changed:
             is_retry_due = self._problem is None
             while not self._is_stopping:
@@ -247,8 +248,8 @@ class FilePool:
         header = encode_file_header(
             FileHeader(
                 recycled=used is not None,
-                container_id=self._container_id,
-                server_id=self._server_id,
+                container_id=self._owner.container_id,
+                server_id=self._owner.server_id,
                 file_number=number,
                 salt=salt,
                 sequence_floor=self._sequence_floor(),

@@ -5,11 +5,11 @@ written at a time, and the next only when its sync has returned; so of everythin
 missing or unreadable unless the disk did wrong. Recovery walks the files in order and asks at each place whether the
 batch that must come next stands there. If not, the first row that applies says what happened:
 
-    a batch with the expected sequence was met earlier, in a wrong place   misdirected write: it is taken from there
-    the next file with batches starts with the expected one                the log moved on; what is left here is nothing
-    a later batch follows, and the run table here is intact                corrupt: the runs that fail are named
-    a later batch follows                                                  corrupt: up to it, contents unknown
-    nothing follows                                                        the end of the log (see `tail`)
+    a batch of the expected sequence was met in a wrong place  a misdirected write: it is taken from there
+    the next file with batches starts with the expected one    the log moved on; what is left here is nothing
+    a later batch follows, and the run table here is intact    corrupt: the runs that fail are named
+    a later batch follows                                      corrupt: up to it, contents unknown
+    nothing follows                                            the end of the log (see `tail`)
 
 A batch is handed out only when the one behind it confirms the chain or the log ends: a batch whose checksum is not
 what its successor remembers is an old one that shines through where a write was lost.
@@ -19,9 +19,7 @@ and synced again before anybody is told of its content.
 """
 
 import logging
-import uuid
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -34,7 +32,6 @@ from .batch import (
     KIND_APPENDS,
     Batch,
     FileHeader,
-    RecoveredRun,
     Run,
     decode_batch,
     decode_damaged_batch,
@@ -42,91 +39,20 @@ from .batch import (
     decode_runs,
     is_run_intact,
 )
+from .findings import Damage, FoundFile, LogEnd, LogOwner, RecoveredBatch, RecoveryReport
 from .logfile import log_file_number
 from .tail import Ending, Tail, classify_tail, find_batch, is_batch_of
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class RecoveredBatch:
-    """A batch read back. Runs that were damaged are left out and named by the `Damage` in front of it."""
-
-    sequence: int
-    wall_time_us: int
-    runs: list[RecoveredRun]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A range of the log that was acknowledged and cannot be read."""
-
-    path: Path
-    offset: int
-    size: int
-    # The batches concerned. With first > last no batch is lost: bytes are damaged that can be done without.
-    first_sequence: int
-    last_sequence: int
-    # (segment id, offset in the segment, payload bytes) of each lost run, if `is_complete`.
-    runs: tuple[tuple[int, int, int], ...] = ()
-    # Whether `runs` names all that was lost; otherwise any segment may have lost something here.
-    is_complete: bool = False
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path.name} offset={self.offset} size={self.size} "
-            f"sequences={self.first_sequence}-{self.last_sequence} runs={len(self.runs)}"
-            f"{'' if self.is_complete else '+unknown'}: {self.reason}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
-    """What reading the log back came to."""
-
-    # CORRUPT if there is any damage, else how the log ends.
-    ending: Ending
-    # Bytes of the incomplete batch at the end; they were never acknowledged, and are cut.
-    torn_bytes: int
-    damages: tuple[Damage, ...]
-    # 0 where the log holds no batch.
-    first_sequence: int
-    last_sequence: int
-    batch_count: int
-    size_bytes: int
-    files: tuple[Path, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class FoundFile:
-    """A log file as recovery met it."""
-
-    number: int
-    path: Path
-    header: FileHeader | None = None
-    salt: int | None = None
-    size_bytes: int = 0
-    # The highest sequence that is, or was, in it; 0 where there is none.
-    last_sequence: int = 0
-    is_damaged: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnd:
-    """Where the log goes on, and what the next batch continues."""
-
-    file: FoundFile
-    tail: Tail
-    next_sequence: int
-    previous_checksum: int
-    # The last valid batch and its file, which may be the one before; None where the log holds no batch.
-    last_file: FoundFile | None
-    last_batch: Batch | None
+def log_paths(files: FileSystem, directory: Path) -> list[Path]:
+    """Return the log files in a folder, by number."""
+    return [directory / name for name in files.list_directory(directory) if log_file_number(name) is not None]
 
 
 class Recovery:
-    """One pass over the files of a log. Blocking; use it in one thread, once.
+    """One pass over the files of a log, or over any of them. It changes nothing. Blocking; use it in one thread, once.
 
     Attributes:
         found: the files, by number; complete when `batches` is exhausted.
@@ -134,16 +60,12 @@ class Recovery:
         report: the outcome, or None before.
     """
 
-    def __init__(self, files: FileSystem, directory: Path, *, container_id: int, server_id: uuid.UUID) -> None:
+    def __init__(self, files: FileSystem, paths: Sequence[Path], *, owner: LogOwner | None) -> None:
+        """Take the files of one log, or some of them; `owner` is who they must belong to, if that matters."""
         self._files = files
-        self._container_id = container_id
-        self._server_id = server_id
-        self.found = [
-            FoundFile(number=number, path=directory / name)
-            for name in files.list_directory(directory)
-            if (number := log_file_number(name)) is not None
-        ]
-        assert self.found == sorted(self.found, key=lambda file: file.number), "names sort as their numbers do"
+        self._owner = owner
+        numbered = sorted((log_file_number(path.name) or 0, path) for path in paths)
+        self.found = [FoundFile(number=number, path=path) for number, path in numbered]
         self.end: LogEnd | None = None
         self.report: RecoveryReport | None = None
         self._from_sequence = 0
@@ -197,6 +119,8 @@ class Recovery:
             batch_count=self._batch_count,
             size_bytes=self._size_bytes,
             files=tuple(file.path for file in self.found),
+            end_path=self.end.file.path if self.end else None,
+            end_offset=self.end.tail.offset if self.end else 0,
         )
         self._log_report()
 
@@ -213,7 +137,7 @@ class Recovery:
                 self._advance(file, batch)
                 offset = batch.end
                 if held is not None and held[2].sequence >= self._from_sequence:
-                    yield _recovered(held[1], held[2])
+                    yield _recovered(held[0].path, held[1], held[2])
                 continue
             if batch is not None and self._is_acceptable(file, batch):
                 yield from self._accept(file, view, batch)
@@ -289,12 +213,12 @@ class Recovery:
         """Hand out the batch that was held back."""
         held, self._held = self._held, None
         if held is not None and held[2].sequence >= self._from_sequence:
-            yield _recovered(held[1], held[2])
+            yield _recovered(held[0].path, held[1], held[2])
 
     def _resolve(
         self, index: int, view: memoryview, offset: int
     ) -> Generator[RecoveredBatch | Damage, None, "int | _Step"]:
-        """Decide what it means that the next batch does not stand at `offset`; see the table in the module docstring."""
+        """Decide what it means that the next batch does not stand at `offset`, by the table in the module docstring."""
         file = self.found[index]
         expected = self._expected or (file.header.sequence_floor + 1 if file.header else 1)
         partial = decode_damaged_batch(view, offset, file.salt)
@@ -402,7 +326,7 @@ class Recovery:
             )
         )
         if intact and batch.sequence >= self._from_sequence:
-            yield RecoveredBatch(sequence=batch.sequence, wall_time_us=batch.wall_time_us, runs=intact)
+            yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path, batch.offset, batch.size)
 
     def _damage(self, damage: Damage) -> Iterator[Damage]:
         """Report damage; what lies wholly below the sequences asked for is reported only in the end."""
@@ -438,12 +362,9 @@ class Recovery:
                 f"written in version {header.version}; this server reads up to version {LOG_FILE_VERSION}",
                 subject=str(path),
             )
-        if header.container_id != self._container_id or header.server_id != self._server_id:
-            raise FolderVersionError(
-                f"belongs to container {header.container_id} of server {header.server_id}, "
-                f"not to container {self._container_id} of server {self._server_id}",
-                subject=str(path),
-            )
+        owner = LogOwner(header.container_id, header.server_id)
+        if self._owner is not None and self._owner != owner:
+            raise FolderVersionError(f"belongs to {owner}, not to {self._owner}", subject=str(path))
 
     def _classify(self, index: int, offset: int) -> Tail:
         file = self.found[index]
@@ -493,12 +414,9 @@ class _Step(Enum):
     LOG_ENDS = "log ends"
 
 
-def _recovered(view: memoryview, batch: Batch) -> RecoveredBatch:
-    return RecoveredBatch(
-        sequence=batch.sequence,
-        wall_time_us=batch.wall_time_us,
-        runs=[run for run, _ in decode_runs(view, batch)],
-    )
+def _recovered(path: Path, view: memoryview, batch: Batch) -> RecoveredBatch:
+    runs = [run for run, _ in decode_runs(view, batch)]
+    return RecoveredBatch(batch.sequence, batch.wall_time_us, runs, path, batch.offset, batch.size)
 
 
 def _header_damage(file: FoundFile) -> Damage:

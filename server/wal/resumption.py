@@ -16,10 +16,11 @@ from pathlib import Path
 from millrace.server.host.files import FileSystem
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
+from .findings import FoundFile, LogEnd
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile
 from .options import WalOptions
 from .pool import FilePool, fill_zeros
-from .recovery import FoundFile, LogEnd, Recovery
+from .recovery import Recovery
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +66,13 @@ def resume(
     try:
         if end.last_file is not None:
             _write_last_batch_again(files, end)
-        for found in recovery.found[: position + 1]:
-            opened.append(_open(files, found, options))
+        opened.extend(_open(files, found, options) for found in recovery.found[: position + 1])
         active = opened[-1]
         active.end = end.tail.offset
         if not active.is_damaged:
             _zero_behind(active)
-        for found in recovery.found[position + 1 :]:
-            if _is_usable_spare(files, found, options):
-                opened.append(_open(files, found, options))
+        spares = [found for found in recovery.found[position + 1 :] if _is_usable_spare(files, found, options)]
+        opened.extend(_open(files, found, options) for found in spares)
         files.sync_directory(directory)
         next_number = recovery.found[-1].number + 1
         pool.adopt(opened, needed=position + 1, next_number=next_number)

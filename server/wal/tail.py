@@ -101,8 +101,8 @@ def is_batch_of(data: bytes, offset: int, salt: int) -> bool:
 def find_batch(data: bytes, start: int, *, salt: int | None, sequence_min: int) -> Batch | None:
     """Return the first batch at or behind `start` that is proof of a later write, or None.
 
-    Proof is an intact run table of the salt (of any, if None) with at least that sequence: a table has a checksum of its
-    own over salt and sequence, and nobody but the log knows the salt. Its frames may be damaged.
+    Proof is an intact run table of the salt (of any, if None) with at least that sequence: a table has a checksum of
+    its own over salt and sequence, and nobody but the log knows the salt. Its frames may be damaged.
     """
     needle, distance = (_MAGIC_BYTES, 0) if salt is None else (_SALT.pack(salt), SALT_OFFSET)
     view = memoryview(data)

@@ -1,9 +1,9 @@
 """Group commit: one thread that turns whatever is queued into one write and one sync.
 
-Theory. While one batch is being synced, the runs that arrive queue up, and all of them are the next batch: the slower the
-disk, the larger the batches. There is no timer, and an idle log answers after exactly one sync. The event loop appends
-to a deque and rings a bell only if the thread sleeps; the thread puts the finished batch on another deque and rings
-the loop only if it was not rung since it last looked. So at load nobody makes a system call to be heard.
+Theory. While one batch is being synced, the runs that arrive queue up, and all of them are the next batch: the slower
+the disk, the larger the batches. There is no timer, and an idle log answers after exactly one sync. The event loop
+appends to a deque and rings a bell only if the thread sleeps; the thread puts the finished batch on another deque and
+rings the loop only if it was not rung since it last looked. So at load hardly anybody makes a system call to be heard.
 
 Order. Runs are written, and handed back, in the order submitted. One write is in flight at a time: the next begins
 only when the sync of the last has returned. Recovery relies on it.
@@ -143,7 +143,7 @@ class LogWriter:
             self._deliver(Stopped(None))
 
     def _take(self) -> list[Run]:
-        """Return the runs of the next batch, which fits the active file; empty at the end. Sleeps until there are some."""
+        """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
         queue = self._queue
         while not queue:
             # The order matters: say that we sleep, then look again, so that a run queued in between is seen by

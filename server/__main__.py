@@ -1,0 +1,51 @@
+"""`python -m millrace.server DATA_FOLDER`: a server without the command line around it.
+
+Prints one line of JSON, {"address": ..., "console": ...}, once it serves; `millrace.testing` reads it.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import uvloop
+
+from .app import Server
+from .errors import ServerError
+from .options import Address, ServerOptions, options_from_environment
+
+
+async def _serve(options: ServerOptions) -> None:
+    async with Server(options) as server:
+        print(json.dumps({"address": server.address, "console": server.console_address}), flush=True)
+        await server.serve_until_signal()
+
+
+def main() -> int:
+    """Serve until a signal; return the exit code: 0, or 1 when the server could not start."""
+    parser = argparse.ArgumentParser(prog="python -m millrace.server", description="Serve a data folder.")
+    parser.add_argument("data_folder", type=Path)
+    parser.add_argument("--listen", default="127.0.0.1:0", help="HOST:PORT of the data port (default: any free port)")
+    parser.add_argument("--console", default="", help="HOST:PORT of the console (default: none)")
+    parser.add_argument("--log-level", default="WARNING")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        options = ServerOptions(
+            data_folder=arguments.data_folder,
+            listen=Address.parse(arguments.listen, default_port=0),
+            console=Address.parse(arguments.console, default_port=0) if arguments.console else None,
+            **options_from_environment(os.environ),
+        )
+        uvloop.run(_serve(options))
+    except ServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

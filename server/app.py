@@ -1,0 +1,358 @@
+"""The whole server, put together: the only module that names concrete classes of all parts.
+
+    async with Server(options) as server:
+        server.address        # where clients connect
+
+Life: own the folder, recover the container, listen. When the log fails, the container is closed and recovered from
+what is on disk, in the same process; connections are cut, and clients come back. When a background task ends for a
+reason nobody foresaw, the server stops: going on without it would be a silent half-life.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from millrace.server.cache import PageCache
+from millrace.server.console.site import ConsoleSite
+from millrace.server.container.control import SegmentControl
+from millrace.server.container.opening import OpenContainer, open_container
+from millrace.server.errors import ConfigurationError, ServerError, ThrottledError
+from millrace.server.folder import DataFolder, open_folder
+from millrace.server.front.connection import Connection, FrontCounters
+from millrace.server.front.handlers import Handlers
+from millrace.server.front.replies import error_reply
+from millrace.server.host.clock import Clock, SystemClock
+from millrace.server.host.files import FileSystem, OsFileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.server.options import Address, ServerOptions
+from millrace.server.streams import StreamController
+from millrace.server.tier2 import ChunkStorage, LocalStorage
+from millrace.wire.framing import encode
+
+logger = logging.getLogger(__name__)
+
+REOPEN_DELAY_S: Final = 1.0
+STALL_WARNING_S: Final = 1.0
+GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long the log thread waits for the interpreter when the loop is busy; the default of 5 ms is a whole sync batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatistics:
+    """The server at a glance."""
+
+    segments: int
+    streams: int
+    writers: int
+    connections: int
+    tail_bytes: int
+    unflushed_segments: int
+
+
+class Server:
+    """A running server; use as an async context manager, or `start` and `stop`."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        *,
+        files: FileSystem | None = None,
+        storage: ChunkStorage | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._files = files or OsFileSystem()
+        self._clock = clock or SystemClock()
+        self._given_storage = storage
+        self._storage: ChunkStorage | None = None
+        self._metrics = Metrics()
+        self._counters = FrontCounters()
+        self._folder: DataFolder | None = None
+        self._cache: PageCache | None = None
+        self._open: OpenContainer | None = None
+        self._handlers: Handlers | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._console: ConsoleSite | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._stopping = False
+        # Set when the server should stop by itself.
+        self._ended: asyncio.Event = asyncio.Event()
+        self._fatal: BaseException | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+
+    async def __aenter__(self) -> "Server":
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT where clients connect."""
+        assert self._listener is not None
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return str(Address(host, port))
+
+    @property
+    def console_address(self) -> str:
+        """HOST:PORT of the console, empty without one."""
+        if self._console is None or self._options.console is None:
+            return ""
+        return str(Address(self._options.console.host, self._console.port))
+
+    async def start(self) -> None:
+        """Recover and listen.
+
+        Raises:
+            ConfigurationError: a folder or an address that cannot be used.
+            StorageError: the data cannot be recovered.
+        """
+        options = self._options
+        self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
+        try:
+            self._cache = PageCache(options.cache)
+            self._storage = self._given_storage or LocalStorage(
+                self._files, self._folder.tier2, options.tier2, clock=self._clock
+            )
+            await self._open_container()
+            self._listener = await self._listen()
+            if options.console is not None:
+                self._console = self._start_console(options.console)
+        except BaseException:
+            await self._release()
+            raise
+        logger.info("serving address=%s console=%s data_folder=%s", self.address, self.console_address, options.data_folder)
+
+    async def stop(self) -> None:
+        """Stop: accept nothing, finish or fail what is under way within the deadline, flush, release the folder."""
+        if self._stopping:
+            return
+        self._stopping = True
+        started_s = self._clock.monotonic_s()
+        if self._listener is not None:
+            self._listener.close()
+        if self._open is not None:
+            self._open.container.stop()
+        for connection in list(self._connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self._options.shutdown_s / 2)
+        if self._connections:
+            logger.warning("connections cut at shutdown count=%d", len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+        await self._release()
+        logger.info("stopped duration_s=%.3f", self._clock.monotonic_s() - started_s)
+
+    async def serve_until_signal(self) -> None:
+        """Return on SIGTERM or SIGINT.
+
+        Raises:
+            BaseException: what ended a background task that should not have ended.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ended.set)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        await self._ended.wait()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def statistics(self) -> dict[str, Any]:
+        """Return frozen records by part. May be called from any thread."""
+        opened = self._open
+        assert opened is not None and self._cache is not None
+        state = opened.container.state
+        return {
+            "server": ServerStatistics(
+                segments=len(state.segments),
+                streams=len(state.streams),
+                writers=len(state.writers),
+                connections=len(self._connections),
+                tail_bytes=state.tail_bytes,
+                unflushed_segments=len(state.unflushed),
+            ),
+            "recovery": opened.summary,
+            "wal": opened.wal.statistics(),
+            "cache": self._cache.statistics(),
+            "front": self._counters,
+        }
+
+    def health(self) -> str:
+        """Return why the server is not healthy, empty if it is."""
+        opened = self._open
+        if opened is None or self._reopening is not None:
+            return "the container is being recovered"
+        if self._stopping:
+            return "the server is shutting down"
+        statistics = opened.wal.statistics()
+        if statistics.write_age_s > STALL_WARNING_S:
+            return f"the disk of the log has not answered for {statistics.write_age_s:.1f} s"
+        return statistics.refusal or ""
+
+    # --- the container ---
+
+    async def _open_container(self) -> None:
+        assert self._folder is not None and self._cache is not None and self._storage is not None
+        options = self._options
+        opened = await open_container(
+            folder=self._folder.container(0),
+            files=self._files,
+            storage=self._storage,
+            cache=self._cache,
+            container_options=options.container,
+            wal_options=options.wal,
+            clock=self._clock,
+            metrics=self._metrics,
+            server_id=self._folder.server_id,
+            on_failure=self._container_failed,
+        )
+        self._open = opened
+        self._handlers = Handlers(
+            container=opened.container,
+            history=opened.history,
+            control=SegmentControl(opened.container),
+            streams=StreamController(opened.container),
+        )
+        self._supervise(opened.flusher.run(), name="flusher")
+        self._supervise(opened.collect_orphans(), name="orphans")
+
+    async def _close_container(self, *, flush: bool) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened.close(flush=flush)
+
+    def _container_failed(self, error: ServerError) -> None:
+        """The log failed: cut all connections and recover from what is on disk."""
+        if not self._stopping and self._reopening is None:
+            self._reopening = asyncio.get_running_loop().create_task(self._reopen(), name="reopen")
+
+    async def _reopen(self) -> None:
+        # Let the error replies of this step leave before the connections go.
+        await asyncio.sleep(0)
+        self._handlers = None
+        for connection in list(self._connections):
+            connection.drain()
+        await self._close_container(flush=False)
+        for connection in list(self._connections):
+            connection.abort()
+        while not self._stopping:
+            try:
+                await self._open_container()
+                break
+            except (ServerError, OSError) as error:
+                logger.error("recovery failed, will retry retry_after_s=%.1f error=%s", REOPEN_DELAY_S, error)
+                await self._clock.sleep(REOPEN_DELAY_S)
+        self._reopening = None
+
+    def _supervise(self, coroutine: Any, *, name: str) -> None:
+        """Run a background task; its unexpected end stops the server."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        self._metrics.task_failures_total.labels(task=task.get_name()).inc()
+        logger.critical("background task failed task=%s", task.get_name(), exc_info=task.exception())
+        self._fatal = task.exception()
+        self._ended.set()
+
+    # --- the network ---
+
+    async def _listen(self) -> asyncio.Server:
+        listen = self._options.listen
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(self._make_connection, listen.host, listen.port, backlog=1024)
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen on {listen}: {error.strerror or error}") from error
+
+    def _make_connection(self) -> asyncio.BaseProtocol:
+        handlers = self._handlers
+        if handlers is None or len(self._connections) >= self._options.front.connections_count_max:
+            return _Refusal(self._counters)
+        assert self._folder is not None
+        connection = Connection(
+            handlers=handlers,
+            options=self._options.front,
+            clock=self._clock,
+            counters=self._counters,
+            server_id=self._folder.server_id.bytes,
+            closed=self._connection_closed,
+        )
+        self._connections.add(connection)
+        self._idle.clear()
+        return connection
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._idle.set()
+
+    def _start_console(self, console: Address) -> ConsoleSite:
+        try:
+            return ConsoleSite(
+                host=console.host,
+                port=console.port,
+                registry=self._metrics.registry,
+                statistics=self.statistics,
+                health=self.health,
+            )
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen on {console}: {error.strerror or error}") from error
+
+    async def _release(self) -> None:
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+        if self._console is not None:
+            await asyncio.to_thread(self._console.close)
+        await self._close_container(flush=True)
+        if self._cache is not None:
+            await self._cache.close()
+        if self._storage is not None and self._given_storage is None:
+            await self._storage.close()
+        if self._folder is not None:
+            self._folder.lock.close()
+
+
+class _Refusal(asyncio.Protocol):
+    """A connection that is shed: too many are there, or the container is being recovered."""
+
+    def __init__(self, counters: FrontCounters) -> None:
+        self._counters = counters
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say why, and close."""
+        assert isinstance(transport, asyncio.Transport)
+        self._counters.shed_total += 1
+        transport.write(SHED_FRAME)
+        transport.close()
+
+
+SHED_FRAME: Final = encode(
+    error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000))
+)

@@ -1,0 +1,440 @@
+"""The page cache of catch-up reads.
+
+It holds *extents*: ranges of segments, disjoint, at most a page long, never across a border of the page grid. A miss at
+some offset fetches from there to the end of its page, or to the next thing that is there or on its way; so no byte is
+fetched twice, and no byte that lies before what was asked for is needed to serve it (it may be damaged, or truncated).
+
+    get(...)   answers from memory at once, in the loop, without a coroutine, or not at all
+    read(...)  fetches what is missing, one fetch for however many readers wait for the same bytes
+    insert(...) puts in bytes that the flusher had in memory anyway
+
+The bytes of a segment never change, so nothing here can be stale. Which extents leave is decided by `eviction`: a read
+of bytes that were read before, in the same extent, counts as using it again, so one pass over it, in however small
+steps, does not.
+
+Memory. An extent costs its bytes and a fixed sum for the objects around them; a view that keeps much more memory alive
+than it shows is copied. Views that were handed out stay valid after their extent was evicted, and are the reader's
+cost then. Everything belongs to one event loop and is called in it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.server.errors import ServerError, ShuttingDownError
+from millrace.wire.checksum import Buffer
+
+from .eviction import SegmentedLru
+from .options import CacheOptions
+from .read_ahead import Run, SequentialReaders
+from .spans import Spans
+
+EXTENT_COST_BYTES: Final = 1024
+"""Charged for each extent beside its bytes: the objects that make it up, so that tiny extents are bounded too."""
+
+Fetch = Callable[[int, int], Awaitable[Buffer]]
+"""`fetch(offset, size)` reads a segment from tier 2, at least one byte from `offset` on and at most `size`. It answers
+with fewer where it must (a chunk ends, a damaged page begins) and raises a `ServerError` when there is not even one.
+The bytes must not change afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """Counters since the start, and sizes now."""
+
+    budget_bytes: int
+    size_bytes: int
+    protected_bytes: int
+    extent_count: int
+    fetch_count: int
+    """Fetches under way or waiting for their turn."""
+    unread_bytes: int
+    """Bytes fetched ahead, or on their way, that nobody has read yet."""
+    hits_total: int
+    """Reads answered from memory alone."""
+    misses_total: int
+    joins_total: int
+    """Times that a read waited for a fetch which was under way already."""
+    fetches_total: int
+    fetches_ahead_total: int
+    fetch_failures_total: int
+    fetched_bytes_total: int
+    inserted_bytes_total: int
+    evicted_bytes_total: int
+    evicted_unread_bytes_total: int
+    """Bytes fetched ahead and evicted before anyone read them: wasted work, a sign of too small a budget."""
+
+
+class _Extent:
+    """Cached bytes [offset, end) of a segment."""
+
+    __slots__ = ("cost", "data", "end", "offset", "read_until", "segment_id", "unread")
+
+    def __init__(self, segment_id: int, offset: int, data: memoryview, *, unread: bool) -> None:
+        self.segment_id = segment_id
+        self.offset = offset
+        self.data = data
+        self.end = offset + len(data)
+        self.cost = memoryview(data.obj).nbytes + EXTENT_COST_BYTES
+        # The furthest place that was read: a read that starts below it uses the extent again.
+        self.read_until = offset
+        # Fetched ahead, and not read since.
+        self.unread = unread
+
+
+class _Flight:
+    """A fetch of [offset, end) on its way, and whoever waits for it."""
+
+    __slots__ = ("ahead", "discarded", "end", "offset", "segment_id", "task")
+
+    def __init__(self, segment_id: int, offset: int, end: int, *, ahead: bool) -> None:
+        self.segment_id = segment_id
+        self.offset = offset
+        self.end = end
+        self.ahead = ahead
+        # The range was dropped or truncated meanwhile: whoever waits is served, nothing is kept.
+        self.discarded = False
+        self.task: asyncio.Task[memoryview]
+
+
+class PageCache:
+    """Pages of segments within a byte budget, see the module."""
+
+    def __init__(self, options: CacheOptions) -> None:
+        self._options = options
+        self._extents: Spans[_Extent] = Spans()
+        self._flights: Spans[_Flight] = Spans()
+        self._policy: SegmentedLru[_Extent] = SegmentedLru(
+            budget_bytes=options.budget_bytes,
+            protected_bytes_max=int(options.budget_bytes * options.protected_share),
+        )
+        self._readers = SequentialReaders(options)
+        self._gate = asyncio.Semaphore(options.fetches_max)
+        self._tasks: set[asyncio.Task[memoryview]] = set()
+        self._closed = False
+        self._unread_bytes = 0
+        self._unread_bytes_max = int(options.budget_bytes * options.read_ahead_share)
+        self._hits = self._misses = self._joins = 0
+        self._fetches = self._fetches_ahead = self._fetch_failures = 0
+        self._fetched_bytes = self._inserted_bytes = self._evicted_bytes = self._evicted_unread_bytes = 0
+
+    def get(
+        self, segment_id: int, offset: int, size: int, *, fetch: Fetch | None = None, end: int = 0
+    ) -> list[memoryview] | None:
+        """Return cached bytes from `offset` on, in pieces, up to `size`; None if there is not even one.
+
+        It is fewer than `size` where the cached bytes end. Nothing is copied. A hit of a sequential reader starts
+        fetches ahead of it if `fetch` is given; they stay below `end`, the first offset that `fetch` cannot give.
+        """
+        assert size > 0
+        pieces = []
+        position, stop = offset, offset + size
+        while position < stop and (extent := self._extents.covering(segment_id, position)) is not None:
+            until = min(stop, extent.end)
+            pieces.append(extent.data[position - extent.offset : until - extent.offset])
+            self._use(extent, position, until)
+            position = until
+        if not pieces:
+            return None
+        self._hits += 1
+        run = self._readers.take(segment_id, offset)
+        if fetch is not None:
+            self._fetch_ahead(run, segment_id, position, limit=end, fetch=fetch)
+        self._readers.put(run, segment_id, start=offset, end=position)
+        return pieces
+
+    async def read(
+        self, segment_id: int, offset: int, size: int, fetch: Fetch, *, end: int | None = None
+    ) -> list[memoryview]:
+        """Return bytes from `offset` on, in pieces, at least one byte and up to `size`; fetch what is not there.
+
+        It is fewer than `size` where a fetch gave fewer or failed; the error comes with the read that starts there.
+        Concurrent reads of the same bytes share one fetch and its error; an error is not remembered. Cancelling is
+        safe, and does not cancel the fetch for others.
+
+        Args:
+            segment_id: the segment.
+            offset: the first byte wanted.
+            size: most bytes wanted, at least 1.
+            fetch: reads the segment from tier 2.
+            end: the first offset that `fetch` cannot give: up to there pages are fetched whole, and ahead of a
+                sequential reader. By default the end of this read.
+
+        Raises:
+            ServerError: what the fetch of the first byte raised.
+            ShuttingDownError: the cache was closed.
+        """
+        limit = offset + size if end is None else end
+        stop = min(offset + size, limit)
+        assert offset < stop
+        run = self._readers.take(segment_id, offset)
+        pieces: list[memoryview] = []
+        while not pieces:
+            if self._closed:
+                raise ShuttingDownError("the cache is closed")
+            steps = self._plan(segment_id, offset, stop, limit=limit, fetch=fetch)
+            self._fetch_ahead(run, segment_id, stop, limit=limit, fetch=fetch)
+            # Nothing comes of it only when a fetch of others, joined here, ended before our offset. It is over by then,
+            # and the next round fetches from our very offset, or joins another one.
+            pieces = await self._collect(steps)
+        self._readers.put(run, segment_id, start=offset, end=offset + sum(map(len, pieces)))
+        return pieces
+
+    def insert(self, segment_id: int, offset: int, data: Buffer) -> None:
+        """Put in bytes of a segment; where some are there already, those stay. Best given in pieces of about a page.
+
+        The bytes must not change afterwards.
+        """
+        if self._closed:
+            return
+        self._inserted_bytes += len(data)
+        self._insert(segment_id, offset, memoryview(data), unread=False)
+
+    def truncate(self, segment_id: int, offset: int) -> None:
+        """Drop what lies wholly below `offset`. A straddling extent stays: whoever asks keeps to the valid range."""
+        self._drop(segment_id, below=offset)
+
+    def drop_segment(self, segment_id: int) -> None:
+        """Drop all of a segment; fetches under way for it are not kept."""
+        self._drop(segment_id, below=None)
+
+    def statistics(self) -> CacheStatistics:
+        """Return counters and sizes."""
+        return CacheStatistics(
+            budget_bytes=self._options.budget_bytes,
+            size_bytes=self._policy.size_bytes,
+            protected_bytes=self._policy.protected_bytes,
+            extent_count=len(self._extents),
+            fetch_count=len(self._tasks),
+            unread_bytes=self._unread_bytes,
+            hits_total=self._hits,
+            misses_total=self._misses,
+            joins_total=self._joins,
+            fetches_total=self._fetches,
+            fetches_ahead_total=self._fetches_ahead,
+            fetch_failures_total=self._fetch_failures,
+            fetched_bytes_total=self._fetched_bytes,
+            inserted_bytes_total=self._inserted_bytes,
+            evicted_bytes_total=self._evicted_bytes,
+            evicted_unread_bytes_total=self._evicted_unread_bytes,
+        )
+
+    async def close(self) -> None:
+        """Cancel the fetches under way and forget everything. Whoever waits gets ShuttingDownError."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for extent in list(self._extents):
+            self._remove(extent)
+        self._check()
+
+    def check(self) -> None:
+        """Assert all invariants, in linear time; mutators assert those that cost nothing."""
+        self._check()
+        self._policy.check()
+        assert {id(extent) for extent in self._policy} == {id(extent) for extent in self._extents}
+        page_size = self._options.page_size_bytes
+        previous: _Extent | None = None
+        for extent in self._extents:
+            assert extent.offset < extent.end == extent.offset + len(extent.data)
+            assert extent.offset // page_size == (extent.end - 1) // page_size
+            assert extent.offset <= extent.read_until <= extent.end
+            assert not (extent.unread and extent.read_until > extent.offset)
+            assert previous is None or previous.segment_id < extent.segment_id or previous.end <= extent.offset
+            previous = extent
+        assert all(not flight.discarded and not flight.task.done() for flight in self._flights)
+        ahead = sum(flight.end - flight.offset for flight in self._flights if flight.ahead)
+        assert self._unread_bytes == ahead + sum(len(e.data) for e in self._extents if e.unread)
+
+    def _check(self) -> None:
+        assert len(self._extents) == len(self._policy)
+        assert self._policy.size_bytes <= self._options.budget_bytes
+        assert len(self._flights) <= len(self._tasks)
+        assert self._unread_bytes >= 0
+
+    # Reading
+
+    def _plan(
+        self, segment_id: int, offset: int, stop: int, *, limit: int, fetch: Fetch
+    ) -> list[tuple[memoryview | _Flight, int, int]]:
+        """Return where each part of [offset, stop) comes from, having started the fetches for what is missing."""
+        steps: list[tuple[memoryview | _Flight, int, int]] = []
+        complete = True
+        position = offset
+        while position < stop:
+            extent = self._extents.covering(segment_id, position)
+            if extent is not None:
+                until = min(stop, extent.end)
+                steps.append((extent.data[position - extent.offset : until - extent.offset], position, until))
+                self._use(extent, position, until)
+            else:
+                complete = False
+                flight = self._flights.covering(segment_id, position)
+                if flight is None:
+                    flight = self._start(segment_id, position, limit=limit, fetch=fetch, ahead=False)
+                else:
+                    self._joins += 1
+                until = min(stop, flight.end)
+                steps.append((flight, position, until))
+            position = until
+        if complete:
+            self._hits += 1
+        else:
+            self._misses += 1
+        return steps
+
+    async def _collect(self, steps: list[tuple[memoryview | _Flight, int, int]]) -> list[memoryview]:
+        """Wait for the parts in order and stop at the first that comes short; raise only if our first byte failed."""
+        pieces: list[memoryview] = []
+        for source, position, until in steps:
+            if isinstance(source, memoryview):
+                pieces.append(source)
+                continue
+            # Waiting, unlike awaiting, does not hand a cancellation on to the fetch.
+            await asyncio.wait([source.task])
+            if source.task.cancelled():
+                raise ShuttingDownError("the cache was closed while reading")
+            error = source.task.exception()
+            if error is not None:
+                # The fetch of others may have failed before it came to our bytes: they are asked for anew.
+                if isinstance(error, ServerError) and (pieces or source.offset < position):
+                    break
+                raise error
+            part = source.task.result()[max(0, position - source.offset) : until - source.offset]
+            if part:
+                pieces.append(part)
+                self._mark_read(source.segment_id, position, position + len(part))
+            if len(part) < until - position:
+                break
+        return pieces
+
+    def _use(self, extent: _Extent, start: int, end: int) -> None:
+        if start < extent.read_until:
+            self._policy.use_again(extent)
+        self._advance(extent, end)
+
+    def _mark_read(self, segment_id: int, start: int, end: int) -> None:
+        """Note a read that waited for a fetch. However many waited for one fetch, that is not using it again."""
+        extent = self._extents.covering(segment_id, start)
+        if extent is not None:
+            self._advance(extent, min(end, extent.end))
+
+    def _advance(self, extent: _Extent, end: int) -> None:
+        extent.read_until = max(extent.read_until, end)
+        if extent.unread:
+            extent.unread = False
+            self._unread_bytes -= len(extent.data)
+
+    # Fetching
+
+    def _start(self, segment_id: int, offset: int, *, limit: int, fetch: Fetch, ahead: bool) -> _Flight:
+        """Start a fetch from `offset` on, up to the end of its page or to what is there or on its way."""
+        end = min(limit, self._page_end(offset))
+        end = self._extents.next_start(segment_id, offset, end)
+        end = self._flights.next_start(segment_id, offset, end)
+        assert offset < end
+        flight = _Flight(segment_id, offset, end, ahead=ahead)
+        flight.task = asyncio.create_task(self._fly(flight, fetch), name=f"cache fetch {segment_id}@{offset}")
+        flight.task.add_done_callback(lambda task: self._landed(flight, task))
+        self._flights.add(flight)
+        self._tasks.add(flight.task)
+        self._fetches += 1
+        if ahead:
+            self._fetches_ahead += 1
+            self._unread_bytes += end - offset
+        return flight
+
+    async def _fly(self, flight: _Flight, fetch: Fetch) -> memoryview:
+        size = flight.end - flight.offset
+        async with self._gate:
+            data = memoryview(await fetch(flight.offset, size))
+        assert 0 < len(data) <= size, "the fetch broke its contract"
+        # The same step takes the flight off and puts the bytes in: at no moment would another read miss both.
+        self._take_off(flight)
+        self._fetched_bytes += len(data)
+        if not flight.discarded and not self._closed:
+            self._insert(flight.segment_id, flight.offset, data, unread=flight.ahead)
+        return data
+
+    def _landed(self, flight: _Flight, task: asyncio.Task[memoryview]) -> None:
+        self._tasks.discard(task)
+        self._take_off(flight)
+        # Asking for the exception marks it as seen: nobody may be waiting, and whoever does gets it anyway.
+        if not task.cancelled() and task.exception() is not None:
+            self._fetch_failures += 1
+
+    def _take_off(self, flight: _Flight) -> None:
+        if flight not in self._flights:
+            return
+        self._flights.remove(flight)
+        if flight.ahead:
+            self._unread_bytes -= flight.end - flight.offset
+
+    def _fetch_ahead(self, run: Run, segment_id: int, position: int, *, limit: int, fetch: Fetch) -> None:
+        """Start fetches for the pages that a sequential reader, now at `position`, will want next."""
+        start, stop = self._readers.plan(run, end=position, limit=limit)
+        while start < stop:
+            present = self._extents.covering(segment_id, start) or self._flights.covering(segment_id, start)
+            if present is None:
+                if self._gate.locked() or self._unread_bytes + self._options.page_size_bytes > self._unread_bytes_max:
+                    break
+                present = self._start(segment_id, start, limit=limit, fetch=fetch, ahead=True)
+            start = present.end
+        run.horizon = start
+
+    # Keeping
+
+    def _insert(self, segment_id: int, offset: int, data: memoryview, *, unread: bool) -> None:
+        position, stop = offset, offset + len(data)
+        while position < stop:
+            extent = self._extents.covering(segment_id, position)
+            if extent is not None:
+                position = extent.end
+                continue
+            end = self._extents.next_start(segment_id, position, min(stop, self._page_end(position)))
+            self._admit(_Extent(segment_id, position, _compact(data[position - offset : end - offset]), unread=unread))
+            position = end
+        self._check()
+
+    def _admit(self, extent: _Extent) -> None:
+        for victim in self._policy.admit(extent, extent.cost):
+            self._evicted_bytes += len(victim.data)
+            if victim.unread:
+                self._evicted_unread_bytes += len(victim.data)
+            self._forget(victim)
+        self._extents.add(extent)
+        if extent.unread:
+            self._unread_bytes += len(extent.data)
+
+    def _remove(self, extent: _Extent) -> None:
+        self._policy.remove(extent)
+        self._forget(extent)
+
+    def _forget(self, extent: _Extent) -> None:
+        self._extents.remove(extent)
+        if extent.unread:
+            self._unread_bytes -= len(extent.data)
+
+    def _drop(self, segment_id: int, *, below: int | None) -> None:
+        for extent in self._extents.below(segment_id, below):
+            self._remove(extent)
+        for flight in self._flights.below(segment_id, below):
+            flight.discarded = True
+            self._take_off(flight)
+        self._check()
+
+    def _page_end(self, offset: int) -> int:
+        page_size = self._options.page_size_bytes
+        return (offset // page_size + 1) * page_size
+
+
+def _compact(view: memoryview) -> memoryview:
+    """Return the bytes of `view`, copied if it keeps more than an eighth above its own size alive."""
+    alive = memoryview(view.obj).nbytes
+    if alive - len(view) > len(view) // 8:
+        return memoryview(bytes(view))
+    return view.toreadonly()

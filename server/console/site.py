@@ -1,0 +1,111 @@
+"""The console port: `/metrics` for Prometheus, `/health` for probes, `/` for people.
+
+Numbers are taken from the statistics of the parts when they are asked for, so that counting costs the hot path nothing.
+The HTTP server is the one of `prometheus_client`, in a thread of its own.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+logger = logging.getLogger(__name__)
+
+Statistics = Mapping[str, Any]
+"""Frozen records by the name of their part."""
+
+
+class StatisticsCollector(Collector):
+    """Turns the statistics of the parts into metrics when Prometheus asks."""
+
+    def __init__(self, statistics: Callable[[], Statistics]) -> None:
+        self._statistics = statistics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one metric for each number: `millrace_<part>_<field>`."""
+        for part, record in self._statistics().items():
+            for name, value in _fields(record).items():
+                if isinstance(value, bool | int | float):
+                    yield _metric(f"millrace_{part}_{name}", f"{name} of the {part}", float(value))
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    assert is_dataclass(record) and not isinstance(record, type)
+    return asdict(record)
+
+
+def _metric(name: str, text: str, value: float) -> Metric:
+    if name.endswith("_total"):
+        return CounterMetricFamily(name, text, value=value)
+    return GaugeMetricFamily(name, text, value=value)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug("console request " + format, *args)
+
+
+class ConsoleSite:
+    """The HTTP listener. `close` ends it.
+
+    Args:
+        host, port: where to listen; port 0 lets the system choose.
+        registry: what `/metrics` shows; the statistics are added to it.
+        statistics: called for each request, in the thread of the console: it must only read.
+        health: why the server is not healthy, for `/health`; empty if it is.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        statistics: Callable[[], Statistics],
+        health: Callable[[], str],
+    ) -> None:
+        self._statistics = statistics
+        self._health = health
+        registry.register(StatisticsCollector(statistics))
+        self._metrics_app = make_wsgi_app(registry)
+        self._server: WSGIServer = make_server(host, port, self._application, handler_class=_QuietHandler)
+        self._thread = Thread(target=self._server.serve_forever, name="millrace-console", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop to listen. Blocks for a moment."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            result: Iterable[bytes] = self._metrics_app(environ, start_response)
+            return result
+        if path == "/health":
+            problem = self._health()
+            status = "503 Service Unavailable" if problem else "200 OK"
+            return _json(start_response, status, {"healthy": not problem, "problem": problem})
+        if path == "/":
+            parts = {part: _fields(record) for part, record in self._statistics().items()}
+            return _json(start_response, "200 OK", parts)
+        return _json(start_response, "404 Not Found", {"error": "there are /, /health and /metrics"})
+
+
+def _json(start_response: Callable[..., Any], status: str, content: Any) -> list[bytes]:
+    body = json.dumps(content, indent=2, default=str).encode() + b"\n"
+    start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+    return [body]

@@ -1,0 +1,101 @@
+"""The data folder: whose it is, and that only one server has it.
+
+    identity.json     format version and server id, written once
+    lock              held while a server runs
+    containers/0000/  log and checkpoint of a container
+    tier2/            chunks
+"""
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from millrace.server.errors import ConfigurationError, FolderVersionError
+from millrace.server.host.files import Closable, FileSystem
+
+FORMAT_VERSION: Final = 1
+IDENTITY_NAME: Final = "identity.json"
+LOCK_NAME: Final = "lock"
+CONTAINERS_FOLDER: Final = "containers"
+TIER2_FOLDER: Final = "tier2"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """A data folder that is ours until `lock` is closed."""
+
+    path: Path
+    server_id: uuid.UUID
+    lock: Closable
+
+    def container(self, number: int) -> Path:
+        """Return the folder of a container."""
+        return self.path / CONTAINERS_FOLDER / f"{number:04d}"
+
+    @property
+    def tier2(self) -> Path:
+        """The folder of chunks."""
+        return self.path / TIER2_FOLDER
+
+
+def open_folder(files: FileSystem, path: Path) -> DataFolder:
+    """Make or open a data folder, and own it. Blocks.
+
+    Raises:
+        FolderLockedError: another server has it.
+        FolderVersionError: a newer version wrote it.
+        ConfigurationError: it holds something else.
+    """
+    files.make_directories(path)
+    lock = files.lock(path / LOCK_NAME)
+    try:
+        identity = path / IDENTITY_NAME
+        if files.exists(identity):
+            return DataFolder(path, read_identity(files, path), lock)
+        others = sorted(set(files.list_directory(path)) - {LOCK_NAME, f"{IDENTITY_NAME}.new"})
+        if others:
+            raise ConfigurationError(
+                f"is not empty and not a data folder: it holds {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
+            )
+        server_id = uuid.uuid4()
+        content = json.dumps({"format_version": FORMAT_VERSION, "server_id": str(server_id)}, indent=2) + "\n"
+        temporary = path / f"{IDENTITY_NAME}.new"
+        file = files.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.pwritev([content.encode()], 0)
+            file.datasync()
+        finally:
+            file.close()
+        files.rename(temporary, identity)
+        files.sync_directory(path)
+        return DataFolder(path, server_id, lock)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
+    """Return the id of the server that a data folder belongs to. Blocks.
+
+    Raises:
+        FolderVersionError: a newer version wrote it.
+        ConfigurationError: the identity cannot be read.
+    """
+    identity = path / IDENTITY_NAME
+    try:
+        file = files.open(identity, read_only=True)
+        try:
+            content = json.loads(file.pread(file.size(), 0))
+        finally:
+            file.close()
+        version, server_id = int(content["format_version"]), uuid.UUID(content["server_id"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"is not the identity of a data folder: {error!r}", subject=str(identity)) from error
+    if version > FORMAT_VERSION:
+        raise FolderVersionError(
+            f"was written in format {version}; this version knows formats up to {FORMAT_VERSION}", subject=str(path)
+        )
+    return server_id

@@ -1,0 +1,83 @@
+"""The appends of one connection that await their outcome, in the order of their request ids.
+
+Outcomes leave in that order too: acks are cumulative, an error comes after all acks of earlier appends.
+
+A failed append breaks the pipeline of its segment: what the client had already sent behind it must not be applied, or
+an ordered pipeline would skip. The server cannot know what the client had sent before it saw the error, so it asks: a
+PING goes out behind the error, and appends to that segment fail until its PONG comes back. Every client answers PINGs
+in order with what it sends, so this needs nothing of it.
+"""
+
+from collections import deque
+
+from millrace.server.container.appends import PendingAppend
+from millrace.server.errors import PipelineBrokenError, ServerError
+from millrace.wire import frames as f
+from millrace.wire.framing import encode
+
+from .replies import error_reply
+
+
+class AppendPipeline:
+    """Pending appends and broken segments of one connection."""
+
+    __slots__ = ("_barrier", "_broken", "_pending", "count")
+
+    def __init__(self) -> None:
+        self._pending: deque[PendingAppend] = deque()
+        self._broken: dict[int, int] = {}
+        self._barrier = 0
+        self.count = 0  # appends (not runs) that await their outcome
+
+    def add(self, pending: list[PendingAppend]) -> None:
+        """Take note of appends that were admitted."""
+        for append in pending:
+            self._pending.append(append)
+            self.count += append.count
+
+    def refuse(self, append: PendingAppend, error: ServerError) -> None:
+        """Take note of appends that were not: the segment is broken from here on."""
+        append.fail(error)
+        self.add([append])
+        self._broken.setdefault(append.segment_id, 0)
+
+    def check(self, segment_id: int) -> None:
+        """Raise PipelineBrokenError if an earlier append to the segment failed and the client may not know yet."""
+        if self._broken and segment_id in self._broken:
+            raise PipelineBrokenError("an earlier append of this pipeline failed; this one was not applied")
+
+    def pong(self, barrier: int) -> None:
+        """Take note that the client has seen everything up to the PING with that id."""
+        if self._broken:
+            self._broken = {segment: asked for segment, asked in self._broken.items() if asked == 0 or asked > barrier}
+
+    def settle(self) -> list[bytes]:
+        """Return the frames for all outcomes that are known and whose turn it is."""
+        pending = self._pending
+        frames: list[bytes] = []
+        entries: list[f.AppendAckEntry] = []
+        last_request_id = 0
+        while pending and pending[0].settled:
+            append = pending.popleft()
+            self.count -= append.count
+            if append.error is None:
+                last_request_id = append.request_id + append.count - 1
+                entries.append(
+                    f.AppendAckEntry(append.request_id, append.offset, append.count, int(append.duplicate))
+                )
+                continue
+            if entries:
+                frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
+                entries = []
+            reply = error_reply(append.error)
+            frames += [encode(reply, request_id=append.request_id + number) for number in range(append.count)]
+            self._broken.setdefault(append.segment_id, 0)
+        if entries:
+            frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
+        if self._broken and not all(self._broken.values()):
+            self._barrier += 1
+            self._broken = {segment: asked or self._barrier for segment, asked in self._broken.items()}
+            frames.append(encode(f.Ping(), request_id=self._barrier))
+        return frames
+
+

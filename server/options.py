@@ -1,0 +1,102 @@
+"""All settings of a server, composed of those of its parts.
+
+Settings come from arguments of `serve`, or from the environment: `MILLRACE_<PART>_<OPTION>`, for instance
+`MILLRACE_WAL_FILE_SIZE_BYTES=33554432` or `MILLRACE_CONTAINER_FLUSH_AGE_S=1.5`. Nothing else reads the environment.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from millrace.server.cache import CacheOptions
+from millrace.server.container.options import ContainerOptions
+from millrace.server.errors import ConfigurationError
+from millrace.server.front.options import FrontOptions
+from millrace.server.tier2 import Tier2Options
+from millrace.server.wal import WalOptions
+from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
+
+PREFIX = "MILLRACE_"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str, *, default_port: int) -> "Address":
+        """Return the address of `host`, `host:port`, `:port` or `[v6]:port`.
+
+        Raises:
+            ConfigurationError: it is none of these.
+        """
+        host, separator, port = text.rpartition(":")
+        if not separator or text.endswith("]"):
+            host, port = text, str(default_port)
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ConfigurationError(f"{text!r} is not an address; write HOST:PORT, for instance 127.0.0.1:{default_port}")
+        return cls(host.strip("[]") or "0.0.0.0", int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Settings of one server.
+
+    Attributes:
+        data_folder: everything that the server keeps; owned by one server at a time.
+        listen: where clients connect.
+        console: where metrics and health are served over HTTP; None = nowhere.
+        shutdown_s: how long SIGTERM waits for what is under way.
+    """
+
+    data_folder: Path
+    listen: Address = Address("127.0.0.1", DATA_PORT)
+    console: Address | None = Address("127.0.0.1", CONSOLE_PORT)
+    shutdown_s: float = 10.0
+    wal: WalOptions = field(default_factory=WalOptions)
+    tier2: Tier2Options = field(default_factory=Tier2Options)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    container: ContainerOptions = field(default_factory=ContainerOptions)
+    front: FrontOptions = field(default_factory=FrontOptions)
+
+    def __post_init__(self) -> None:
+        if self.shutdown_s <= 0:
+            raise ConfigurationError("shutdown_s must be above 0")
+
+
+_PARTS: dict[str, type[Any]] = {
+    "wal": WalOptions,
+    "tier2": Tier2Options,
+    "cache": CacheOptions,
+    "container": ContainerOptions,
+    "front": FrontOptions,
+}
+
+
+def options_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the option objects of all parts that the environment sets, by the name of the part.
+
+    Raises:
+        ConfigurationError: an unknown name that starts with our prefix, or a value of the wrong kind.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX):
+            continue
+        part, _, option = name.removeprefix(PREFIX).lower().partition("_")
+        kinds = {item.name: item.type for item in fields(_PARTS[part])} if part in _PARTS else {}
+        if option not in kinds:
+            raise ConfigurationError(f"{name} is not a setting; see `millrace serve --help`")
+        kind = {"int": int, "float": float, "str": str}[str(getattr(kinds[option], "__name__", kinds[option]))]
+        try:
+            found.setdefault(part, {})[option] = kind(text)
+        except ValueError:
+            raise ConfigurationError(f"{name}={text!r} is not a number") from None
+    return {part: _PARTS[part](**values) for part, values in found.items()}
