@@ -119,6 +119,9 @@ class Wal:
         # The most that queued runs may occupy, and the largest of them since the queue was last empty.
         self._promised_bytes = 0
         self._largest_promise_bytes = 0
+        # The state of the files as of the last batch handed back, so that a run in between is never counted twice.
+        self._active_room_bytes = 0
+        self._taken_count = 0
         self._batch_count = 0
         self._written_bytes = 0
 
@@ -251,6 +254,7 @@ class Wal:
             None, resume, self._files, self._directory, self._options, self._pool, self._recovery, self._first_sequence
         )
         self._durable_sequence = point.sequence
+        self._active_room_bytes = point.active.room_bytes
         self._writer = LogWriter(
             point.active,
             self._pool,
@@ -278,7 +282,7 @@ class Wal:
             return
         if self._is_open:
             self._is_open = False
-            self._pool.stop()
+            self._pool.drain()
             self._writer.stop()
         await asyncio.shield(self._stopped)
         self._release()
@@ -297,13 +301,12 @@ class Wal:
 
     def _fits(self, cost: int, *, reserve: int) -> bool:
         """Return whether that much more can be promised, in whatever way the runs fall into files."""
-        # What is left of the active file is read first: should the thread roll over in between, we see less, not more.
-        active_room = self._writer.active_room_bytes if self._writer is not None else 0
+        active_room = self._active_room_bytes
         if not self._promised_bytes and cost + reserve <= active_room:
             return True
         # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them.
         waste = max(cost, self._largest_promise_bytes)
-        whole = self._pool.whole_file_count * max(0, self._options.file_room_bytes - waste)
+        whole = self._pool.unused_files(self._taken_count) * max(0, self._options.file_room_bytes - waste)
         return self._promised_bytes + cost + reserve <= max(0, active_room - waste) + whole
 
     def _deliver(self, delivery: Durable | Stopped) -> None:
@@ -335,6 +338,8 @@ class Wal:
         assert self._promised_bytes >= 0, "handed back more than was submitted"
         if not self._promised_bytes:
             self._largest_promise_bytes = 0
+        self._active_room_bytes = batch.room_bytes
+        self._taken_count = batch.taken_count
         self._durable_sequence = batch.sequence
         self._batch_count += 1
         self._written_bytes += batch.size

@@ -67,16 +67,19 @@ class FilePool:
         self._released: deque[LogFile] = deque()
         self._file_count = 0
         self._next_number = 1
+        # How many more can be made, by the bound and by what the disk last said.
         self._makeable_count = 0
+        # Files ever given to the log thread.
+        self._taken_count = 0
         self._problem: str | None = None
+        self._is_draining = False
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
-    @property
-    def whole_file_count(self) -> int:
-        """How many unused files there are or can be made, by what is known of the disk."""
+    def unused_files(self, taken_count: int) -> int:
+        """Return how many unused files there were, or could be made, when that many had been taken."""
         with self._changed:
-            return len(self._ready) + self._makeable_count
+            return len(self._ready) + self._makeable_count + self._taken_count - taken_count
 
     @property
     def ready_count(self) -> int:
@@ -97,8 +100,10 @@ class FilePool:
     def problem(self) -> str | None:
         """Why no further file can be made, or None."""
         with self._changed:
-            if self._problem is None and self._file_count >= self._options.files_max:
+            if self._file_count >= self._options.files_max:
                 return f"the log has reached its bound of {self._options.files_max} files"
+            if self._problem is None and not self._makeable_count:
+                return "the disk has no room for another log file"
             return self._problem
 
     def adopt(self, found: list[LogFile], *, needed: int, next_number: int) -> None:
@@ -114,10 +119,14 @@ class FilePool:
         with self._changed:
             return self._full.pop()
 
+    def take_first(self) -> LogFile:
+        """Return the first spare; before `start`."""
+        with self._changed:
+            return self._ready.popleft()
+
     def start(self) -> None:
         """Start the thread that prepares and recycles."""
-        with self._changed:
-            self._measure()
+        self._measure()
         self._thread = threading.Thread(target=self._run, name="millrace-wal-files", daemon=True)
         self._thread.start()
 
@@ -125,17 +134,18 @@ class FilePool:
         """Return the next file to write; waits until there is one.
 
         Raises:
-            LogClosedError: the pool was stopped meanwhile.
+            LogClosedError: the log is being closed, and there is no way to make another file.
         """
         with self._changed:
             if not self._ready:
                 self._metrics.wal_waits_total.inc()
                 logger.info("log waits for a file, files=%d problem=%s", self._file_count, self._problem)
             while not self._ready:
-                if self._is_stopping:
+                if self._is_stopping or (self._is_draining and not self._makeable_count):
                     raise LogClosedError("the log was closed before there was a file to write to")
                 self._changed.wait()
             file = self._ready.popleft()
+            self._taken_count += 1
             self._changed.notify_all()
             return file
 
@@ -159,6 +169,12 @@ class FilePool:
             OSError: whatever else it says.
         """
         return self._prepare()
+
+    def drain(self) -> None:
+        """Wait no longer for the disk or the bound in `take`; files that can be made at once are still made."""
+        with self._changed:
+            self._is_draining = True
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Let the thread end after what it is doing, and wake whoever waits in `take`."""
@@ -191,8 +207,7 @@ class FilePool:
                 if self._problem is not None and problem is None:
                     logger.info("log files can be prepared again, files=%d", self._file_count)
                 self._problem = problem
-                self._measure()
-                self._changed.notify_all()
+            self._measure()
 
     def _wait_for_work(self) -> Callable[[], None] | None:
         """Return the next thing to do, or None at the end.
@@ -200,21 +215,36 @@ class FilePool:
         After a failure, that is something released, or the same again when the retry interval is over.
         """
         with self._changed:
-            is_retry_due = self._problem is None
+            is_due = self._problem is None
             while not self._is_stopping:
                 if self._released:
                     return self._work_off_released
-                is_wanted = len(self._ready) < self._options.spare_files and self._file_count < self._options.files_max
-                if is_wanted and is_retry_due:
+                is_below_bound = self._file_count < self._options.files_max
+                if is_due and is_below_bound and len(self._ready) < self._options.spare_files:
                     return self._add_spare
-                is_timeout = not self._changed.wait(self._options.retry_interval_s if is_wanted else None)
-                is_retry_due = is_retry_due or is_timeout
+                # While the disk has no room, ask again now and then: nobody tells when there is some.
+                is_asking = is_below_bound and not self._makeable_count
+                if not self._changed.wait(self._options.retry_interval_s if is_asking else None):
+                    return self._measure if is_due else self._retry
             return None
 
+    def _retry(self) -> None:
+        """Try again what failed; if it is not needed any more, that counts as done."""
+        with self._changed:
+            is_needed = len(self._ready) < self._options.spare_files
+        if is_needed:
+            self._add_spare()
+
     def _add_spare(self) -> None:
-        file = self._prepare()
+        self._put_ready(self._prepare())
+
+    def _put_ready(self, file: LogFile) -> None:
+        """Add a spare and count it where it was counted as makeable, in one step."""
+        free_bytes = self._files.free_bytes(self._directory)
         with self._changed:
             self._ready.append(file)
+            self._makeable_count = self._count_makeable(free_bytes)
+            self._changed.notify_all()
 
     def _work_off_released(self) -> None:
         """Recycle, remove or put aside one file that is no longer needed."""
@@ -226,9 +256,7 @@ class FilePool:
             self._files.rename(file.path, file.path.with_name(file.path.name + DAMAGED_SUFFIX))
             logger.warning("damaged log file put aside, path=%s%s", file.path, DAMAGED_SUFFIX)
         elif is_kept and file.size_bytes == self._options.file_size_bytes:
-            recycled = self._prepare(file)
-            with self._changed:
-                self._ready.append(recycled)
+            self._put_ready(self._prepare(file))
             return
         else:
             file.file.close()
@@ -295,10 +323,17 @@ class FilePool:
         return file
 
     def _measure(self) -> None:
-        """Work out how many more files can be made."""
+        """Ask the disk, and tell who waits."""
+        free_bytes = self._files.free_bytes(self._directory)
+        with self._changed:
+            self._makeable_count = self._count_makeable(free_bytes)
+            self._changed.notify_all()
+
+    def _count_makeable(self, free_bytes: int) -> int:
+        if self._problem is not None:
+            return 0
         by_bound = max(0, self._options.files_max - self._file_count)
-        by_disk = self._files.free_bytes(self._directory) // self._options.file_size_bytes
-        self._makeable_count = 0 if self._problem is not None else min(by_bound, by_disk)
+        return min(by_bound, free_bytes // self._options.file_size_bytes)
 
 
 def fill_zeros(file: File, start: int, end: int) -> None:

@@ -79,7 +79,7 @@ def resume(
         if not active.is_damaged:
             active = pool.lend()
         elif pool.ready_count:
-            active = pool.take()
+            active = pool.take_first()
         else:
             active = pool.prepare_now()
     except BaseException:

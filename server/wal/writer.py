@@ -43,6 +43,9 @@ class Durable:
     sequence: int
     wall_time_us: int
     size: int
+    # What was left of the active file, and how many files had been taken from the pool, when it was written.
+    room_bytes: int
+    taken_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class LogWriter:
         self._metrics = metrics
         self._sequence = sequence
         self._checksum = previous_checksum
+        self._taken_count = 0
         self._deliver = deliver
         self._queue: deque[Run] = deque()
         self._bell = Doorbell(blocking=True)
@@ -92,11 +96,6 @@ class LogWriter:
     def sequence(self) -> int:
         """Sequence of the last batch written."""
         return self._sequence
-
-    @property
-    def active_room_bytes(self) -> int:
-        """How much still fits into the file being written."""
-        return self._active.room_bytes
 
     @property
     def writing_since_s(self) -> float | None:
@@ -189,7 +188,7 @@ class LogWriter:
         self._sequence = sequence
         self._checksum = batch.checksum
         self._needs_closing_batch = True
-        self._deliver(Durable(runs, sequence, wall_time_us, batch.size))
+        self._deliver(Durable(runs, sequence, wall_time_us, batch.size, self._active.room_bytes, self._taken_count))
         # Only now, with the acks on their way.
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.wal_sync_seconds.observe(duration_s)
@@ -205,6 +204,7 @@ class LogWriter:
     def _roll(self) -> None:
         """Go on in the next file."""
         file = self._pool.take()
+        self._taken_count += 1
         full, self._active = self._active, file
         self._pool.put_full(full)
         logger.debug("log rolled, path=%s sequence=%d", file.path, self._sequence + 1)

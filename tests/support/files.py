@@ -225,15 +225,22 @@ class MemoryFileSystem:
         self.replace_content(path, bytes(content))
 
     def copy(self) -> "MemoryFileSystem":
-        """Return an independent file system with the same cached content, all of it durable."""
+        """Return what another process finds after this one was killed: the same content, synced or not."""
         other = MemoryFileSystem(capacity_bytes=self.capacity_bytes)
         with self._lock:
+            inodes: dict[int, _Inode] = {}
+
+            def copied(names: dict[str, _Inode]) -> dict[str, _Inode]:
+                return {
+                    name: inodes.setdefault(
+                        id(inode), _Inode(bytearray(inode.cached), bytearray(inode.durable), list(inode.unsynced))
+                    )
+                    for name, inode in names.items()
+                }
+
             for path, folder in self._folders.items():
-                other.make_directories(path)
-                for name, inode in folder.names.items():
-                    other.open(path / name, create=True)
-                    other.replace_content(path / name, bytes(inode.cached))
-                other.sync_directory(path)
+                unsynced = [(removed, copied(put)) for removed, put in folder.unsynced]
+                other._folders[path] = _Folder(copied(folder.names), copied(folder.durable), unsynced)
         return other
 
     # Used by MemoryFile

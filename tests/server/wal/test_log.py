@@ -1,0 +1,453 @@
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace.server.errors import FolderVersionError, LogClosedError, LogFailedError, NoSpaceError
+from millrace.server.host.clock import SystemClock
+from millrace.server.host.files import OsFileSystem
+from millrace.server.wal import Ending, LogOwner, Run, Wal, WalOptions
+from millrace.wire.limits import KIB, MIB
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFileSystem
+from tests.support.wal import FOLDER, SMALL, OpenLog, append_run, control_run, create, open_log, recover
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.both_loops]
+
+
+@pytest.fixture
+def files() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+async def until(log: OpenLog, predicate: Callable[[], bool]) -> None:
+    """Let threads and loop run until something is true of the log."""
+    for _ in range(5000):
+        if predicate():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"never came true: {log.wal.statistics()}")
+
+
+async def test_what_is_handed_back_is_durable_and_in_order(files: MemoryFileSystem) -> None:
+    """Behaviour 5: an ack is for synced bytes only."""
+    log = await open_log(files)
+    futures = [log.submit(b"event %d" % index, segment_id=index % 3) for index in range(50)]
+    sequences = await asyncio.gather(*futures)
+    assert sequences == sorted(sequences)
+    assert log.wal.durable_sequence == sequences[-1]
+    assert log.wal.queued_bytes == 0
+    await lose_power(files, log, seed=1)
+
+    again = await open_log(files)
+
+    assert again.contents()[1][:2] == [(0, b"event 1"), (7, b"event 4")]
+    assert sum(len(runs) for runs in again.contents().values()) == 50
+    assert again.wal.durable_sequence == sequences[-1]
+    await again.wal.close()
+
+
+async def lose_power(files: MemoryFileSystem, log: OpenLog, *, seed: int) -> None:
+    files.crash(seed)
+    await log.wal.close()
+
+
+async def test_what_queued_during_a_sync_is_one_batch(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    files.stall()
+    first = log.submit(b"first")
+    await asyncio.to_thread(files.stalled.wait)
+    others = [log.submit(b"other") for _ in range(5)]
+    assert log.wal.queued_bytes == 6 * (64 + 5)
+    files.resume()
+
+    assert await first == 1
+    assert [await other for other in others] == [2] * 5
+    await log.wal.close()
+
+
+async def test_batches_end_at_the_soft_bound(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    files.stall()
+    first = log.submit(b"first")
+    await asyncio.to_thread(files.stalled.wait)
+    others = [log.submit(bytes(500)) for _ in range(6)]
+    larger = log.submit(bytes(3000))
+    files.resume()
+
+    assert await first == 1
+    assert [await other for other in others] == [2, 2, 2, 3, 3, 3]
+    assert await larger == 4
+    await log.wal.close()
+
+
+async def test_a_batch_carries_the_time_of_the_clock(files: MemoryFileSystem) -> None:
+    clock = ManualClock(unix_us=123_000)
+    log = await open_log(files, clock=clock)
+    await log.append(b"a")
+    clock.move(2)
+    await log.append(b"b")
+    await log.wal.close()
+
+    assert [wall_time_us for _, _, wall_time_us in log.durable] == [123_000, 2_123_000]
+    assert [batch.wall_time_us for batch in (await open_and_close(files)).batches][:2] == [123_000, 2_123_000]
+
+
+async def open_and_close(files: MemoryFileSystem) -> OpenLog:
+    log = await open_log(files)
+    await log.wal.close()
+    return log
+
+
+async def test_sequence_and_chain_go_on_across_restarts(files: MemoryFileSystem) -> None:
+    """Behaviour 39: the second restart works too."""
+    expected: list[tuple[int, bytes]] = []
+    for restart in range(5):
+        log = await open_log(files)
+        assert log.contents().get(7, []) == expected
+        assert log.wal.report.damages == ()
+        payload = b"restart %d" % restart
+        expected.append((log.lengths.get(7, 0), payload))
+        await log.append(payload)
+        await log.wal.close()
+    assert log.wal.report.ending is Ending.ZEROED
+
+
+async def test_a_log_spans_files_and_each_run_is_whole_in_one(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    for _ in range(6):
+        await log.append(bytes(4000))
+    assert log.wal.statistics().full_files >= 2
+    await log.wal.close()
+
+    again = await open_and_close(files)
+
+    assert len(again.contents()[7]) == 6
+    assert len({batch.path for batch in again.batches}) >= 3
+
+
+async def test_files_no_longer_needed_are_used_again_under_a_new_salt(files: MemoryFileSystem) -> None:
+    """Behaviour 42: stale bytes of a recycled file are not batches of the log."""
+    log = await open_log(files)
+    for index in range(60):
+        sequence = await log.append(bytes([index]) * 3000)
+        log.wal.recycle(sequence)
+        await until(log, lambda: log.wal.has_room)
+    assert log.wal.statistics().full_files <= 1
+    needed_from = sequence - 1
+    await log.wal.close()
+    assert len(files.list_directory(FOLDER)) <= SMALL.files_max
+
+    again = await open_log(files, from_sequence=needed_from)
+
+    assert [batch.sequence for batch in again.batches][:2] == [needed_from, sequence]
+    assert again.wal.report.damages == ()
+    assert again.wal.report.ending in (Ending.END, Ending.ZEROED)
+    assert await again.append(b"next") == sequence + 2
+    await again.wal.close()
+
+
+async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(files: MemoryFileSystem) -> None:
+    """Behaviour 44: truncates and deletes work when appends no longer do, and it recovers by itself."""
+    log = await open_log(files)
+    await until(log, lambda: log.wal.statistics().spare_files == 1)
+    while log.wal.has_room:
+        await log.append(bytes(1000))
+    await until(log, lambda: log.wal.refusal == "the log has reached its bound of 4 files")
+    with pytest.raises(NoSpaceError, match="its bound of 4 files") as caught:
+        while True:
+            await log.append(bytes(1000))
+    assert caught.value.retriable
+    record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    log.wal.submit(control_run(b"truncate", context=record))
+    sequence = await record
+    assert not log.wal.has_room
+    assert log.wal.size_bytes == log.wal.capacity_bytes
+
+    log.wal.recycle(sequence)
+    await until(log, lambda: log.wal.has_room)
+
+    await log.append(bytes(1000))
+    await log.wal.close()
+
+
+async def test_while_it_has_room_the_largest_run_is_never_refused(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    count = 0
+    while log.wal.has_room:
+        log.submit(bytes(SMALL.run_size_bytes_max - 64))
+        count += 1
+    assert count >= 3
+    await log.wal.close()
+    assert sum(len(runs) for runs, _, _ in log.durable) == count
+
+
+async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFileSystem) -> None:
+    """Behaviour 44: NoSpace before any ack, and recovery without help when space returns."""
+    files.capacity_bytes = 2 * SMALL.file_size_bytes
+    log = await open_log(files)
+    while log.wal.has_room:
+        await log.append(bytes(1000))
+    await until(log, lambda: log.wal.refusal == "the disk has no room for another log file")
+    record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    log.wal.submit(control_run(b"delete", context=record))
+    await record
+    assert not log.wal.has_room
+
+    files.capacity_bytes = 3 * SMALL.file_size_bytes
+    await until(log, lambda: log.wal.has_room)
+
+    await log.append(bytes(1000))
+    await log.wal.close()
+
+
+async def test_a_full_disk_is_relieved_by_recycling(files: MemoryFileSystem) -> None:
+    files.capacity_bytes = 2 * SMALL.file_size_bytes
+    log = await open_log(files)
+    while log.wal.has_room:
+        sequence = await log.append(bytes(1000))
+    log.wal.recycle(sequence)
+    while log.wal.statistics().full_files == 0:
+        sequence = await asyncio.wait_for(control(log), 10)
+
+    log.wal.recycle(sequence)
+
+    await until(log, lambda: log.wal.has_room)
+    await log.wal.close()
+
+
+async def control(log: OpenLog) -> int:
+    record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    log.wal.submit(control_run(bytes(500), context=record))
+    return await record
+
+
+async def test_a_disk_too_small_for_one_file_fails_the_start(files: MemoryFileSystem) -> None:
+    files.capacity_bytes = SMALL.file_size_bytes - 1
+    log = create(files)
+    assert list(log.wal.recover()) == []
+
+    with pytest.raises(NoSpaceError):
+        await log.wal.start()
+    await log.wal.close()
+
+    assert files.list_directory(FOLDER) == []
+
+
+@pytest.mark.parametrize("fault", ["sync", "write"])
+async def test_a_failed_write_or_sync_is_final(files: MemoryFileSystem, fault: str) -> None:
+    """Behaviour 43: waiting appends end as unknown, no ack ever comes later, and recovery is from the log."""
+    log = await open_log(files)
+    await until(log, lambda: log.wal.statistics().spare_files == 1)
+    await log.append(b"before")
+    files.stall()
+    in_flight = log.submit(b"in flight")
+    await asyncio.to_thread(files.stalled.wait)
+    queued = log.submit(b"queued")
+    if fault == "sync":
+        files.fail_syncs()
+    else:
+        files.resume()
+        await in_flight
+        files.stall()
+        in_flight = log.submit(b"second")
+        await asyncio.to_thread(files.stalled.wait)
+        files.fail_writes(1)
+        queued = log.submit(b"queued behind")
+    files.resume()
+    await until(log, lambda: log.failures != [])
+    syncs = files.sync_count
+
+    assert len(log.failures) == 1
+    assert isinstance(log.failures[0], LogFailedError)
+    assert not queued.done()
+    assert in_flight.done() == (fault == "write")
+    assert not log.wal.has_room
+    with pytest.raises(LogClosedError):
+        log.wal.submit(append_run(7, 0, b"later"))
+    await log.wal.close()
+    await log.wal.close()
+    assert len(log.failures) == 1
+    assert files.sync_count == syncs
+
+    again = await open_log(files)
+    payloads = [payload for _, payload in again.contents()[7]]
+    assert payloads[0] == b"before"
+    await again.append(b"after")
+    await lose_power(files, again, seed=3)
+    third = await open_and_close(files)
+    assert [payload for _, payload in third.contents()[7]] == [*payloads, b"after"]
+
+
+async def test_what_recovery_told_is_durable_once_started(files: MemoryFileSystem) -> None:
+    """A killed server leaves batches in the memory of the system that were never synced: they are made durable first."""
+    log = await open_log(files)
+    await log.append(b"acked")
+    files.stall()
+    log.submit(b"written, not synced")
+    await asyncio.to_thread(files.stalled.wait)
+    killed = files.copy()
+    files.resume()
+    await log.wal.close()
+
+    again = await open_log(killed)
+    assert [payload for _, payload in again.contents()[7]] == [b"acked", b"written, not synced"]
+    await lose_power(killed, again, seed=5)
+    third = await open_and_close(killed)
+
+    assert third.contents() == again.contents()
+
+
+async def test_close_hands_back_what_is_queued(files: MemoryFileSystem) -> None:
+    before = {thread.ident for thread in threading.enumerate() if thread.name.startswith("millrace")}
+    log = await open_log(files)
+    futures = [log.submit(b"%d" % index) for index in range(20)]
+
+    await log.wal.close()
+
+    assert all(future.done() for future in futures)
+    assert log.failures == []
+    with pytest.raises(LogClosedError):
+        log.wal.submit(append_run(7, 0, b"later"))
+    assert {thread.ident for thread in threading.enumerate() if thread.name.startswith("millrace")} == before
+
+
+async def test_close_may_be_cancelled_and_called_again(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    files.stall()
+    future = log.submit(b"slow")
+    await asyncio.to_thread(files.stalled.wait)
+    closing = asyncio.ensure_future(log.wal.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    files.resume()
+
+    await log.wal.close()
+
+    assert await future == 1
+
+
+async def test_closing_proves_the_last_batch(files: MemoryFileSystem) -> None:
+    """Behaviour 41: damage in the last append before a clean stop is damage, and not taken for a torn write."""
+    log = await open_log(files)
+    await log.append(b"first")
+    await log.append(b"last")
+    await log.wal.close()
+    path = FOLDER / "wal-0000000000000001.log"
+    files.flip_bit(path, 8 * files.content(path).index(b"last"))
+
+    items, recovery = recover(files)
+
+    assert recovery.report is not None
+    assert [damage.runs for damage in recovery.report.damages] == [((7, 5, 4),)]
+    assert len(items) == 3
+
+
+async def test_closing_before_starting_does_nothing(files: MemoryFileSystem) -> None:
+    await create(files).wal.close()
+
+
+async def test_a_stalled_disk_is_visible_and_waited_for(files: MemoryFileSystem) -> None:
+    """Behaviour 45: acks wait, and health says so with the measured figure."""
+    clock = ManualClock()
+    log = await open_log(files, clock=clock)
+    assert log.wal.statistics().write_age_s == 0
+    files.stall()
+    future = log.submit(b"patience")
+    await asyncio.to_thread(files.stalled.wait)
+    clock.move(7.5)
+
+    assert log.wal.statistics().write_age_s == 7.5
+    assert not future.done()
+    files.resume()
+    await future
+    await until(log, lambda: log.wal.statistics().write_age_s == 0)
+    await log.wal.close()
+
+
+async def test_the_log_of_somebody_else_is_refused(files: MemoryFileSystem) -> None:
+    """Behaviour 47: another identity is refused, both named."""
+    await open_and_close(files)
+    stranger = LogOwner(2, uuid.UUID(int=5))
+    wal = Wal(
+        files, FOLDER, SMALL, clock=ManualClock(), on_durable=print, on_failure=print, owner=stranger
+    )  # fmt: skip
+
+    with pytest.raises(FolderVersionError, match=r"belongs to container 1 of server .*, not to container 2 of server"):
+        list(wal.recover())
+
+
+async def test_a_run_above_the_limit_is_our_own_fault(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    with pytest.raises(ValueError, match="a run of 4097 bytes"):
+        log.wal.submit(Run(7, 0, bytes(4097), 1, 4097, 1))
+    await log.wal.close()
+
+
+async def test_leftovers_of_a_preparation_are_removed(files: MemoryFileSystem) -> None:
+    await open_and_close(files)
+    name = "wal-0000000000000009.log.preparing"
+    files.open(FOLDER / name, create=True).close()
+
+    await open_and_close(files)
+
+    assert name not in files.list_directory(FOLDER)
+
+
+async def test_a_file_size_that_was_changed_takes_effect_with_the_next_files(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    await until(log, lambda: log.wal.statistics().spare_files == 1)
+    await log.append(b"small")
+    await log.wal.close()
+    larger = WalOptions(
+        file_size_bytes=64 * 1024, files_max=4, run_size_bytes_max=20_000, headroom_bytes=4096, retry_interval_s=0.01
+    )
+
+    again = await open_log(files, larger)
+    futures = [again.submit(bytes(19_000)) for _ in range(2)]
+    await asyncio.gather(*futures)
+    await again.wal.close()
+
+    third = await open_log(files, larger)
+    assert [len(payload) for _, payload in third.contents()[7]] == [5, 19_000, 19_000]
+    await third.wal.close()
+
+
+async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
+    durable: list[Run] = []
+    done = asyncio.Event()
+
+    def on_durable(runs: list[Run], sequence: int, wall_time_us: int) -> None:
+        durable.extend(runs)
+        if len(durable) == 200:
+            done.set()
+
+    def make() -> Wal:
+        return Wal(
+            OsFileSystem(),
+            tmp_path / "wal",
+            WalOptions(file_size_bytes=MIB, run_size_bytes_max=64 * KIB, headroom_bytes=64 * KIB),
+            clock=SystemClock(),
+            on_durable=on_durable,
+            on_failure=lambda error: pytest.fail(str(error)),
+        )
+
+    wal = make()
+    assert list(wal.recover()) == []
+    await wal.start()
+    for index in range(200):
+        wal.submit(append_run(7, index * 100, b"%0100d" % index))
+    await asyncio.wait_for(done.wait(), 30)
+    await wal.close()
+
+    again = make()
+    batches = list(again.recover())
+    await again.start()
+    await again.close()
+
+    assert [run.offset for batch in batches for run in batch.runs] == [index * 100 for index in range(200)]  # type: ignore[union-attr]  # no damage

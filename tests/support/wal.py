@@ -1,0 +1,147 @@
+"""A log on a file system in memory, with everything it handed back remembered."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.server.host.clock import Clock
+from millrace.server.host.files import FileSystem
+from millrace.server.wal import (
+    KIND_APPENDS,
+    KIND_CONTROL,
+    Damage,
+    LogOwner,
+    RecoveredBatch,
+    Recovery,
+    Run,
+    Wal,
+    WalOptions,
+    log_paths,
+)
+from millrace.wire.framing import encode_append_header, encode_body
+from millrace.wire.limits import KIB
+from tests.support.clock import ManualClock
+
+FOLDER = Path("/data/wal")
+OWNER = LogOwner(container_id=1)
+# The smallest files there can be, so that a few appends fill one.
+SMALL = WalOptions(
+    file_size_bytes=16 * KIB,
+    files_max=4,
+    batch_size_bytes_max=2 * KIB,
+    run_size_bytes_max=4 * KIB,
+    headroom_bytes=4 * KIB,
+    retry_interval_s=0.01,
+)
+
+
+def append_run(segment_id: int, offset: int, *payloads: bytes, context: object = None) -> Run:
+    """Return a run of appends."""
+    frames = b"".join(
+        encode_append_header(request_id=1, segment_id=segment_id, payload=payload) + payload for payload in payloads
+    )
+    sizes = {len(payload) + 64 for payload in payloads}
+    return Run(
+        segment_id, offset, frames, len(payloads), sizes.pop() if len(sizes) == 1 else 0, len(payloads), context=context
+    )
+
+
+def control_run(body: bytes, *, context: object = None) -> Run:
+    """Return a run of one control record."""
+    frame = encode_body(200, body, request_id=0)
+    return Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=context)
+
+
+def payload_of(run: Run) -> bytes:
+    """Return the payload of a run: of one frame, or of frames of one size."""
+    header_size = 64 if run.kind == KIND_APPENDS else 24
+    if run.frame_count == 1:
+        return bytes(run.frames[header_size:])
+    size = run.frame_size
+    return b"".join(bytes(run.frames[start + header_size : start + size]) for start in range(0, len(run.frames), size))
+
+
+@dataclass(slots=True)
+class OpenLog:
+    """A started `Wal` and what came of it. Appends to it are numbered by the offsets in their segment."""
+
+    wal: Wal
+    recovered: list[RecoveredBatch | Damage]
+    durable: list[tuple[list[Run], int, int]]
+    failures: list[BaseException]
+    # Length of each segment, submitted and recovered.
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def batches(self) -> list[RecoveredBatch]:
+        return [item for item in self.recovered if isinstance(item, RecoveredBatch)]
+
+    @property
+    def damages(self) -> list[Damage]:
+        return [item for item in self.recovered if isinstance(item, Damage)]
+
+    def contents(self) -> dict[int, list[tuple[int, bytes]]]:
+        """Return what was recovered: (offset, payload) of each run, by segment."""
+        return contents_of(self.batches)
+
+    def submit(self, payload: bytes, *, segment_id: int = 7) -> "asyncio.Future[int]":
+        """Submit one append and return a future of its sequence."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        offset = self.lengths.get(segment_id, 0)
+        self.wal.submit(append_run(segment_id, offset, payload, context=future))
+        self.lengths[segment_id] = offset + len(payload)
+        return future
+
+    async def append(self, payload: bytes, *, segment_id: int = 7) -> int:
+        """Append and wait for durability; return the sequence."""
+        return await self.submit(payload, segment_id=segment_id)
+
+
+def contents_of(batches: list[RecoveredBatch]) -> dict[int, list[tuple[int, bytes]]]:
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    for batch in batches:
+        for run in batch.runs:
+            found.setdefault(run.segment_id, []).append((run.offset, payload_of(run)))
+    return found
+
+
+def create(files: FileSystem, options: WalOptions = SMALL, *, clock: Clock | None = None) -> OpenLog:
+    """Return a `Wal` that is neither recovered nor started."""
+    durable: list[tuple[list[Run], int, int]] = []
+    failures: list[BaseException] = []
+
+    def on_durable(runs: list[Run], sequence: int, wall_time_us: int) -> None:
+        durable.append((runs, sequence, wall_time_us))
+        for run in runs:
+            if isinstance(run.context, asyncio.Future) and not run.context.done():
+                run.context.set_result(sequence)
+
+    wal = Wal(
+        files,
+        FOLDER,
+        options,
+        clock=clock or ManualClock(),
+        on_durable=on_durable,
+        on_failure=failures.append,
+        owner=OWNER,
+    )
+    return OpenLog(wal, [], durable, failures)
+
+
+async def open_log(
+    files: FileSystem, options: WalOptions = SMALL, *, clock: Clock | None = None, from_sequence: int = 0
+) -> OpenLog:
+    """Recover and start."""
+    log = create(files, options, clock=clock)
+    log.recovered = list(log.wal.recover(from_sequence))
+    for batch in log.batches:
+        for run in batch.runs:
+            log.lengths[run.segment_id] = run.offset + len(payload_of(run))
+    await log.wal.start()
+    return log
+
+
+def recover(files: FileSystem, from_sequence: int = 0) -> tuple[list[RecoveredBatch | Damage], Recovery]:
+    """Read the log back without touching it."""
+    recovery = Recovery(files, log_paths(files, FOLDER), owner=OWNER)
+    return list(recovery.batches(from_sequence)), recovery
