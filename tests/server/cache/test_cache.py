@@ -1,0 +1,557 @@
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millrace.server.cache import CacheOptions, Fetch, PageCache
+from millrace.server.cache.cache import EXTENT_COST_BYTES
+from millrace.server.errors import ShuttingDownError, StorageError
+
+PAGE = 4096
+SEGMENT = 7
+
+
+def content(offset: int, size: int) -> bytes:
+    """The bytes of every segment: each place holds what only that place holds."""
+    start = offset & ~3
+    numbers = range(start // 4, (offset + size) // 4 + 1)
+    return b"".join([number.to_bytes(4, "little") for number in numbers])[offset - start : offset - start + size]
+
+
+def cache_of(pages: int = 16, **options: Any) -> PageCache:
+    return PageCache(CacheOptions(budget_bytes=pages * (PAGE + EXTENT_COST_BYTES), page_size_bytes=PAGE, **options))
+
+
+class Tier2:
+    """Answers fetches at once, or when told to; remembers them."""
+
+    def __init__(self) -> None:
+        self.fetches: list[tuple[int, int]] = []
+        self.damaged: range | None = None
+        self.chunk_end: int | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.running = 0
+        self.running_max = 0
+
+    async def fetch(self, offset: int, size: int) -> bytes:
+        self.fetches.append((offset, size))
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        try:
+            await asyncio.sleep(0)
+            await self.open.wait()
+        finally:
+            self.running -= 1
+        if self.damaged is not None and offset in self.damaged:
+            raise StorageError(f"damaged at {offset}")
+        end = offset + size
+        if self.damaged is not None and offset < self.damaged.start:
+            end = min(end, self.damaged.start)
+        if self.chunk_end is not None and offset < self.chunk_end:
+            end = min(end, self.chunk_end)
+        return content(offset, end - offset)
+
+
+async def read(cache: PageCache, offset: int, size: int, fetch: Fetch, *, end: int | None = None) -> bytes:
+    return b"".join(await cache.read(SEGMENT, offset, size, fetch, end=end))
+
+
+def got(cache: PageCache, offset: int, size: int) -> bytes | None:
+    pieces = cache.get(SEGMENT, offset, size)
+    return None if pieces is None else b"".join(pieces)
+
+
+async def settled() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_a_miss_is_fetched_to_the_end_of_its_page_and_then_served_at_once() -> None:
+    cache, tier2 = cache_of(), Tier2()
+
+    assert await read(cache, 100, 50, tier2.fetch, end=10 * PAGE) == content(100, 50)
+
+    assert tier2.fetches == [(100, PAGE - 100)]
+    assert got(cache, 200, 5000) == content(200, PAGE - 200)
+    assert got(cache, 99, 1) is None
+    assert got(cache, PAGE, 1) is None
+    cache.check()
+
+
+@pytest.mark.asyncio
+async def test_a_hit_copies_nothing_and_its_view_cannot_be_written() -> None:
+    cache = cache_of()
+    data = bytearray(content(0, PAGE))
+    cache.insert(SEGMENT, 0, data)
+
+    [piece] = cache.get(SEGMENT, 10, 100) or []
+
+    assert piece.obj is data
+    assert piece.readonly
+
+
+@pytest.mark.asyncio
+async def test_a_read_over_several_pages_fetches_them_at_once() -> None:
+    cache, tier2 = cache_of(), Tier2()
+
+    assert await read(cache, 0, 4 * PAGE, tier2.fetch) == content(0, 4 * PAGE)
+
+    assert tier2.fetches == [(0, PAGE), (PAGE, PAGE), (2 * PAGE, PAGE), (3 * PAGE, PAGE)]
+    assert tier2.running_max == 4
+
+
+@pytest.mark.asyncio
+async def test_only_what_is_missing_is_fetched() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    cache.insert(SEGMENT, 1000, content(1000, 500))
+
+    assert await read(cache, 0, PAGE, tier2.fetch) == content(0, PAGE)
+
+    assert tier2.fetches == [(0, 1000), (1500, PAGE - 1500)]
+    cache.check()
+
+
+@pytest.mark.asyncio
+async def test_concurrent_misses_of_the_same_bytes_share_one_fetch() -> None:
+    cache, tier2 = cache_of(), Tier2()
+
+    results = await asyncio.gather(*[read(cache, at, 100, tier2.fetch, end=PAGE) for at in range(0, 1000, 10)])
+
+    assert results == [content(at, 100) for at in range(0, 1000, 10)]
+    assert tier2.fetches == [(0, PAGE)]
+    assert cache.statistics().joins_total == 99
+    assert cache.statistics().protected_bytes == 0  # waiting together is not using it again
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_reader_does_not_cancel_the_others() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    tier2.open.clear()
+    first, second = (asyncio.ensure_future(read(cache, 0, 100, tier2.fetch)) for _ in range(2))
+    await settled()
+
+    first.cancel()
+    await settled()
+    tier2.open.set()
+
+    assert await second == content(0, 100)
+    assert first.cancelled()
+    assert tier2.fetches == [(0, 100)]
+
+
+@pytest.mark.asyncio
+async def test_a_fetch_whose_readers_all_went_away_is_kept() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    tier2.open.clear()
+    reader = asyncio.ensure_future(read(cache, 0, 100, tier2.fetch))
+    await settled()
+    reader.cancel()
+    tier2.open.set()
+    await settled()
+
+    assert got(cache, 0, 100) == content(0, 100)
+
+
+@pytest.mark.asyncio
+async def test_a_failed_fetch_reaches_all_who_wait_and_is_not_remembered() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    tier2.damaged = range(1)
+
+    results = await asyncio.gather(*[read(cache, 0, 100, tier2.fetch) for _ in range(5)], return_exceptions=True)
+
+    assert [type(result) for result in results] == [StorageError] * 5
+    assert tier2.fetches == [(0, 100)]
+    tier2.damaged = None
+    assert await read(cache, 0, 100, tier2.fetch) == content(0, 100)
+    assert cache.statistics().fetch_failures_total == 1
+    cache.check()
+
+
+@pytest.mark.asyncio
+async def test_a_failed_fetch_that_nobody_waits_for_is_no_warning() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    tier2.open.clear()
+    tier2.damaged = range(1)
+    reader = asyncio.ensure_future(read(cache, 0, 100, tier2.fetch))
+    await settled()
+    reader.cancel()
+    tier2.open.set()
+    await settled()
+
+    assert cache.statistics().fetch_failures_total == 1
+
+
+@pytest.mark.asyncio
+async def test_damage_refuses_the_read_that_starts_in_it_and_no_other() -> None:
+    """Behaviour 41: only that range refuses; everything else is served, also by readers who read at the same time."""
+    cache, tier2 = cache_of(read_ahead_bytes=0), Tier2()
+    tier2.damaged = range(1000, 1500)
+
+    results = await asyncio.gather(
+        read(cache, 0, PAGE, tier2.fetch),
+        read(cache, 1000, 100, tier2.fetch),
+        read(cache, 1400, 100, tier2.fetch),
+        read(cache, 1600, 100, tier2.fetch),
+        read(cache, 3000, 2000, tier2.fetch),
+        return_exceptions=True,
+    )
+
+    assert results[0] == content(0, 1000)
+    assert isinstance(results[1], StorageError)
+    assert isinstance(results[2], StorageError)
+    assert results[3] == content(1600, 100)
+    assert results[4] == content(3000, 2000)
+    cache.check()
+
+
+@pytest.mark.asyncio
+async def test_a_reader_who_joined_a_fetch_that_failed_before_his_bytes_asks_for_his_own() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    tier2.damaged = range(10)
+
+    results = await asyncio.gather(
+        read(cache, 0, PAGE, tier2.fetch), read(cache, 20, 100, tier2.fetch), return_exceptions=True
+    )
+
+    assert isinstance(results[0], StorageError)
+    assert results[1] == content(20, 100)
+
+
+@pytest.mark.asyncio
+async def test_a_fetch_may_end_early_and_the_next_read_goes_on_there() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    tier2.chunk_end = 1500
+
+    assert await read(cache, 0, PAGE, tier2.fetch) == content(0, 1500)
+    assert await read(cache, 1500, PAGE, tier2.fetch) == content(1500, PAGE)
+
+
+@pytest.mark.asyncio
+async def test_the_budget_holds_whatever_is_read() -> None:
+    cache, tier2 = cache_of(pages=4), Tier2()
+
+    for page in range(50):
+        await read(cache, page * PAGE, PAGE, tier2.fetch)
+        assert cache.statistics().size_bytes <= cache.statistics().budget_bytes
+        cache.check()
+
+    assert cache.statistics().extent_count <= 4
+    assert cache.statistics().evicted_bytes_total >= 46 * PAGE
+
+
+@pytest.mark.asyncio
+async def test_tiny_extents_are_charged_for_their_objects() -> None:
+    """A budget of a few pages cannot become a million objects."""
+    cache = cache_of(pages=4)
+
+    for segment_id in range(1000):
+        cache.insert(segment_id, 0, b"x")
+
+    assert cache.statistics().extent_count == 4 * (PAGE + EXTENT_COST_BYTES) // (EXTENT_COST_BYTES + 1)
+
+
+@pytest.mark.asyncio
+async def test_a_view_that_keeps_much_more_alive_is_copied() -> None:
+    cache = cache_of()
+    big = content(0, 50_000)
+    cache.insert(SEGMENT, 0, memoryview(big)[:PAGE])
+    cache.insert(SEGMENT, PAGE, content(PAGE, PAGE))
+
+    pieces = cache.get(SEGMENT, 0, 2 * PAGE) or []
+
+    assert b"".join(pieces) == content(0, 2 * PAGE)
+    assert [memoryview(piece.obj).nbytes for piece in pieces] == [PAGE, PAGE]
+    assert cache.statistics().size_bytes == 2 * (PAGE + EXTENT_COST_BYTES)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("step", [PAGE, PAGE // 8])
+async def test_a_catch_up_storm_does_not_evict_what_is_read_again(step: int) -> None:
+    """Behaviour 18: a reader far behind, in steps of any size, does not take the others' pages away."""
+    cache, tier2 = cache_of(pages=16), Tier2()
+    hot = range(100 * PAGE, 104 * PAGE, PAGE)
+    for _ in range(2):
+        for offset in hot:
+            await read(cache, offset, PAGE, tier2.fetch)
+
+    for offset in range(0, 64 * PAGE, step):
+        await read(cache, offset, step, tier2.fetch, end=64 * PAGE)
+
+    assert [got(cache, offset, PAGE) for offset in hot] == [content(offset, PAGE) for offset in hot]
+
+
+@pytest.mark.asyncio
+async def test_a_sequential_reader_finds_its_pages_there() -> None:
+    cache, tier2 = cache_of(pages=64, read_ahead_bytes=4 * PAGE, read_ahead_share=0.5), Tier2()
+    offset = hits = 0
+    while offset < 40 * PAGE:
+        pieces = cache.get(SEGMENT, offset, PAGE // 2, fetch=tier2.fetch, end=40 * PAGE)
+        if pieces is None:
+            pieces = await cache.read(SEGMENT, offset, PAGE // 2, tier2.fetch, end=40 * PAGE)
+        else:
+            hits += 1
+        assert b"".join(pieces) == content(offset, sum(map(len, pieces)))
+        offset += sum(map(len, pieces))
+        await settled()
+        cache.check()
+
+    assert hits >= 78
+    assert sorted(tier2.fetches) == [(page * PAGE, PAGE) for page in range(40)]
+    assert tier2.running_max > 1
+    assert cache.statistics().unread_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_pages_fetched_ahead_and_not_read_are_bounded() -> None:
+    """Many readers that start and go away leave no more than the share of the budget behind."""
+    cache, tier2 = cache_of(pages=64, read_ahead_bytes=16 * PAGE, read_ahead_share=0.25), Tier2()
+
+    for segment_id in range(50):
+        for offset in (0, PAGE):
+            await cache.read(segment_id, offset, PAGE, tier2.fetch, end=100 * PAGE)
+            await settled()
+            assert cache.statistics().unread_bytes <= 0.25 * cache.statistics().budget_bytes
+            cache.check()
+
+    assert cache.statistics().fetches_ahead_total > 0
+
+
+@pytest.mark.asyncio
+async def test_fetches_at_once_are_bounded_and_reading_ahead_gives_way() -> None:
+    cache, tier2 = cache_of(pages=64, fetches_max=2), Tier2()
+    await read(cache, 0, PAGE, tier2.fetch)
+    tier2.open.clear()
+    readers = [asyncio.ensure_future(read(cache, page * PAGE, PAGE, tier2.fetch)) for page in range(20, 30)]
+    await settled()
+
+    ahead = asyncio.ensure_future(read(cache, PAGE, PAGE, tier2.fetch, end=100 * PAGE))
+    await settled()
+    tier2.open.set()
+    await asyncio.gather(ahead, *readers)
+
+    assert tier2.running_max == 2
+    assert cache.statistics().fetches_ahead_total == 0
+
+
+@pytest.mark.asyncio
+async def test_a_dropped_segment_is_gone_and_does_not_come_back_from_a_fetch() -> None:
+    """Behaviour 19: delete and create the same name: nothing old shines through."""
+    cache, tier2 = cache_of(), Tier2()
+    cache.insert(SEGMENT, PAGE, content(PAGE, PAGE))
+    cache.insert(SEGMENT + 1, 0, content(0, 10))
+    tier2.open.clear()
+    reader = asyncio.ensure_future(read(cache, 0, 100, tier2.fetch))
+    await settled()
+
+    cache.drop_segment(SEGMENT)
+    tier2.open.set()
+
+    assert await reader == content(0, 100)
+    assert got(cache, 0, 1) is None
+    assert got(cache, PAGE, 1) is None
+    assert b"".join(cache.get(SEGMENT + 1, 0, 10) or []) == content(0, 10)
+    cache.check()
+
+
+@pytest.mark.asyncio
+async def test_truncation_drops_what_lies_wholly_below() -> None:
+    cache, tier2 = cache_of(), Tier2()
+    await read(cache, 0, 4 * PAGE, tier2.fetch)
+
+    cache.truncate(SEGMENT, 2 * PAGE + 1)
+
+    assert got(cache, PAGE, 1) is None
+    assert got(cache, 2 * PAGE + 1, 2 * PAGE) == content(2 * PAGE + 1, 2 * PAGE - 1)
+    cache.check()
+
+
+@pytest.mark.asyncio
+async def test_close_releases_whoever_waits() -> None:
+    """Behaviour 48: what is in flight fails inside the deadline of the shutdown."""
+    cache, tier2 = cache_of(fetches_max=1), Tier2()
+    tier2.open.clear()
+    readers = [asyncio.ensure_future(read(cache, page * PAGE, 10, tier2.fetch)) for page in range(3)]
+    await settled()
+
+    await cache.close()
+
+    for reader in readers:
+        with pytest.raises(ShuttingDownError):
+            await reader
+    with pytest.raises(ShuttingDownError):
+        await read(cache, 0, 10, tier2.fetch)
+    cache.insert(SEGMENT, 0, b"late")
+    assert got(cache, 0, 1) is None
+    assert cache.statistics().extent_count == 0
+    cache.check()
+
+
+@dataclass(slots=True, eq=False)
+class PendingFetch:
+    segment_id: int
+    offset: int
+    size: int
+    answer: asyncio.Future[bytes]
+
+
+@dataclass(slots=True, eq=False)
+class PendingRead:
+    segment_id: int
+    offset: int
+    size: int
+    task: asyncio.Task[list[memoryview]]
+    failures: list[int] = field(default_factory=list)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Readers, fetches that answer when and how it pleases them, and everything else in between.
+
+    The model is the segments themselves: whatever is answered must be their bytes, and at least one.
+    """
+
+    segments = st.integers(1, 2)
+    offsets = st.integers(0, 12 * PAGE)
+    sizes = st.one_of(st.integers(1, 100), st.integers(1, 5 * PAGE))
+    end = 16 * PAGE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.fetches: list[PendingFetch] = []
+        self.reads: list[PendingRead] = []
+        self.failed: set[tuple[int, int]] = set()
+        # Segments whose fetches were discarded at some time: those may overlap newer ones.
+        self.discarded: set[int] = set()
+        self.cache = cache_of(pages=6, fetches_max=3, readers_max=4, read_ahead_share=0.5)
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def step() -> None:
+            await work()
+            await settled()
+
+        self.loop.run_until_complete(step())
+        for pending in [pending for pending in self.reads if pending.task.done()]:
+            self.reads.remove(pending)
+            self.judge(pending)
+
+    def judge(self, pending: PendingRead) -> None:
+        if pending.task.cancelled():
+            return
+        error = pending.task.exception()
+        if error is not None:
+            assert isinstance(error, StorageError)
+            assert (pending.segment_id, pending.offset) in self.failed
+            return
+        data = b"".join(pending.task.result())
+        assert 0 < len(data) <= pending.size
+        assert data == content(pending.offset, len(data))
+
+    def fetch_of(self, segment_id: int) -> Fetch:
+        def fetch(offset: int, size: int) -> Coroutine[Any, Any, bytes]:
+            assert 0 < size <= PAGE
+            assert offset + size <= self.end
+            for other in self.fetches:
+                if other.segment_id == segment_id and segment_id not in self.discarded:
+                    assert offset + size <= other.offset or other.offset + other.size <= offset, "fetched twice"
+            assert len(self.fetches) < 3
+            pending = PendingFetch(segment_id, offset, size, self.loop.create_future())
+            self.fetches.append(pending)
+
+            async def answer() -> bytes:
+                try:
+                    return await pending.answer
+                finally:
+                    self.fetches.remove(pending)
+
+            return answer()
+
+        return fetch
+
+    @rule(segment_id=segments, offset=offsets, size=sizes)
+    def start_read(self, segment_id: int, offset: int, size: int) -> None:
+        async def work() -> None:
+            task = asyncio.ensure_future(
+                self.cache.read(segment_id, offset, size, self.fetch_of(segment_id), end=self.end)
+            )
+            self.reads.append(PendingRead(segment_id, offset, size, task))
+
+        self.run(work)
+
+    @rule(segment_id=segments, offset=offsets, size=sizes)
+    def get(self, segment_id: int, offset: int, size: int) -> None:
+        async def work() -> None:
+            pieces = self.cache.get(segment_id, offset, size, fetch=self.fetch_of(segment_id), end=self.end)
+            if pieces is not None:
+                data = b"".join(pieces)
+                assert 0 < len(data) <= size
+                assert data == content(offset, len(data))
+
+        self.run(work)
+
+    @precondition(lambda self: self.fetches)
+    @rule(place=st.integers(0, 2), share=st.sampled_from([0.0, 0.3, 1.0, 1.0, 1.0]))
+    def answer(self, place: int, share: float) -> None:
+        async def work() -> None:
+            pending = self.fetches[place % len(self.fetches)]
+            size = int(pending.size * share)
+            if size:
+                pending.answer.set_result(content(pending.offset, size))
+            else:
+                self.failed.add((pending.segment_id, pending.offset))
+                pending.answer.set_exception(StorageError("the medium failed"))
+
+        self.run(work)
+
+    @precondition(lambda self: self.reads)
+    @rule(place=st.integers(0, 10))
+    def cancel_read(self, place: int) -> None:
+        async def work() -> None:
+            self.reads[place % len(self.reads)].task.cancel()
+
+        self.run(work)
+
+    @rule(segment_id=segments, offset=offsets, size=sizes)
+    def insert(self, segment_id: int, offset: int, size: int) -> None:
+        self.cache.insert(segment_id, offset, content(offset, min(size, self.end - offset)))
+
+    @rule(segment_id=segments, offset=offsets)
+    def truncate(self, segment_id: int, offset: int) -> None:
+        self.cache.truncate(segment_id, offset)
+        self.discarded.add(segment_id)
+
+    @rule(segment_id=segments)
+    def drop(self, segment_id: int) -> None:
+        self.cache.drop_segment(segment_id)
+        assert self.cache.get(segment_id, 0, self.end) is None
+        self.discarded.add(segment_id)
+
+    @invariant()
+    def all_adds_up(self) -> None:
+        self.cache.check()
+        statistics = self.cache.statistics()
+        assert statistics.size_bytes <= statistics.budget_bytes
+        assert statistics.unread_bytes <= statistics.budget_bytes // 2
+
+    def teardown(self) -> None:
+        try:
+            for _ in range(1000):
+                if not self.fetches:
+                    break
+                self.answer(0, 1.0)
+            assert not self.fetches
+            assert not self.reads, "a reader waits for nothing"
+            self.loop.run_until_complete(self.cache.close())
+        finally:
+            self.loop.close()
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, print_blob=True)
