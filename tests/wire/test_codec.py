@@ -131,6 +131,7 @@ def test_a_number_out_of_range_is_refused_and_named(name: str, drawn: st.DataObj
     assert (caught.value.structure, caught.value.field) == (name, fields[index][0])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(declaration=declarations(), drawn=st.data())
 def test_any_declaration_that_can_be_derived_is_derived_right(declaration: c.Struct, drawn: st.DataObject) -> None:

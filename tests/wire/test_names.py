@@ -96,9 +96,9 @@ def test_other_writer_ids_are_refused(writer_id: str) -> None:
 
 
 def test_a_key_keeps_its_place_for_ever() -> None:
-    assert key_place("") == 0x2d06800538d394c2
-    assert key_place("customer-3") == 0x08d045402d2f902c
-    assert key_place("ä\N{SNOWMAN}") == 0xa234efaa1ae6b3cd
+    assert key_place("") == 0x2D06800538D394C2
+    assert key_place("customer-3") == 0x08D045402D2F902C
+    assert key_place("ä\N{SNOWMAN}") == 0xA234EFAA1AE6B3CD
 
 
 @given(st.text(max_size=40))

@@ -1,0 +1,580 @@
+"""The receive buffer against plain concatenation, and `scan_run` against a walk that runs construct on each frame."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.wire import limits
+from millrace.wire.checksum import crc32c
+from millrace.wire.decoder import (
+    BUFFER_SIZE_BYTES_IDLE,
+    BUFFER_SIZE_BYTES_INITIAL,
+    ROOM_SIZE_BYTES_MIN,
+    AppendRun,
+    FrameBuffer,
+    checked_control,
+    scan_run,
+)
+from millrace.wire.errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
+from millrace.wire.frames import FrameType, Ping
+from millrace.wire.framing import encode, encode_append_header, encode_body
+from millrace.wire.limits import (
+    APPEND_HEADER_SIZE_BYTES,
+    EVENT_NUMBER_MAX,
+    FRAME_SIZE_BYTES_MAX,
+    HELLO_FRAME_SIZE_BYTES_MAX,
+    KIB,
+    MIB,
+    RUN_EVENT_COUNT_MAX,
+)
+from millrace.wire.schema.frames import AppendHeader
+
+# --- the receive buffer ---
+
+
+def opened(*, frame_size_max: int = FRAME_SIZE_BYTES_MAX) -> FrameBuffer:
+    """A buffer whose first frame is behind it."""
+    buffer = FrameBuffer(frame_size_max=frame_size_max)
+    feed(buffer, encode(Ping()))
+    assert len(list(buffer.frames())) == 1
+    return buffer
+
+
+def feed(buffer: FrameBuffer, data: bytes) -> int:
+    """Write as much as the buffer takes in one go; return how much that was."""
+    room = buffer.writable()
+    assert len(room) >= 1
+    count = min(len(room), len(data))
+    room[:count] = data[:count]
+    buffer.received(count)
+    return count
+
+
+def frames_of(buffer: FrameBuffer, pieces: Sequence[bytes]) -> list[bytes]:
+    """What comes out when these pieces come in."""
+    found = []
+    for piece in pieces:
+        rest = piece
+        while rest:
+            rest = rest[feed(buffer, rest) :]
+            found += [bytes(frame) for frame in buffer.frames()]
+    return found
+
+
+bodies = st.binary(max_size=60) | st.binary(min_size=1, max_size=20).map(lambda data: data * 2000)
+some_frames = st.lists(st.builds(encode_body, st.integers(1, 127), bodies, request_id=st.integers(0, 9)), max_size=8)
+
+
+@settings(max_examples=50)
+@given(some_frames, st.data())
+def test_any_chunking_gives_the_same_frames(sent: list[bytes], drawn: st.DataObject) -> None:
+    stream = b"".join(sent)
+    cuts = sorted(drawn.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+    assert frames_of(opened(), [stream]) == sent
+    assert frames_of(opened(), pieces) == sent
+
+
+@settings(max_examples=20)
+@given(st.lists(st.builds(encode_body, st.integers(1, 127), st.binary(max_size=40), request_id=st.just(3)), max_size=5))
+def test_byte_by_byte_gives_the_same_frames(sent: list[bytes]) -> None:
+    stream = b"".join(sent)
+
+    assert frames_of(opened(), [stream[index : index + 1] for index in range(len(stream))]) == sent
+
+
+@settings(max_examples=50)
+@given(st.integers(24, FRAME_SIZE_BYTES_MAX), st.integers(0, 200 * KIB), st.integers(1, 70 * KIB))
+def test_memory_grows_with_what_arrived_not_with_what_was_promised(length: int, arrived: int, piece: int) -> None:
+    """Behaviour 49: no allocation beyond the bytes that arrived."""
+    buffer = opened()
+    stream = length.to_bytes(4, "little") + bytes(min(arrived, length - 5))
+
+    assert frames_of(buffer, [stream[start : start + piece] for start in range(0, len(stream), piece)]) == []
+
+    assert buffer.pending == len(stream)
+    assert buffer.size <= max(BUFFER_SIZE_BYTES_INITIAL, 4 * (len(stream) + ROOM_SIZE_BYTES_MIN))
+
+
+def test_the_largest_frame_fits_and_the_buffer_goes_not_far_beyond() -> None:
+    largest = encode_body(FrameType.DATA, bytes(MIB - 24), request_id=1)
+    buffer = opened(frame_size_max=MIB)
+
+    for _ in range(3):
+        assert frames_of(buffer, [b"x" * 0, largest[:-1], largest[-1:] + largest[:100], largest[100:]]) == [largest] * 2
+
+    assert buffer.size <= MIB + BUFFER_SIZE_BYTES_IDLE
+
+
+def test_large_frames_keep_their_buffer_and_the_first_small_one_gives_it_back() -> None:
+    large, small = encode_body(FrameType.DATA, bytes(MIB), request_id=1), encode(Ping())
+    buffer = opened()
+
+    frames_of(buffer, [large])
+    grown, data = buffer.size, buffer.data
+    frames_of(buffer, [large])
+    assert buffer.data is data
+
+    frames_of(buffer, [small])
+    assert grown > BUFFER_SIZE_BYTES_IDLE == buffer.size
+
+
+def test_a_frame_that_was_lent_outlives_the_buffer_it_came_from() -> None:
+    large = encode_body(FrameType.DATA, bytes(range(256)) * 2000, request_id=1)
+    buffer = opened()
+    frames_of(buffer, [large])
+    feed(buffer, encode(Ping()))
+
+    (lent,) = buffer.frames()  # the buffer shrinks here
+
+    assert bytes(lent) == encode(Ping())
+
+
+def test_a_socket_is_never_offered_a_sliver() -> None:
+    buffer = opened()
+    frame = encode_body(FrameType.DATA, bytes(3000), request_id=1)
+    stream = frame * 50
+
+    while stream:
+        assert len(buffer.writable()) >= ROOM_SIZE_BYTES_MIN
+        stream = stream[feed(buffer, stream[:2500]) :]
+        for _ in buffer.frames():
+            pass
+
+
+@pytest.mark.parametrize("length", range(24))
+def test_a_length_below_the_header_is_refused(length: int) -> None:
+    """Behaviour 49: length 0, and every length below the header."""
+    for buffer in (FrameBuffer(frame_size_max=KIB), opened()):
+        feed(buffer, length.to_bytes(4, "little") + bytes(60))
+        with pytest.raises(ProtocolError, match=f"frame length {length} is below"):
+            buffer.frame_end()
+
+
+@pytest.mark.parametrize("length", [KIB + 1, 1 << 31, (1 << 32) - 1])
+def test_a_length_above_the_limit_is_refused_before_its_bytes_arrive(length: int) -> None:
+    """Behaviour 49: above the limit; what is negative as a signed number is far above it."""
+    buffer = opened(frame_size_max=KIB)
+    feed(buffer, length.to_bytes(4, "little"))
+
+    with pytest.raises(FrameTooLargeError) as caught:
+        buffer.frame_end()
+
+    assert (caught.value.size_bytes, caught.value.limit_bytes) == (length, KIB)
+
+
+def test_a_stranger_may_send_only_a_small_first_frame() -> None:
+    """Behaviour 50: memory lent before the handshake is bounded."""
+    buffer = FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+    feed(buffer, (HELLO_FRAME_SIZE_BYTES_MAX + 1).to_bytes(4, "little"))
+    with pytest.raises(FrameTooLargeError, match=f"limit of {HELLO_FRAME_SIZE_BYTES_MAX} bytes"):
+        buffer.frame_end()
+
+    first = encode_body(FrameType.HELLO, bytes(HELLO_FRAME_SIZE_BYTES_MAX - 24), request_id=1)
+    second = encode_body(FrameType.READ, bytes(HELLO_FRAME_SIZE_BYTES_MAX), request_id=2)
+    assert frames_of(FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [first + second]) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("head", "protocol"),
+    [
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"POST /x HTTP/1.1\r\n", "HTTP"),
+        (b"PUT / HTTP/1.1\r\n", "HTTP"),
+        (b"OPTIONS * HTTP/1.1\r\n", "HTTP"),
+        (b"CONNECT h:1 HTTP/1.1\r\n", "HTTP"),
+        (b"PRI * HTTP/2.0\r\n", "HTTP"),
+        (b"\x16\x03\x01\x00\xa5\x01", "TLS"),
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+        (b"\x16\x03\x03\x00\x31\x01", "TLS"),
+    ],
+)
+def test_foreign_protocols_are_recognised_however_they_arrive(head: bytes, protocol: str) -> None:
+    """Behaviour 49 and design 3: HTTP or TLS bytes on the data port are named."""
+    with pytest.raises(ForeignProtocolError, match=f"the peer speaks {protocol}"):
+        frames_of(FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [head])
+    with pytest.raises(ForeignProtocolError):
+        frames_of(FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [bytes([byte]) for byte in head])
+
+
+def test_a_first_frame_of_790_bytes_is_not_taken_for_tls() -> None:
+    """Its length begins with the bytes 16 03, as a TLS handshake does."""
+    hello = encode_body(FrameType.HELLO, bytes(0x0316 - 24), request_id=1)
+
+    assert hello.startswith(b"\x16\x03")
+    assert frames_of(FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [hello]) == [hello]
+
+
+def test_later_frames_are_not_searched_for_foreign_protocols() -> None:
+    buffer = opened()
+    feed(buffer, b"GET ")
+
+    with pytest.raises(FrameTooLargeError):
+        buffer.frame_end()
+
+
+def test_a_wrong_checksum_ends_the_walk_behind_the_good_frames() -> None:
+    """Behaviour 49: a wrong checksum."""
+    good, bad = encode(Ping(), request_id=1), bytearray(encode(Ping(), request_id=2))
+    bad[16] ^= 1
+    buffer = opened()
+    feed(buffer, good + bad)
+    walk = buffer.frames()
+
+    assert bytes(next(walk)) == good
+    with pytest.raises(ChecksumError):
+        next(walk)
+
+
+def test_a_frame_is_consumed_when_it_is_handed_out() -> None:
+    one, two = encode(Ping(), request_id=1), encode(Ping(), request_id=2)
+    buffer = opened()
+    feed(buffer, one + two)
+
+    for frame in buffer.frames():
+        assert bytes(frame) == one
+        break
+
+    assert [bytes(frame) for frame in buffer.frames()] == [two]
+    assert buffer.pending == 0
+
+
+def test_the_parts_of_the_buffer_are_reachable() -> None:
+    buffer = opened()
+    feed(buffer, encode(Ping()) + b"abc")
+    end = buffer.frame_end()
+
+    assert bytes(buffer.view(buffer.start, end)) == encode(Ping())
+    buffer.consume(end)
+    assert bytes(buffer.view(buffer.start, buffer.end)) == b"abc" == bytes(buffer.data[buffer.start : buffer.end])
+    assert buffer.frame_end() == 0
+
+
+def test_only_appends_may_be_large() -> None:
+    checked_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX)))
+
+    with pytest.raises(FrameTooLargeError):
+        checked_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX + 1)))
+
+
+# --- runs of appends ---
+
+SPOILT = 0xBAD
+
+
+def append(payload: bytes = b"x", **fields: Any) -> bytes:
+    """An append with these header fields, its checksum right unless it is `SPOILT`. Nothing is refused here."""
+    header = {
+        "length": APPEND_HEADER_SIZE_BYTES + len(payload),
+        "checksum": 0,
+        "type": int(FrameType.APPEND),
+        "flags": 0,
+        "event_count": 1,
+        "request_id": 1,
+        "segment_id": 1,
+        "writer_number": 0,
+        "event_number": 0,
+        "expected_offset": -1,
+        "writer_epoch": 0,
+    } | fields
+    reserved, reserved_tail = header.pop("reserved", 0), header.pop("reserved_tail", 0)
+    frame = bytearray(AppendHeader.build(header) + payload)
+    frame[10:12] = reserved.to_bytes(2, "little")
+    frame[60:64] = reserved_tail.to_bytes(4, "little")
+    if header["checksum"] != SPOILT:
+        frame[4:8] = crc32c(memoryview(frame)[8:], header["length"]).to_bytes(4, "little")
+    return bytes(frame)
+
+
+def scan(stream: bytes, start: int = 0) -> AppendRun | type[ProtocolError] | None:
+    """What `scan_run` says; the bytes behind the end of what arrived are old ones."""
+    data = bytearray(stream + append() * 2)
+    try:
+        return scan_run(data, memoryview(data), start=start, end=len(stream))
+    except ProtocolError as error:
+        return type(error)
+
+
+def naive(stream: bytes, start: int = 0) -> AppendRun | type[ProtocolError] | None:
+    """The specification of `scan_run`: frame by frame, by construct."""
+    first = whole(stream, start)
+    if first is None:
+        return None
+    if isinstance(first, type):
+        return first
+    frames, position = [first], start + first.length
+    while first.expected_offset == -1:
+        following = whole(stream, position)
+        if following is None or isinstance(following, type):
+            break
+        events = sum(frame.event_count for frame in frames)
+        if (
+            following.expected_offset != -1
+            or following.segment_id != first.segment_id
+            or following.writer_number != first.writer_number
+            or following.writer_epoch != first.writer_epoch
+            or following.request_id != first.request_id + len(frames)
+            or following.event_number != (first.event_number + events if first.writer_number else 0)
+            or events + following.event_count > RUN_EVENT_COUNT_MAX
+        ):
+            break
+        frames.append(following)
+        position += following.length
+    sizes = {frame.length for frame in frames}
+    return AppendRun(
+        end=position,
+        frame_count=len(frames),
+        frame_size=sizes.pop() if len(sizes) == 1 else 0,
+        event_count=sum(frame.event_count for frame in frames),
+        request_id=first.request_id,
+        segment_id=first.segment_id,
+        writer_number=first.writer_number,
+        writer_epoch=first.writer_epoch,
+        event_number=first.event_number,
+        expected_offset=first.expected_offset,
+    )
+
+
+def whole(stream: bytes, start: int) -> Any:
+    """The header of the append at `start`; None if there is no whole one, an error if it is malformed."""
+    rest = stream[start:]
+    length = int.from_bytes(rest[:4], "little")
+    if len(rest) < 24 or rest[8] != FrameType.APPEND or length > len(rest):
+        return None
+    if length <= 64:
+        return ProtocolError
+    if crc32c(rest[8:length], length) != int.from_bytes(rest[4:8], "little"):
+        return ChecksumError
+    if rest[9] or any(rest[10:12]) or any(rest[60:64]):
+        return ProtocolError
+    header = AppendHeader.parse(rest)
+    writer = header.writer_number
+    if header.expected_offset < -1 or bool(writer) != bool(header.event_number) or (header.writer_epoch and not writer):
+        return ProtocolError
+    if writer and (not header.event_count or header.event_number + header.event_count - 1 > EVENT_NUMBER_MAX):
+        return ProtocolError
+    return header
+
+
+PECULIAR = {
+    "type": [4, 28, 128],
+    "flags": [1, 128],
+    "reserved": [1, 0x8000],
+    "reserved_tail": [1, 1 << 31],
+    "event_count": [0, 2, 7, (1 << 32) - 1],
+    "request_id": [0, 1, (1 << 64) - 1],
+    "segment_id": [0, 2, (1 << 64) - 1],
+    "writer_number": [0, 1, 2],
+    "event_number": [0, 1, 1 << 63, EVENT_NUMBER_MAX, (1 << 64) - 1],
+    "expected_offset": [0, 5, -2, (1 << 63) - 1, -(1 << 63)],
+    "writer_epoch": [0, 1, 2],
+    "length": [0, 23, 24, 63, 64, 65, 66, 200, (1 << 32) - 1],
+    "checksum": [SPOILT],
+}
+
+
+@st.composite
+def streams(draw: st.DrawFn, *, longest: int) -> bytes:
+    """Appends of which most go on in a pattern, and some do not, in one field each."""
+    writer = draw(st.sampled_from([0, 3]))
+    state = {
+        "request_id": draw(st.sampled_from([1, 1000, (1 << 64) - 40, (1 << 64) - 2])),
+        "writer_number": writer,
+        "writer_epoch": 1 if writer else 0,
+        "event_number": draw(st.sampled_from([1, 1 << 32, EVENT_NUMBER_MAX - 50])) if writer else 0,
+        "event_count": draw(st.sampled_from([1, 5, 1 << 27])),
+    }
+    frames = []
+    for _ in range(draw(st.integers(1, 4))):
+        payload = draw(st.binary(min_size=1, max_size=20))
+        for _ in range(draw(st.sampled_from([1, 2, 5, longest]))):
+            frames.append(append(payload, **state))
+            state["request_id"] = (state["request_id"] + 1) % (1 << 64)
+            state["event_number"] += state["event_count"] if writer else 0
+        if draw(st.booleans()):
+            field = draw(st.sampled_from(sorted(PECULIAR)))
+            frames.append(append(payload, **{**state, field: draw(st.sampled_from(PECULIAR[field]))}))
+            state["request_id"] = (state["request_id"] + 1) % (1 << 64)
+            state["event_number"] += state["event_count"] if writer else 0
+    return b"".join(frames)
+
+
+def check_every_run(stream: bytes) -> None:
+    position = 0
+    while True:
+        found = scan(stream, position)
+        assert found == naive(stream, position)
+        if not isinstance(found, AppendRun):
+            return
+        assert position < found.end <= len(stream)
+        position = found.end
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(streams(longest=12), st.integers(0, 100))
+def test_runs_are_what_a_walk_with_construct_finds(stream: bytes, cut: int) -> None:
+    check_every_run(stream)
+    check_every_run(stream[: max(0, len(stream) - cut)])
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(streams(longest=300), st.integers(0, 100), st.data())
+def test_long_runs_are_what_a_walk_with_construct_finds(stream: bytes, cut: int, drawn: st.DataObject) -> None:
+    """Long enough for several blocks of headers that are looked at together; one bit of one of them is flipped."""
+    flipped = bytearray(stream)
+    bit = drawn.draw(st.integers(0, 8 * len(stream) - 1))
+    flipped[bit // 8] ^= 1 << bit % 8
+
+    check_every_run(bytes(flipped[: max(0, len(stream) - cut)]))
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_noise_is_never_a_run(noise: bytes, like_an_append: bool) -> None:
+    """Behaviour 49: garbage gives a protocol error or nothing, and no other exception."""
+    stream = bytearray(noise)
+    if like_an_append and len(stream) > 8:
+        stream[8] = FrameType.APPEND
+        stream[1:4] = bytes(3)
+
+    assert scan(bytes(stream)) == naive(bytes(stream))
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 300])
+def test_a_pattern_is_one_run_to_its_end(count: int) -> None:
+    stream = b"".join(
+        append(b"payload", request_id=10 + i, writer_number=3, writer_epoch=2, event_number=1 + 4 * i, event_count=4)
+        for i in range(count)
+    )
+
+    assert scan(stream) == AppendRun(
+        end=len(stream),
+        frame_count=count,
+        frame_size=71,
+        event_count=4 * count,
+        request_id=10,
+        segment_id=1,
+        writer_number=3,
+        writer_epoch=2,
+        event_number=1,
+        expected_offset=-1,
+    )
+
+
+@pytest.mark.parametrize("field", sorted(PECULIAR))
+@pytest.mark.parametrize("place", [1, 31, 32, 33, 34, 254, 255, 256, 257, 299])
+def test_a_frame_that_differs_ends_the_run_wherever_it_stands(field: str, place: int) -> None:
+    """Around every border of what is looked at together."""
+    for value in PECULIAR[field]:
+        frames = [append(b"payload", request_id=10 + i) for i in range(300)]
+        frames[place] = append(b"payload", **{"request_id": 10 + place, field: value})
+        stream = b"".join(frames)
+        run = scan(stream)
+
+        assert isinstance(run, AppendRun)
+        if frames[place] == append(b"payload", request_id=10 + place):
+            assert run.frame_count == 300
+        elif field == "event_count":
+            assert run.frame_count in {300, place}
+            assert run.frame_count == 300 or value == (1 << 32) - 1
+        else:
+            assert run.frame_count == place
+            assert run.end == place * 71
+
+
+@pytest.mark.parametrize("sizes", [(5, 6), (6, 5), (5,) * 50 + (6,)])
+def test_appends_of_different_sizes_are_one_run(sizes: tuple[int, ...]) -> None:
+    stream = b"".join(append(bytes(size), request_id=1 + index) for index, size in enumerate(sizes))
+    run = scan(stream)
+
+    assert isinstance(run, AppendRun)
+    assert (run.frame_count, run.frame_size, run.end) == (len(sizes), 0, len(stream))
+
+
+def test_every_flipped_bit_of_a_first_append_is_refused() -> None:
+    """Behaviour 49: every bit flipped in turn."""
+    frame = append(b"payload", writer_number=3, writer_epoch=2, event_number=5)
+    for bit in range(8 * len(frame)):
+        flipped = bytearray(frame)
+        flipped[bit // 8] ^= 1 << bit % 8
+
+        assert scan(bytes(flipped)) in {ProtocolError, ChecksumError, None}
+        # With more bytes behind it, so that a longer length finds something to cover.
+        assert scan(bytes(flipped) + append(b"y" * 70, request_id=2) * 8) in {ProtocolError, ChecksumError, None}
+
+
+@pytest.mark.parametrize("place", [1, 50])
+def test_every_flipped_bit_of_a_later_append_ends_the_run_before_it(place: int) -> None:
+    """Behaviour 49: every bit flipped in turn; the good appends before it are not disturbed."""
+    frames = [append(b"pay", request_id=1 + i) for i in range(80)]
+    for bit in range(8 * len(frames[place])):
+        flipped = bytearray(frames[place])
+        flipped[bit // 8] ^= 1 << bit % 8
+        run = scan(b"".join([*frames[:place], bytes(flipped), *frames[place + 1 :]]))
+
+        assert isinstance(run, AppendRun)
+        assert run.frame_count == place
+
+
+def test_an_append_in_pieces_is_no_run_until_it_is_whole() -> None:
+    frame = append(b"payload")
+
+    assert [scan(frame[:size]) for size in range(len(frame))] == [None] * len(frame)
+    assert isinstance(scan(frame), AppendRun)
+
+
+def test_a_frame_of_another_type_is_no_run() -> None:
+    assert scan(encode(Ping())) is None
+    assert scan(encode_body(FrameType.READ, bytes(200), request_id=1)) is None
+
+
+@pytest.mark.parametrize("size", [24, 30, 63, 64])
+def test_an_append_without_a_payload_is_refused(size: int) -> None:
+    """One shorter than its header would otherwise count as a payload of less than nothing."""
+    short = encode_body(FrameType.APPEND, bytes(size - 24), request_id=1)
+
+    assert scan(short) is ProtocolError
+    assert scan(short + append()) is ProtocolError
+
+
+def test_a_conditional_append_is_a_run_of_its_own() -> None:
+    stream = append(expected_offset=7) + append(request_id=2)
+    run = scan(stream)
+
+    assert isinstance(run, AppendRun)
+    assert (run.frame_count, run.expected_offset) == (1, 7)
+
+
+def test_the_events_of_a_run_fit_the_entry_of_the_log() -> None:
+    """A hostile count must end the run, not fail the log."""
+    for count in (2, 50):
+        stream = b"".join(append(request_id=1 + i, event_count=1 << 31) for i in range(count))
+        run = scan(stream)
+
+        assert isinstance(run, AppendRun)
+        assert (run.frame_count, run.event_count) == (1, 1 << 31)
+
+
+def test_the_number_of_an_event_stays_below_its_limit() -> None:
+    """A database of signed numbers keeps the last event number of each writer."""
+
+    def from_writer(number: int, count: int) -> bytes:
+        return append(writer_number=1, event_number=number, event_count=count)
+
+    assert isinstance(scan(from_writer(EVENT_NUMBER_MAX, 1)), AppendRun)
+    assert isinstance(scan(from_writer(EVENT_NUMBER_MAX - 9, 10)), AppendRun)
+    assert scan(from_writer(EVENT_NUMBER_MAX - 9, 11)) is ProtocolError
+    assert scan(from_writer(EVENT_NUMBER_MAX + 1, 1)) is ProtocolError
+
+
+def test_the_header_of_a_client_is_read_back() -> None:
+    header = encode_append_header(
+        request_id=9, segment_id=8, payload=b"abc", event_count=2, writer_number=7, writer_epoch=6, event_number=5
+    )
+
+    assert scan(header + b"abc") == AppendRun(67, 1, 67, 2, 9, 8, 7, 6, 5, -1)
