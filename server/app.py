@@ -16,7 +16,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from millrace.server.cache import PageCache
 from millrace.server.console.site import ConsoleSite
@@ -347,10 +347,10 @@ class _Refusal(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say why, and close."""
-        assert isinstance(transport, asyncio.Transport)
         self._counters.shed_total += 1
-        transport.write(SHED_FRAME)
-        transport.close()
+        shed = cast(asyncio.Transport, transport)
+        shed.write(SHED_FRAME)
+        shed.close()
 
 
 SHED_FRAME: Final = encode(

@@ -45,6 +45,8 @@ assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766
 BUSY_TIMEOUT_S: Final = 5.0
 """How long to wait for somebody who looks into the file with other means."""
 
+_ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
+"""Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
 _SIDE_FILES: Final = ("-journal", "-wal", "-shm")
 _TROUBLE_OF_OTHERS: Final = frozenset(
     {
@@ -101,6 +103,7 @@ class CheckpointStore:
             self._close()
             if not self._files.exists(self.path):
                 return None
+            self._check_header()
             connection = _connect(self.path)
             try:
                 checkpoint = _read(connection, self.path)
@@ -188,6 +191,19 @@ class CheckpointStore:
         self._chunks = {}
         if connection is not None:
             connection.close()
+
+    def _check_header(self) -> None:
+        """Raise if the file says that it is to be written in another way than ours.
+
+        SQLite would then make a write-ahead log, or read the file and take it for one that must not be written.
+        """
+        file = self._files.open(self.path, read_only=True)
+        try:
+            versions = file.pread(2, 18)
+        finally:
+            file.close()
+        if versions != _ROLLBACK_JOURNAL_VERSIONS:
+            raise CheckpointDamagedError("the header is not that of a checkpoint", subject=str(self.path))
 
     def _create(self, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Make the file, with its first checkpoint in it."""

@@ -14,7 +14,7 @@ import hmac
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from millrace.server.container.appends import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS
@@ -106,10 +106,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait for HELLO."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not an isinstance check: the transports of uvloop do not inherit from those of asyncio.
+        self._transport = cast(asyncio.Transport, transport)
         self._peer = str(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(high=self._options.write_buffer_bytes_high)
+        self._transport.set_write_buffer_limits(high=self._options.write_buffer_bytes_high)
         self._counters.connections_total += 1
         self._arm_timer()
 
