@@ -289,6 +289,9 @@ class CheckpointStore:
         """Turn errors of SQLite into ours."""
         try:
             yield
+        except UnicodeDecodeError as error:
+            # Python could not even read the message, which cites a damaged schema.
+            raise CheckpointDamagedError(f"the schema is damaged: {error}", subject=str(self.path)) from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code == sqlite3.SQLITE_FULL:

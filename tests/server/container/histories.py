@@ -1,0 +1,202 @@
+"""Random histories of a container's state, for tests: everything that a log and a flusher may do to it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from millrace.server.container.segment import ChunkRecord, Segment
+from millrace.server.container.state import ContainerState
+from millrace.wire import frames as f
+
+KINDS = (
+    "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
+    "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "create_stream", "seal_stream",
+    "truncate_stream", "delete_stream",
+)  # fmt: skip
+STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16), st.integers(0, 2**16))
+
+
+@dataclass
+class History:
+    """A state, changed by one step after the other. Numbers of a step choose what it applies to, and how much."""
+
+    state: ContainerState = field(default_factory=ContainerState)
+    clock_us: int = 1_700_000_000_000_000
+
+    def step(self, kind: str, choice: int, amount: int) -> None:
+        self.clock_us += amount - 2**14  # it goes back at times
+        getattr(self, kind)(choice, amount)
+
+    def create(self, choice: int, amount: int) -> None:
+        segment_id = self.state.take_id()
+        self.state.apply(f.SegmentCreated(segment_id, self.clock_us, f"scope/segment-{segment_id}-{amount}"))
+
+    def append(self, choice: int, amount: int) -> None:
+        if segment := self._segment(choice):
+            self._append(segment, amount=amount, gap=0, writer_number=0, last_event_number=0)
+
+    def append_as_writer(self, choice: int, amount: int) -> None:
+        segment = self._segment(choice)
+        numbers = list(self.state.writers)
+        if segment and numbers:
+            number = numbers[amount % len(numbers)]
+            progress = segment.writers.get(number)
+            last = (progress.durable if progress else 0) + 1 + amount % 7
+            self._append(segment, amount=amount, gap=0, writer_number=number, last_event_number=last)
+
+    def lose(self, choice: int, amount: int) -> None:
+        if segment := self._segment(choice):
+            self._append(segment, amount=amount, gap=1 + amount % 99, writer_number=0, last_event_number=0)
+
+    def flush(self, choice: int, amount: int) -> None:
+        segment = self._segment(choice)
+        if segment and segment.flushed_offset < segment.length:
+            start = segment.flushed_offset
+            length = 1 + amount % (segment.length - start)
+            events = segment.chunks[-1].end_events if segment.chunks else 0
+            name = f"{segment.segment_id}/{start}-{length}"
+            end_events = min(segment.event_count, events + amount % 9)
+            record = ChunkRecord(start, length, name, length + 200, events, end_events, self.clock_us)
+            segment.chunks.append(record)
+            segment.flushed_offset = start + length
+            self.state.changes.segments.add(segment.segment_id)
+
+    def compact(self, choice: int, amount: int) -> None:
+        segment = self._segment(choice)
+        if segment and len(segment.chunks) >= 2:
+            place = amount % (len(segment.chunks) - 1)
+            first, second = segment.chunks[place : place + 2]
+            length = second.end_offset - first.start_offset
+            segment.chunks[place : place + 2] = [
+                ChunkRecord(
+                    first.start_offset, length, f"{first.name}+", length + 200,
+                    first.start_events, second.end_events, second.end_wall_time_us,
+                )
+            ]  # fmt: skip
+            self.state.changes.segments.add(segment.segment_id)
+
+    def truncate(self, choice: int, amount: int) -> None:
+        if segment := self._segment(choice):
+            offset = amount % (segment.length + 1)
+            self.state.apply(f.SegmentTruncated(segment.segment_id, offset))
+
+    def seal(self, choice: int, amount: int) -> None:
+        if segment := self._segment(choice):
+            self.state.apply(f.SegmentSealed(segment.segment_id))
+
+    def delete(self, choice: int, amount: int) -> None:
+        if segment := self._segment(choice):
+            self.state.apply(f.SegmentDeleted(segment.segment_id))
+
+    def set_attribute(self, choice: int, amount: int) -> None:
+        self._attribute(choice, amount, value=amount.to_bytes(amount % 5 + 3, "big"))
+
+    def unset_attribute(self, choice: int, amount: int) -> None:
+        self._attribute(choice, amount, value=None)
+
+    def open_writer(self, choice: int, amount: int) -> None:
+        known = [number for number in self.state.writers if number % 3 == choice % 3]
+        number = known[0] if known else self.state.take_id()
+        self.state.apply(
+            f.WriterRecorded(
+                writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=f"schreiber-ü-{number}"
+            )
+        )
+
+    def create_stream(self, choice: int, amount: int) -> None:
+        stream_id = self.state.take_id()
+        border = (amount << 47) + 1
+        segments = [
+            f.SegmentRangeRecord(self.state.take_id(), 0, border - 1),
+            f.SegmentRangeRecord(self.state.take_id(), border, 2**64 - 1),
+        ]
+        self.state.apply(
+            f.StreamCreated(
+                stream_id=stream_id,
+                created_us=self.clock_us,
+                name=f"scope/stream-{stream_id}",
+                configuration=f'{{"scaling": {amount}}}',
+                segments=segments,
+            )
+        )
+
+    def seal_stream(self, choice: int, amount: int) -> None:
+        if streams := list(self.state.streams):
+            self.state.apply(f.StreamSealed(streams[choice % len(streams)]))
+
+    def truncate_stream(self, choice: int, amount: int) -> None:
+        if streams := list(self.state.streams.values()):
+            stream = streams[choice % len(streams)]
+            positions = [f.CutPosition(segment_id, amount) for segment_id, _, _ in stream.segments]
+            self.state.apply(f.StreamTruncated(stream.stream_id, positions))
+
+    def delete_stream(self, choice: int, amount: int) -> None:
+        if streams := list(self.state.streams):
+            self.state.apply(f.StreamDeleted(streams[choice % len(streams)]))
+
+    def _segment(self, choice: int) -> Segment | None:
+        segments = list(self.state.segments.values())
+        return segments[choice % len(segments)] if segments else None
+
+    def _append(self, segment: Segment, *, amount: int, gap: int, writer_number: int, last_event_number: int) -> None:
+        self.state.apply_run(
+            segment,
+            offset=segment.length + gap,
+            size=1 + amount,
+            event_count=amount % 10,
+            writer_number=writer_number,
+            last_event_number=last_event_number,
+        )
+
+    def _attribute(self, choice: int, amount: int, *, value: bytes | None) -> None:
+        if segment := self._segment(choice):
+            self.state.apply(
+                f.AttributeSet(
+                    segment_id=segment.segment_id,
+                    present=int(value is not None),
+                    key=f"schlüssel-{amount % 4}",
+                    value=value or b"",
+                )
+            )
+
+
+def history(*steps: tuple[str, int, int]) -> History:
+    """Return a history after some steps."""
+    result = History()
+    for step in steps:
+        result.step(*step)
+    return result
+
+
+def durable_view(state: ContainerState) -> dict[str, Any]:
+    """Return everything that must survive, in a form that can be compared and printed."""
+    return {
+        "segments": {number: _segment_view(segment) for number, segment in sorted(state.segments.items())},
+        "segment_names": {name: segment.segment_id for name, segment in state.segments_by_name.items()},
+        "writers": {
+            number: (writer.writer_id, writer.epoch, writer.opened_us)
+            for number, writer in sorted(state.writers.items())
+        },
+        "writer_ids": {name: writer.writer_number for name, writer in sorted(state.writers_by_id.items())},
+        "streams": {
+            number: (stream.name, stream.configuration, stream.created_us, stream.sealed, list(stream.segments))
+            for number, stream in sorted(state.streams.items())
+        },
+        "stream_names": {name: stream.stream_id for name, stream in state.streams_by_name.items()},
+        "next_id": state.next_id,
+    }
+
+
+def _segment_view(segment: Segment) -> tuple[Any, ...]:
+    return (
+        segment.name,
+        segment.stream_id,
+        segment.created_us,
+        (segment.start_offset, segment.flushed_offset, segment.length, segment.event_count),
+        segment.sealed,
+        list(segment.chunks),
+        list(segment.damages),
+        dict(segment.attributes),
+        {number: (progress.durable, progress.last_offset) for number, progress in sorted(segment.writers.items())},
+    )
