@@ -291,12 +291,15 @@ def append(payload: bytes = b"x", **fields: Any) -> bytes:
 
 
 def scan(stream: bytes, start: int = 0) -> AppendRun | type[ProtocolError] | None:
-    """What `scan_run` says; the bytes behind the end of what arrived are old ones."""
-    data = bytearray(stream + append() * 2)
-    try:
-        return scan_run(data, memoryview(data), start=start, end=len(stream))
-    except ProtocolError as error:
-        return type(error)
+    """What `scan_run` says, whether the buffer ends where the bytes do or old ones stand behind them."""
+    found: list[AppendRun | type[ProtocolError] | None] = []
+    for data in (bytearray(stream), bytearray(stream + append() * 2)):
+        try:
+            found.append(scan_run(data, memoryview(data), start=start, end=len(stream)))
+        except ProtocolError as error:
+            found.append(type(error))
+    assert found[0] == found[1]
+    return found[0]
 
 
 def naive(stream: bytes, start: int = 0) -> AppendRun | type[ProtocolError] | None:
@@ -445,7 +448,7 @@ def test_noise_is_never_a_run(noise: bytes, like_an_append: bool) -> None:
     assert scan(bytes(stream)) == naive(bytes(stream))
 
 
-@pytest.mark.parametrize("count", [1, 2, 40, 300])
+@pytest.mark.parametrize("count", [1, 2, 32, 33, 34, 255, 256, 257, 276, 286, 287, 288, 289, 512])
 def test_a_pattern_is_one_run_to_its_end(count: int) -> None:
     stream = b"".join(
         append(b"payload", request_id=10 + i, writer_number=3, writer_epoch=2, event_number=1 + 4 * i, event_count=4)
@@ -526,6 +529,34 @@ def test_an_append_in_pieces_is_no_run_until_it_is_whole() -> None:
 
     assert [scan(frame[:size]) for size in range(len(frame))] == [None] * len(frame)
     assert isinstance(scan(frame), AppendRun)
+
+
+@pytest.mark.parametrize("cut", range(1, 71, 7))
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_bytes_behind_the_end_are_not_looked_at(count: int, cut: int) -> None:
+    """They are what an earlier frame left there, and may even look right."""
+    data = bytearray(b"".join(append(b"payload", request_id=1 + i) for i in range(count)))
+
+    run = scan_run(data, memoryview(data), start=0, end=len(data) - cut)
+
+    assert (run.frame_count if run else 0) == count - 1
+
+
+@pytest.mark.parametrize("place", [2, 40])
+def test_an_append_of_a_writer_without_events_ends_the_run(place: int) -> None:
+    frames = [append(request_id=1 + i, writer_number=3, event_number=1 + i) for i in range(place)]
+    run = scan(b"".join(frames) + append(request_id=1 + place, writer_number=3, event_number=1 + place, event_count=0))
+
+    assert isinstance(run, AppendRun)
+    assert run.frame_count == place
+
+
+def test_request_ids_do_not_begin_anew() -> None:
+    last = (1 << 64) - 1
+    run = scan(b"".join(append(request_id=(last - 40 + i) % (1 << 64)) for i in range(100)))
+
+    assert isinstance(run, AppendRun)
+    assert run.frame_count == 41
 
 
 def test_a_frame_of_another_type_is_no_run() -> None:
