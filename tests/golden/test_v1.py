@@ -1,0 +1,63 @@
+"""The bytes of version 1 are what they were, in both directions.
+
+A file in `v1/` is never written again once the version is released: what a change of the code does to it is a change of
+the protocol, and takes a new version. Nothing in the repository generates them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.wire.decoder import scan_run
+from millrace.wire.frames import FrameType
+from millrace.wire.framing import decode, encode, encode_append_header, verify
+from tests.golden.samples import APPEND, SAMPLES
+
+FOLDER = Path(__file__).parent / "v1"
+
+
+def golden(name: str) -> bytes:
+    return bytes.fromhex((FOLDER / f"{name}.hex").read_text(encoding="ascii"))
+
+
+def test_there_are_bytes_for_every_type_of_frame() -> None:
+    names = {frame_type.name.lower() for frame_type in FrameType}
+
+    assert {path.stem for path in FOLDER.iterdir()} == names
+    assert {*SAMPLES, "append"} == names
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_message_is_written_as_it_was(name: str) -> None:
+    request_id, flags, message = SAMPLES[name]
+
+    assert encode(message, request_id=request_id, flags=flags).hex(" ") == golden(name).hex(" ")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_message_is_read_as_it_was(name: str) -> None:
+    request_id, flags, message = SAMPLES[name]
+    data = golden(name)
+
+    verify(memoryview(data))
+    header, decoded = decode(data)
+
+    assert decoded == message
+    assert (header.type, header.request_id, header.flags) == (FrameType[name.upper()], request_id, flags)
+
+
+def test_an_append_is_written_as_it_was() -> None:
+    fields: dict[str, Any] = dict(APPEND)
+
+    assert (encode_append_header(**fields) + fields["payload"]).hex(" ") == golden("append").hex(" ")
+
+
+def test_an_append_is_read_as_it_was() -> None:
+    data = bytearray(golden("append"))
+    run = scan_run(data, memoryview(data), start=0, end=len(data))
+
+    assert run is not None
+    read = {name: value for name, value in run._asdict().items() if name in APPEND}
+    assert {**read, "payload": bytes(data[64:])} == APPEND
+    assert (run.end, run.frame_count, run.frame_size) == (len(data), 1, len(data))
