@@ -1,0 +1,35 @@
+import re
+
+from millrace.wire.frames import FrameType, Ping
+from millrace.wire.framing import decode, encode, verify
+from millrace.wire.schema import frames
+from millrace.wire.schema.frames import AppendHeader, FrameHeader
+
+
+def example() -> bytes:
+    """The frame in the docstring of the protocol."""
+    assert frames.__doc__ is not None
+    return bytes.fromhex(re.sub(r"\s", "", frames.__doc__.partition("Example")[2].partition(":")[2]))
+
+
+def test_the_example_in_the_docstring_is_the_ping_it_says() -> None:
+    data = example()
+
+    verify(memoryview(data))
+    header, message = decode(data)
+    assert message == Ping()
+    assert header.request_id == 7
+    assert encode(Ping(), request_id=7) == data
+    assert FrameHeader.parse(data).type == FrameType.PING
+
+
+def test_the_tables_in_the_docstring_are_the_headers_declared() -> None:
+    assert frames.__doc__ is not None
+    rows = [match.groups() for match in re.finditer(r"^    (\d+) +(\d+) +(\w+)", frames.__doc__, re.MULTILINE)]
+    offset, declared = 0, []
+    for subcon in AppendHeader.subcons:
+        declared.append((str(offset), str(subcon.sizeof()), subcon.name.removesuffix("_tail")))
+        offset += subcon.sizeof()
+
+    assert rows == declared
+    assert [subcon.name for subcon in FrameHeader.subcons] == [subcon.name for subcon in AppendHeader.subcons[:7]]

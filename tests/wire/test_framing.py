@@ -1,0 +1,205 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.wire import frames as f
+from millrace.wire.errors import ChecksumError, CodecError
+from millrace.wire.framing import (
+    DECLARATIONS,
+    decode,
+    decode_header,
+    encode,
+    encode_append_header,
+    encode_body,
+    encode_data,
+    verify,
+)
+from millrace.wire.limits import (
+    APPEND_SIZE_BYTES_MAX,
+    CONTROL_FRAME_SIZE_BYTES_MAX,
+    FRAME_SIZE_BYTES_MAX,
+    READ_SIZE_BYTES_MAX,
+)
+from millrace.wire.schema.frames import AppendHeader, FrameHeader
+from tests.golden.samples import SAMPLES
+from tests.support.strategies import from_construct, messages, messages_of
+
+request_ids = st.integers(0, (1 << 64) - 1)
+
+
+@pytest.mark.parametrize("cls", DECLARATIONS)
+@settings(max_examples=20)
+@given(drawn=st.data())
+def test_a_message_comes_back_from_its_frame(cls: type[f.Message], drawn: st.DataObject) -> None:
+    message, request_id = drawn.draw(messages_of(cls)), drawn.draw(request_ids)
+
+    frame = encode(message, request_id=request_id)
+    verify(memoryview(frame))
+    header, decoded = decode(frame)
+
+    assert decoded == message
+    assert header == (len(frame), cls.type, 0, 0, request_id)
+
+
+@given(messages(), request_ids)
+def test_a_frame_is_what_construct_reads(message: f.Message, request_id: int) -> None:
+    frame = encode(message, request_id=request_id)
+    header = FrameHeader.parse(frame)
+
+    assert (header.length, header.type, header.request_id) == (len(frame), message.type, request_id)
+    body = DECLARATIONS[type(message)].parse(frame[24:])
+    values = [getattr(message, name) for name in body if not name.startswith("_") and hasattr(message, name)]
+    assert list(from_construct(DECLARATIONS[type(message)], body)) == values
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_flipped_bit_of_a_frame_is_found(name: str) -> None:
+    """Behaviour 49: every bit flipped in turn; the checksum covers the length too."""
+    request_id, flags, message = SAMPLES[name]
+    frame = bytearray(encode(message, request_id=request_id, flags=flags))
+    for bit in range(8 * len(frame)):
+        frame[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ChecksumError):
+            verify(memoryview(frame))
+        frame[bit // 8] ^= 1 << bit % 8
+    verify(memoryview(frame))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_frame_cut_anywhere_is_refused(name: str) -> None:
+    """Behaviour 49: a frame cut anywhere."""
+    request_id, flags, message = SAMPLES[name]
+    frame = encode(message, request_id=request_id, flags=flags)
+    for size in range(len(frame)):
+        with pytest.raises((ChecksumError, CodecError)):
+            verify(memoryview(frame)[:size])
+        with pytest.raises(CodecError):
+            decode(frame[:size])
+
+
+@given(st.binary(max_size=100), st.integers(0, 255))
+def test_noise_with_a_good_header_gives_a_message_or_a_codec_error(body: bytes, frame_type: int) -> None:
+    """Behaviour 49: a typed error, whatever stands in a body."""
+    frame = encode_body(frame_type, body, request_id=1)
+    try:
+        _, message = decode(frame)
+    except CodecError:
+        return
+    assert message.type == frame_type
+    assert encode(message, request_id=1) == frame
+
+
+@pytest.mark.parametrize("frame_type", [0, 8, f.FrameType.APPEND, 127, 139, 255])
+def test_a_type_without_a_message_is_refused(frame_type: int) -> None:
+    """Behaviour 49: an unknown type."""
+    with pytest.raises(CodecError, match=r"FrameHeader\.type"):
+        decode(encode_body(frame_type, b"", request_id=1))
+
+
+@pytest.mark.parametrize(("message", "flags"), [(f.Ping(), 1), (f.Ping(), 128), (SAMPLES["data"][2], 4)])
+def test_unknown_flags_are_refused(message: f.Message, flags: int) -> None:
+    with pytest.raises(CodecError, match=r"FrameHeader\.flags"):
+        decode(encode(message, flags=flags))
+
+
+@pytest.mark.parametrize(("start", "field"), [(10, "reserved"), (11, "reserved"), (12, "event_count"), (0, "length")])
+def test_a_header_that_says_what_it_may_not_is_refused(start: int, field: str) -> None:
+    frame = bytearray(encode(f.Ping()))
+    frame[start] += 1
+
+    with pytest.raises(CodecError, match=rf"FrameHeader\.{field}"):
+        decode(frame)
+
+
+def test_a_header_is_read_in_place() -> None:
+    frame = encode(f.Ping(), request_id=5)
+
+    assert decode_header(b"??" + frame, 2) == (24, 4, 0, 0, 5)
+    with pytest.raises(CodecError, match="23 bytes left"):
+        decode_header(frame, 1)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=4), st.integers(0, 3), st.integers(0, (1 << 64) - 1))
+def test_data_in_pieces_is_the_same_frame(pieces: list[bytes], flags: int, offset: int) -> None:
+    whole = f.Data(segment_id=3, offset=offset, length=9, payload=b"".join(pieces))
+
+    buffers = encode_data(request_id=7, segment_id=3, offset=offset, length=9, flags=flags, pieces=[*pieces])
+
+    assert b"".join(buffers) == encode(whole, request_id=7, flags=flags)
+    assert all(lent is piece for lent, piece in zip(buffers[1:], pieces, strict=True))
+
+
+def test_the_payload_of_data_is_lent() -> None:
+    frame = bytearray(encode(f.Data(segment_id=3, offset=1, length=9, payload=b"before")))
+    _, message = decode(frame)
+    assert isinstance(message, f.Data)
+
+    frame[-6:] = b"after!"
+
+    assert message.payload == b"after!"
+
+
+def test_a_full_read_reply_fits_a_frame() -> None:
+    frame = encode(f.Data(segment_id=3, offset=1, length=9, payload=bytes(READ_SIZE_BYTES_MAX)))
+
+    assert CONTROL_FRAME_SIZE_BYTES_MAX < len(frame) <= FRAME_SIZE_BYTES_MAX
+
+
+def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
+    value = bytes(CONTROL_FRAME_SIZE_BYTES_MAX)
+
+    with pytest.raises(CodecError, match=r"Attribute: makes a frame of 1048605 bytes"):
+        encode(f.Attribute(1, value))
+    with pytest.raises(CodecError, match=r"Data: makes a frame"):
+        encode(f.Data(segment_id=1, offset=0, length=0, payload=bytes(FRAME_SIZE_BYTES_MAX)))
+
+
+def test_a_value_that_does_not_fit_names_message_and_field() -> None:
+    with pytest.raises(CodecError, match=r"^Throttle\.retry_after_ms: "):
+        encode(f.Throttle(-1, "full"))
+
+
+@given(
+    st.binary(min_size=1, max_size=80),
+    st.fixed_dictionaries(
+        {"request_id": request_ids, "segment_id": request_ids},
+        optional={
+            "event_count": st.integers(0, (1 << 32) - 1),
+            "writer_number": request_ids,
+            "writer_epoch": st.integers(0, (1 << 32) - 1),
+            "event_number": request_ids,
+            "expected_offset": st.integers(-(1 << 63), (1 << 63) - 1),
+        },
+    ),
+)
+def test_an_append_header_is_what_construct_reads(payload: bytes, fields: dict[str, Any]) -> None:
+    header = encode_append_header(payload=payload, **fields)
+    expected = {"event_count": 1, "writer_number": 0, "writer_epoch": 0, "event_number": 0, "expected_offset": -1}
+
+    verify(memoryview(header + payload))
+    parsed = AppendHeader.parse(header)
+    assert parsed.length == 64 + len(payload)
+    assert {name: parsed[name] for name in {**expected, **fields}} == {**expected, **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"payload": b""}, "payload of 0 bytes"),
+        ({"payload": bytes(APPEND_SIZE_BYTES_MAX + 1)}, f"payload of {APPEND_SIZE_BYTES_MAX + 1} bytes"),
+        ({"expected_offset": 1 << 63}, "AppendHeader: "),
+        ({"segment_id": -1}, "AppendHeader: "),
+        ({"event_count": 1 << 32}, "AppendHeader: "),
+    ],
+)
+def test_an_append_that_the_server_would_refuse_is_not_made(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        encode_append_header(**{"request_id": 1, "segment_id": 1, "payload": b"x", **fields})
+
+
+def test_the_largest_append_is_made() -> None:
+    header = encode_append_header(request_id=1, segment_id=1, payload=bytes(APPEND_SIZE_BYTES_MAX))
+
+    assert decode_header(header).length == FRAME_SIZE_BYTES_MAX
