@@ -29,6 +29,7 @@ from millrace.server.front.handlers import Handlers
 from millrace.server.front.replies import error_reply
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.files import FileSystem, OsFileSystem
+from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import Address, ServerOptions
 from millrace.server.streams import StreamController
@@ -167,6 +168,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
+        keep_freed_memory()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)

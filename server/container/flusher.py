@@ -193,8 +193,6 @@ class Flusher:
             self._state.garbage.append(small.name)
         segment.chunks.append(record)
         self._state.changes.segments.add(segment.segment_id)
-        for extent in extents:
-            self._history.remember(segment, extent.offset, extent.payload())
         self._state.release(segment, record.end_offset)
 
     def _small_last_chunk(self, segment: Segment, first: Extent) -> ChunkRecord | None:

@@ -11,12 +11,10 @@ from typing import Final
 from millrace.server.cache import PageCache
 from millrace.server.errors import ChunkCorruptError, SegmentDamagedError
 from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_chunk
-from millrace.wire.limits import MIB
 
 from .segment import ChunkRecord, Segment
 
 FOOTERS_COUNT_MAX: Final = 4096
-INSERT_SIZE_BYTES: Final = 1 * MIB
 
 
 class History:
@@ -52,11 +50,6 @@ class History:
             lambda start, count: self._fetch(segment, start, count),
             end=end,
         )
-
-    def remember(self, segment: Segment, offset: int, payload: memoryview) -> None:
-        """Keep bytes that were just flushed: readers near the tail want them next."""
-        for start in range(0, len(payload), INSERT_SIZE_BYTES):
-            self._cache.insert(segment.segment_id, offset + start, payload[start : start + INSERT_SIZE_BYTES])
 
     def forget(self, segment: Segment) -> None:
         """Drop what is cached of a segment that was truncated or deleted."""

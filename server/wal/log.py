@@ -111,9 +111,9 @@ class Wal:
         self._is_rung = False
         self._deliveries: deque[Durable | Stopped] = deque()
         self._stopped: asyncio.Future[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._is_open = False
         self._failure: BaseException | None = None
-        self._first_sequence = 1
         self._durable_sequence = 0
         self._queued_bytes = 0
         # The most that queued runs may occupy, and the largest of them since the queue was last empty.
@@ -130,8 +130,8 @@ class Wal:
 
         It must be exhausted before `start`. Damaged ranges come as `Damage`, each in front of what could be salvaged
         from it; reading goes on behind them. With `from_sequence` above 0, the caller says that it needs everything
-        from there on: a log that starts later is damage, and one that ends earlier goes on at that sequence.
-        Frames are views of whole files in memory: copy what is kept for long.
+        from there on: a log that starts later is damage. Frames are views of whole files in memory: copy what is kept
+        for long.
 
         Raises:
             FolderVersionError: the log was written by a newer version, or belongs to somebody else.
@@ -141,7 +141,6 @@ class Wal:
         recovery = Recovery(self._files, log_paths(self._files, self._directory), owner=self._owner)
         yield from recovery.batches(from_sequence)
         self._metrics.wal_damages_total.inc(len(self._report_of(recovery).damages))
-        self._first_sequence = max(1, from_sequence)
         self._recovery = recovery
 
     @property
@@ -236,8 +235,11 @@ class Wal:
             refusal=self.refusal,
         )
 
-    async def start(self) -> None:
+    async def start(self, *, after_sequence: int = 0) -> None:
         """Make the end of the log durable and ready to go on, and start the threads.
+
+        The log goes on behind its last batch, or behind `after_sequence` if that is higher: a checkpoint may know of
+        batches that the log has lost.
 
         Once this returns, everything that `recover` handed out is on the disk, whether it was synced before or not;
         tell nobody of it earlier. Not to be cancelled.
@@ -251,7 +253,7 @@ class Wal:
         loop = asyncio.get_running_loop()
         self._loop = loop
         point = await loop.run_in_executor(
-            None, resume, self._files, self._directory, self._options, self._pool, self._recovery, self._first_sequence
+            None, resume, self._files, self._directory, self._options, self._pool, self._recovery, after_sequence
         )
         self._durable_sequence = point.sequence
         self._active_room_bytes = point.active.room_bytes
@@ -278,26 +280,30 @@ class Wal:
         If no file can be made for what is queued, it is not waited for: those runs are of unknown outcome. Safe to
         cancel and to call again: the closing goes on, and each call waits for its end.
         """
-        if self._writer is None or self._stopped is None:
+        if self._writer is None or self._loop is None:
             return
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(self._writer), name="close log")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, writer: LogWriter) -> None:
+        assert self._loop is not None
+        assert self._bell is not None
+        assert self._stopped is not None
         if self._is_open:
             self._is_open = False
             self._pool.drain()
-            self._writer.stop()
-        await asyncio.shield(self._stopped)
-        self._release()
+            writer.stop()
+        await self._stopped
+        self._loop.remove_reader(self._bell.descriptor)
+        # A spare may just be being filled: that can take as long as the disk likes.
+        await self._loop.run_in_executor(None, self._join, writer)
+        self._bell.close()
 
-    def _release(self) -> None:
-        """Give threads and descriptors back, once."""
-        bell, self._bell = self._bell, None
-        if bell is None or self._loop is None or self._writer is None:
-            return
-        self._loop.remove_reader(bell.descriptor)
-        # Both threads have nothing left to do: joining them takes microseconds, but for a spare being filled.
-        self._writer.close()
+    def _join(self, writer: LogWriter) -> None:
+        writer.close()
         self._pool.stop()
         self._pool.close()
-        bell.close()
 
     def _fits(self, cost: int, *, reserve: int) -> bool:
         """Return whether that much more can be promised, in whatever way the runs fall into files."""

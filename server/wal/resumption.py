@@ -40,7 +40,7 @@ def resume(
     options: WalOptions,
     pool: FilePool,
     recovery: Recovery,
-    first_sequence: int,
+    after_sequence: int,
 ) -> ResumptionPoint:
     """Put the end of the log right, hand its files to the pool, and return where to go on. Blocking.
 
@@ -50,7 +50,7 @@ def resume(
         options: sizes and bounds.
         pool: takes over all files but the active one.
         recovery: exhausted.
-        first_sequence: the lowest sequence that the next batch may have.
+        after_sequence: the next batch gets a higher sequence than this.
 
     Raises:
         NoSpaceError, OSError: it could not be done; nothing was lost, and another `Wal` may try again.
@@ -60,7 +60,7 @@ def resume(
             files.remove(directory / name)
     end = recovery.end
     if end is None:
-        return ResumptionPoint(pool.prepare_now(), first_sequence - 1, 0)
+        return ResumptionPoint(pool.prepare_now(), after_sequence, 0)
     position = recovery.found.index(end.file)
     opened: list[LogFile] = []
     try:
@@ -86,7 +86,7 @@ def resume(
         for file in opened:
             file.file.close()
         raise
-    return ResumptionPoint(active, max(end.next_sequence, first_sequence) - 1, end.previous_checksum)
+    return ResumptionPoint(active, max(end.next_sequence - 1, after_sequence), end.previous_checksum)
 
 
 def _write_last_batch_again(files: FileSystem, end: LogEnd) -> None:

@@ -1,0 +1,58 @@
+"""Background tasks with a name, whose unexpected end stops their owner.
+
+A task that dies unseen leaves a server that looks alive and does half of its work. So nobody starts a task without
+saying who must hear of its end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs the background tasks of one owner, in one event loop."""
+
+    def __init__(self, *, metrics: Metrics, on_failure: Callable[[str, BaseException], None]) -> None:
+        """Take `on_failure`, which is called in the loop with name and error of each task that fails."""
+        self._metrics = metrics
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks that run now, sorted."""
+        return sorted(task.get_name() for task in self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Run a coroutine in the background until it returns or `stop` cancels it; an exception is a failure."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait for their end; a failure on the way down is reported like any other.
+
+        Cancelling this leaves the tasks cancelled but perhaps still ending.
+        """
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        name = task.get_name()
+        logger.critical("background task failed, task=%s", name, exc_info=error)
+        self._metrics.task_failures_total.labels(task=name).inc()
+        self._on_failure(name, error)
