@@ -45,7 +45,7 @@ assert int.from_bytes(_TLS_HANDSHAKE + b"\x01\x00", "little") > HELLO_FRAME_SIZE
 
 
 _ALIKE_COUNT_MIN: Final = 32
-"""From here on it is quicker to look at many headers at once than at each: 6 us for a block against 0.3 us each."""
+"""From here on it is quicker to look at many headers at once: 6 us a block, then 0.24 us an append instead of 0.46."""
 _ALIKE_COUNT_MAX: Final = 256
 """The most headers of one block. A peer that lays false trails wastes at most one block with each of its appends."""
 _WORD: Final = np.dtype("<u8")
@@ -68,7 +68,7 @@ class FrameBuffer:
         data: the buffer itself; replaced when it grows or shrinks.
     """
 
-    __slots__ = ("_end", "_first", "_frame_size_max", "_limit", "_start", "_view", "data")
+    __slots__ = ("_end", "_first", "_frame_size_max", "_limit", "_start", "_view", "_was_filled", "data")
 
     def __init__(self, *, frame_size_max: int) -> None:
         self.data = bytearray(BUFFER_SIZE_BYTES_INITIAL)
@@ -79,6 +79,7 @@ class FrameBuffer:
         self._limit = min(HELLO_FRAME_SIZE_BYTES_MAX, frame_size_max)
         self._start = 0
         self._end = 0
+        self._was_filled = False
 
     @property
     def pending(self) -> int:
@@ -92,6 +93,10 @@ class FrameBuffer:
 
     def writable(self) -> memoryview:
         """Return the free end of the buffer, never empty; valid until the next call of any method."""
+        if self._was_filled:
+            self._was_filled = False
+            if len(self.data) < BUFFER_SIZE_BYTES_IDLE:
+                self._resize(2 * len(self.data))
         if len(self.data) - self._end < ROOM_SIZE_BYTES_MIN:
             self._make_room()
         return self._view[self._end :]
@@ -100,6 +105,9 @@ class FrameBuffer:
         """Say that `count` bytes were written at the start of what `writable` returned."""
         assert 0 <= count <= len(self.data) - self._end
         self._end += count
+        if self._end == len(self.data):
+            # The peer sends faster than we read: larger reads mean longer runs and fewer system calls.
+            self._was_filled = True
 
     def frame_end(self) -> int:
         """Return where the first pending frame ends, or 0 if it is not whole yet.

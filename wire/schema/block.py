@@ -6,7 +6,7 @@ a segment starts at a multiple of 8 and every column of a block is aligned for A
     offset size field
     0      4    magic                "MRBK"
     4      1    version              1
-    5      1    flags                bit 0: columns are compressed; 1: has keys; 2: some keys are missing; 3: has timestamps
+    5      1    flags                bit 0: compressed columns; 1: has keys; 2: some keys are missing; 3: has timestamps
     6      1    compression          0 none, 1 zstd, 2 lz4 (frame format)
     7      1    reserved             0
     8      4    size                 bytes of the block, header and padding included
