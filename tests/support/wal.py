@@ -1,6 +1,7 @@
 """A log on a file system in memory, with everything it handed back remembered."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from millrace.server.wal import (
     WalOptions,
     log_paths,
 )
+from millrace.server.wal.batch import FileHeader, encode_batch, encode_file_header
+from millrace.server.wal.logfile import log_file_name
 from millrace.wire.framing import encode_append_header, encode_body
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
+from tests.support.files import MemoryFileSystem
 
 FOLDER = Path("/data/wal")
 OWNER = LogOwner(container_id=1)
@@ -97,6 +101,15 @@ class OpenLog:
         return await self.submit(payload, segment_id=segment_id)
 
 
+async def until(predicate: Callable[[], bool]) -> None:
+    """Let real threads run until something is true; nobody rings when a file was prepared, so this looks again."""
+    for _ in range(10_000):
+        if predicate():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("never came true")
+
+
 def contents_of(batches: list[RecoveredBatch]) -> dict[int, list[tuple[int, bytes]]]:
     found: dict[int, list[tuple[int, bytes]]] = {}
     for batch in batches:
@@ -139,6 +152,60 @@ async def open_log(
             log.lengths[run.segment_id] = run.offset + len(payload_of(run))
     await log.wal.start()
     return log
+
+
+@dataclass(slots=True)
+class Placed:
+    """A batch that `build_log` laid down."""
+
+    path: Path
+    offset: int
+    size: int
+    sequence: int
+    runs: list[Run]
+
+
+def build_log(
+    files: MemoryFileSystem,
+    *layout: list[list[Run]],
+    salts: Sequence[int] = (),
+    first_sequence: int = 1,
+    behind: bytes = b"",
+    is_recycled: bool = False,
+) -> list[Placed]:
+    """Lay a log down byte by byte: each item of `layout` is a file, a list of batches, each a list of runs.
+
+    `behind` is what stands behind the last batch of each file, in front of its zeros.
+    """
+    files.make_directories(FOLDER)
+    placed: list[Placed] = []
+    sequence, checksum = first_sequence, 0
+    for number, batches in enumerate(layout, start=1):
+        path = FOLDER / log_file_name(number)
+        salt = salts[number - 1] if salts else 0x1000 + number
+        header = FileHeader(
+            recycled=is_recycled,
+            container_id=OWNER.container_id,
+            server_id=OWNER.server_id,
+            file_number=number,
+            salt=salt,
+            sequence_floor=sequence - 1,
+        )
+        content = bytearray(encode_file_header(header))
+        for runs in batches:
+            batch = encode_batch(
+                runs, sequence=sequence, salt=salt, previous_checksum=checksum, wall_time_us=1000 * sequence
+            )
+            placed.append(Placed(path, len(content), batch.size, sequence, runs))
+            content += b"".join(batch.pieces)
+            content += bytes(-len(content) % 8)
+            sequence, checksum = sequence + 1, batch.checksum
+        content += behind
+        assert len(content) <= SMALL.file_size_bytes
+        files.open(path, create=True).close()
+        files.replace_content(path, bytes(content.ljust(SMALL.file_size_bytes, b"\0")))
+    files.sync_directory(FOLDER)
+    return placed
 
 
 def recover(files: FileSystem, from_sequence: int = 0) -> tuple[list[RecoveredBatch | Damage], Recovery]:

@@ -1,0 +1,37 @@
+import pytest
+
+from millrace.server.errors import ConfigurationError
+from millrace.server.wal import WalOptions
+from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, MIB
+
+
+def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() -> None:
+    options = WalOptions()
+
+    assert options.run_size_bytes_max > APPEND_SIZE_BYTES_MAX
+    assert options.file_size_bytes * options.files_max == 1024 * MIB
+    assert options.file_room_bytes == options.file_size_bytes - 4096
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"files_max": 1}, "files_max"),
+        ({"spare_files": 0}, "spare_files"),
+        ({"spare_files": 16}, "spare_files"),
+        ({"spare_files": 5}, "spare_files_max"),
+        ({"batch_size_bytes_max": 0}, "batch_size_bytes_max"),
+        ({"run_size_bytes_max": 0}, "run_size_bytes_max"),
+        ({"headroom_bytes": 100}, "headroom_bytes"),
+        ({"file_size_bytes": 16 * MIB}, "file_size_bytes"),
+        ({"file_size_bytes": 64 * MIB + 1}, "multiple of 4096"),
+    ],
+)
+def test_values_that_contradict_one_another_are_refused_by_name(values: dict[str, int], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        WalOptions(**values)  # type: ignore[arg-type]  # one of them is a float
+
+
+def test_the_interval_between_retries_must_be_positive() -> None:
+    with pytest.raises(ConfigurationError, match="retry_interval_s"):
+        WalOptions(retry_interval_s=0)
