@@ -22,15 +22,20 @@ class History:
     """A state, changed by one step after the other. Numbers of a step choose what it applies to, and how much."""
 
     state: ContainerState = field(default_factory=ContainerState)
+    records: list[f.Message] = field(default_factory=list)
     clock_us: int = 1_700_000_000_000_000
 
     def step(self, kind: str, choice: int, amount: int) -> None:
         self.clock_us += amount - 2**14  # it goes back at times
         getattr(self, kind)(choice, amount)
 
+    def apply(self, record: f.Message) -> None:
+        self.records.append(record)
+        self.state.apply(record)
+
     def create(self, choice: int, amount: int) -> None:
         segment_id = self.state.take_id()
-        self.state.apply(f.SegmentCreated(segment_id, self.clock_us, f"scope/segment-{segment_id}-{amount}"))
+        self.apply(f.SegmentCreated(segment_id, self.clock_us, f"scope/segment-{segment_id}-{amount}"))
 
     def append(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
@@ -79,15 +84,15 @@ class History:
     def truncate(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
             offset = amount % (segment.length + 1)
-            self.state.apply(f.SegmentTruncated(segment.segment_id, offset))
+            self.apply(f.SegmentTruncated(segment.segment_id, offset))
 
     def seal(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
-            self.state.apply(f.SegmentSealed(segment.segment_id))
+            self.apply(f.SegmentSealed(segment.segment_id))
 
     def delete(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
-            self.state.apply(f.SegmentDeleted(segment.segment_id))
+            self.apply(f.SegmentDeleted(segment.segment_id))
 
     def set_attribute(self, choice: int, amount: int) -> None:
         self._attribute(choice, amount, value=amount.to_bytes(amount % 5 + 3, "big"))
@@ -98,7 +103,7 @@ class History:
     def open_writer(self, choice: int, amount: int) -> None:
         known = [number for number in self.state.writers if number % 3 == choice % 3]
         number = known[0] if known else self.state.take_id()
-        self.state.apply(
+        self.apply(
             f.WriterRecorded(
                 writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=f"schreiber-ü-{number}"
             )
@@ -111,7 +116,7 @@ class History:
             f.SegmentRangeRecord(self.state.take_id(), 0, border - 1),
             f.SegmentRangeRecord(self.state.take_id(), border, 2**64 - 1),
         ]
-        self.state.apply(
+        self.apply(
             f.StreamCreated(
                 stream_id=stream_id,
                 created_us=self.clock_us,
@@ -123,17 +128,17 @@ class History:
 
     def seal_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams):
-            self.state.apply(f.StreamSealed(streams[choice % len(streams)]))
+            self.apply(f.StreamSealed(streams[choice % len(streams)]))
 
     def truncate_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams.values()):
             stream = streams[choice % len(streams)]
             positions = [f.CutPosition(segment_id, amount) for segment_id, _, _ in stream.segments]
-            self.state.apply(f.StreamTruncated(stream.stream_id, positions))
+            self.apply(f.StreamTruncated(stream.stream_id, positions))
 
     def delete_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams):
-            self.state.apply(f.StreamDeleted(streams[choice % len(streams)]))
+            self.apply(f.StreamDeleted(streams[choice % len(streams)]))
 
     def _segment(self, choice: int) -> Segment | None:
         segments = list(self.state.segments.values())
@@ -151,7 +156,7 @@ class History:
 
     def _attribute(self, choice: int, amount: int, *, value: bytes | None) -> None:
         if segment := self._segment(choice):
-            self.state.apply(
+            self.apply(
                 f.AttributeSet(
                     segment_id=segment.segment_id,
                     present=int(value is not None),

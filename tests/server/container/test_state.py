@@ -1,0 +1,228 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.server.container.segment import ChunkRecord, DamagedRange, Segment
+from millrace.server.container.state import FIRST_ID, Changes, ContainerState
+from millrace.wire import frames as f
+
+from .histories import STEPS, History, durable_view, history
+from .test_tail import extent
+
+
+def run(segment: Segment, state: ContainerState, offset: int, size: int, *, writer: int = 0, last: int = 0) -> None:
+    state.apply_run(segment, offset=offset, size=size, event_count=2, writer_number=writer, last_event_number=last)
+
+
+def with_segment() -> tuple[ContainerState, Segment]:
+    state = ContainerState()
+    state.apply(f.SegmentCreated(state.take_id(), 17, "scope/segment"))
+    return state, state.segments[FIRST_ID]
+
+
+class Counter:
+    """A watcher that counts."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.count = 0
+        segment.watchers.add(self)
+
+    def segment_changed(self) -> None:
+        self.count += 1
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]) -> None:
+    past = History()
+    for step in steps:
+        past.step(*step)
+        state = past.state
+        assert state.next_id > max([0, *state.segments, *state.writers, *state.streams])
+        assert set(state.segments_by_name.values()) == set(state.segments.values())
+        assert set(state.streams_by_name.values()) == set(state.streams.values())
+        for segment in state.segments.values():
+            assert 0 <= segment.start_offset <= segment.length
+            assert segment.flushed_offset <= segment.length
+            assert not segment.deleted
+            assert all(chunk.end_offset > segment.start_offset for chunk in segment.chunks)
+
+
+@given(st.lists(STEPS.filter(lambda step: step[0] not in {"append", "append_as_writer", "lose", "flush", "compact"})))
+def test_applying_a_record_twice_is_applying_it_once(steps: list[tuple[str, int, int]]) -> None:
+    past = History()
+    for step in steps:
+        past.step(*step)
+    again = ContainerState()
+    for record in past.records:
+        again.apply(record)
+        again.apply(record)
+    again.next_id = past.state.next_id  # ids that were taken and led to no record
+    assert durable_view(again) == durable_view(past.state)
+
+
+def test_ids_are_never_given_twice_even_after_a_delete() -> None:
+    state, segment = with_segment()
+    state.apply(f.SegmentDeleted(segment.segment_id))
+    assert state.take_id() == segment.segment_id + 1
+    state.apply(f.SegmentCreated(40, 0, "scope/other"))
+    assert state.take_id() == 41
+
+
+def test_runs_make_the_segment_longer_and_count_events() -> None:
+    state, segment = with_segment()
+    run(segment, state, 0, 10)
+    run(segment, state, 10, 5)
+    assert (segment.length, segment.event_count, segment.damages) == (15, 4, [])
+
+
+def test_a_run_behind_the_end_shows_what_damage_took() -> None:
+    """Behaviour 41: the bytes between are a damaged range, everything else is served."""
+    state, segment = with_segment()
+    run(segment, state, 0, 10)
+    run(segment, state, 30, 5)
+    assert segment.length == 35
+    assert segment.damages == [DamagedRange(10, 30, "the log")]
+
+
+def test_a_run_moves_its_writer_forward_only() -> None:
+    state, segment = with_segment()
+    run(segment, state, 0, 10, writer=7, last=5)
+    run(segment, state, 10, 10, writer=7, last=3)
+    progress = segment.writers[7]
+    assert (progress.durable, progress.last_offset) == (5, 10)
+    assert state.changes.progress == {(segment.segment_id, 7)}
+
+
+def test_truncation_lets_go_of_all_that_lies_before() -> None:
+    state, segment = with_segment()
+    run(segment, state, 0, 10)
+    run(segment, state, 12, 30)
+    segment.chunks = [ChunkRecord(0, 6, "first", 9, 0, 1, 0), ChunkRecord(6, 4, "second", 9, 1, 2, 0)]
+    segment.flushed_offset = 10
+    state.hold(segment, extent(12, b"x" * 10))
+    state.hold(segment, extent(22, b"x" * 20))
+    watcher = Counter(segment)
+
+    state.apply(f.SegmentTruncated(segment.segment_id, 25))
+
+    assert segment.start_offset == 25
+    assert segment.chunks == []
+    assert state.garbage == ["first", "second"]
+    assert segment.damages == []
+    assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
+    assert watcher.count == 1
+
+    state.apply(f.SegmentTruncated(segment.segment_id, 20))
+    assert (segment.start_offset, watcher.count) == (25, 1)
+
+
+def test_truncation_never_passes_the_end() -> None:
+    state, segment = with_segment()
+    run(segment, state, 0, 10)
+    state.hold(segment, extent(0, b"x" * 10))
+    state.apply(f.SegmentTruncated(segment.segment_id, 99))
+    assert (segment.start_offset, segment.flushed_offset, segment.length) == (10, 10, 10)
+    assert state.unflushed == {}
+
+
+def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> None:
+    state, segment = with_segment()
+    run(segment, state, 0, 10)
+    segment.chunks = [ChunkRecord(0, 6, "first", 9, 0, 1, 0)]
+    state.hold(segment, extent(6, b"x" * 4))
+    watcher = Counter(segment)
+
+    state.apply(f.SegmentDeleted(segment.segment_id))
+
+    assert segment.deleted
+    assert (state.segments, list(state.segments_by_name), state.unflushed, state.tail_bytes) == ({}, [], {}, 0)
+    assert state.garbage == ["first"]
+    assert watcher.count == 1
+    assert state.changes == Changes(deleted_segments={segment.segment_id})
+    state.apply(f.SegmentCreated(state.take_id(), 18, "scope/segment"))
+    assert state.segments_by_name["scope/segment"] is not segment
+
+
+def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
+    state = ContainerState()
+    for record in (
+        f.SegmentSealed(9),
+        f.SegmentTruncated(9, 5),
+        f.SegmentDeleted(9),
+        f.AttributeSet(segment_id=9, present=1, key="k", value=b"v"),
+        f.StreamSealed(9),
+        f.StreamTruncated(9, [f.CutPosition(8, 5)]),
+        f.StreamDeleted(9),
+    ):
+        state.apply(record)
+    assert durable_view(state) == durable_view(ContainerState())
+    assert not state.changes
+
+
+def test_a_segment_whose_creation_was_lost_says_so_and_is_stored() -> None:
+    state = ContainerState()
+    segment = state.orphan(12)
+    assert segment.name == "lost/segment-12"
+    assert state.changes.segments == {12}
+    assert state.take_id() == 13
+
+
+def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
+    past = history(("create_stream", 0, 5))
+    state = past.state
+    segments = list(state.segments.values())
+    (stream,) = state.streams.values()
+    assert [segment.name for segment in segments] == [f"{stream.name}#0", f"{stream.name}#1"]
+    assert all(segment.stream_id == stream.stream_id for segment in segments)
+
+    past.step("seal_stream", 0, 0)
+    assert stream.sealed
+    assert all(segment.sealed for segment in segments)
+
+    past.step("delete_stream", 0, 0)
+    assert (state.segments, state.streams, dict(state.streams_by_name)) == ({}, {}, {})
+    assert state.changes == Changes(
+        deleted_streams={stream.stream_id}, deleted_segments={segment.segment_id for segment in segments}
+    )
+
+
+def test_a_writer_keeps_its_highest_epoch() -> None:
+    state = ContainerState()
+    for epoch in (3, 2):
+        state.apply(f.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
+    assert state.writers_by_id["w"] is state.writers[5]
+    assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
+
+
+def test_attributes_are_set_and_unset() -> None:
+    state, segment = with_segment()
+    for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
+        state.apply(f.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
+    assert segment.attributes == {"a": b"2"}
+    assert state.changes.attributes == {(segment.segment_id, "a"), (segment.segment_id, "b")}
+
+
+def test_changes_that_were_given_back_come_again() -> None:
+    past = history(("create", 0, 0), ("open_writer", 0, 0), ("append_as_writer", 0, 0), ("set_attribute", 0, 0))
+    first = past.state.take_changes()
+    assert not past.state.changes
+    past.step("create_stream", 0, 0)
+
+    past.state.give_back(first)
+
+    changes = past.state.take_changes()
+    assert changes.segments > first.segments
+    assert (changes.writers, changes.progress, changes.attributes) == (
+        first.writers,
+        first.progress,
+        first.attributes,
+    )
+    assert len(changes.streams) == 1
+
+
+def test_after_recovery_nothing_is_queued() -> None:
+    past = history(("create", 0, 0), ("open_writer", 0, 4), ("append_as_writer", 0, 9))
+    past.state.admit_as_durable()
+    (segment,) = past.state.segments.values()
+    (progress,) = segment.writers.values()
+    assert segment.next_offset == segment.length == 10
+    assert progress.admitted == progress.durable
