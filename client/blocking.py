@@ -1,0 +1,442 @@
+"""The client for threads: the same surface, without `await`.
+
+    with millrace.blocking.connect("127.0.0.1:9240") as client:
+        client.create_stream("shop/orders")
+        with client.writer("shop/orders") as writer:
+            writer.write(b"...", key="customer-3").result()
+
+One event loop runs in one background thread for each client; every call hands its work to that loop and waits. What is
+read crosses the threads a block at a time, not an event at a time. A client may be used by many threads; a writer
+too, and each thread's events stay in the order it wrote them; a reader by one thread at a time.
+
+Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, and nothing that was read is lost.
+"""
+
+import asyncio
+import concurrent.futures
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import uvloop
+
+from millrace.wire.checksum import Buffer
+from millrace.wire.limits import MIB
+
+from .batch import SegmentRange
+from .blocks import Event, Timestamps
+from .client import Client as AsyncClient
+from .client import ClientStatistics
+from .client import connect as connect_async
+from .cuts import HEAD, TAIL, Cut, StreamCut
+from .errors import ClientClosedError
+from .forks import ForkGuard
+from .lane import Stored
+from .options import ClientOptions
+from .reader import Reader as AsyncReader
+from .reader import ReaderOptions
+from .segments import ReadResult, SegmentInfo
+from .segments import Segments as AsyncSegments
+from .streams import StreamConfig, StreamInfo
+from .writer import Writer as AsyncWriter
+from .writer import WriterOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class _LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._guard = ForkGuard()
+        self._loop = uvloop.new_event_loop()
+        # A daemon: a program that forgets to close its client still ends.
+        self._thread = threading.Thread(target=self._run, name="millrace", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and return its result; an interrupt of the wait cancels it."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Start a coroutine in the loop."""
+        try:
+            self._guard.check()
+            if not self._thread.is_alive():
+                raise ClientClosedError("the client was closed")
+            if threading.current_thread() is self._thread:
+                raise RuntimeError("a blocking client cannot be used inside its own event loop")
+        except BaseException:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Run a function in the loop, soon."""
+        self._guard.check()
+        if not self._thread.is_alive():
+            raise ClientClosedError("the client was closed")
+        self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """End the loop and its thread; in a forked child there is no such thread."""
+        if self._guard.forked or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+def _iterate(loop: _LoopThread, iterator: AsyncIterator[T]) -> Iterator[T]:
+    """Yield what an asynchronous iterator yields; leaving early ends it."""
+
+    async def step() -> T:
+        return await anext(iterator)
+
+    async def close() -> None:
+        if hasattr(iterator, "aclose"):
+            await iterator.aclose()
+
+    try:
+        while True:
+            try:
+                item = loop.call(step())
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        loop.call(close())
+
+
+class Segments:
+    """The segments of a server: see `millrace.client.segments.Segments`."""
+
+    def __init__(self, loop: _LoopThread, segments: AsyncSegments) -> None:
+        self._loop = loop
+        self._segments = segments
+
+    def create(self, name: str) -> SegmentInfo:
+        """Create a segment."""
+        return self._loop.call(self._segments.create(name))
+
+    def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int:
+        """Append bytes and return the offset of the first; they are durable on return."""
+        return self._loop.call(self._segments.append(name, data, expected_offset=expected_offset))
+
+    def append_nowait(self, name: str, data: Buffer) -> "concurrent.futures.Future[int]":
+        """Append bytes; the future holds their offset. Appends of one thread are sent in the order of the calls."""
+        return self._loop.start(self._segments.append(name, data))
+
+    def read(self, name: str, offset: int, *, max_bytes: int = 65536, wait_s: float = 0.0) -> ReadResult:
+        """Read up to `max_bytes` from `offset`; fewer may come."""
+        return self._loop.call(self._segments.read(name, offset, max_bytes=max_bytes, wait_s=wait_s))
+
+    def tail(self, name: str, offset: int | None = None) -> Iterator[ReadResult]:
+        """Yield bytes from `offset` on (None: the tail) as they become durable."""
+        return _iterate(self._loop, self._segments.tail(name, offset))
+
+    def info(self, name: str) -> SegmentInfo:
+        """Return what a segment is now."""
+        return self._loop.call(self._segments.info(name))
+
+    def seal(self, name: str) -> SegmentInfo:
+        """Let a segment take no more appends, for ever."""
+        return self._loop.call(self._segments.seal(name))
+
+    def truncate(self, name: str, offset: int) -> SegmentInfo:
+        """Drop everything before `offset`."""
+        return self._loop.call(self._segments.truncate(name, offset))
+
+    def delete(self, name: str) -> bool:
+        """Delete a segment; False if there was none."""
+        return self._loop.call(self._segments.delete(name))
+
+    def merge(self, target: str, *, source: str) -> SegmentInfo:
+        """Move all bytes of the sealed segment `source` to the end of `target`; return the target."""
+        return self._loop.call(self._segments.merge(target, source=source))
+
+    def list(self, prefix: str = "") -> Iterator[SegmentInfo]:
+        """Yield the segments whose names start with `prefix`."""
+        return _iterate(self._loop, self._segments.list(prefix))
+
+    def get_attribute(self, name: str, key: str) -> bytes | None:
+        """Return the value of an attribute, None if it is absent."""
+        return self._loop.call(self._segments.get_attribute(name, key))
+
+    def set_attribute(self, name: str, key: str, *, expected: bytes | None, value: bytes | None) -> None:
+        """Set an attribute if it has the expected value; None is absent."""
+        self._loop.call(self._segments.set_attribute(name, key, expected=expected, value=value))
+
+
+class Writer:
+    """Writes events to one stream: see `millrace.client.writer.Writer`. Enter it with `with`."""
+
+    def __init__(self, loop: _LoopThread, make: Callable[[], AsyncWriter]) -> None:
+        self._loop = loop
+        self._make = make
+        self._writer: AsyncWriter | None = None
+
+    def __enter__(self) -> Self:
+        """Open the writer."""
+
+        async def enter() -> AsyncWriter:
+            return await self._make().__aenter__()
+
+        self._writer = self._loop.call(enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush and close."""
+        self._loop.call(self._open.__aexit__(kind, error, trace))
+
+    def write(
+        self, value: bytes, *, key: str | None = None, timestamp_us: int | None = None
+    ) -> "concurrent.futures.Future[Stored]":
+        """Take one event; the future is done when it is durable. Waits only while the writer's buffer is full.
+
+        Each call crosses the threads, which costs tens of microseconds: `write_many` is for many events.
+        """
+
+        async def write() -> Stored:
+            return await (await self._open.send(value, key=key, timestamp_us=timestamp_us))
+
+        return self._loop.start(write())
+
+    def write_many(
+        self,
+        values: Sequence[bytes],
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        timestamps_us: Timestamps = None,
+    ) -> "concurrent.futures.Future[Stored]":
+        """Take many events as one atomic block (one per segment with `keys`); waits while the buffer is full.
+
+        Raises like `millrace.client.writer.Writer.write_many`, here and now.
+        """
+        result: concurrent.futures.Future[Stored] = concurrent.futures.Future()
+
+        async def write() -> None:
+            await self._open.drain()
+            stored = self._open.write_many(values, key=key, keys=keys, timestamps_us=timestamps_us)
+            stored.add_done_callback(lambda done: _copy_outcome(done, result))
+
+        self._loop.call(write())
+        return result
+
+    def flush(self) -> None:
+        """Wait until everything written is durable; raise why events were lost."""
+        self._loop.call(self._open.flush())
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._loop.call(self._open.close())
+
+    @property
+    def last_event_numbers(self) -> dict[int, int]:
+        """The number of the last durable event of this writer in each segment."""
+        return self._open.last_event_numbers
+
+    @property
+    def known(self) -> bool:
+        """Whether the server had seen the writer id before."""
+        return self._open.known
+
+    @property
+    def _open(self) -> AsyncWriter:
+        if self._writer is None:
+            raise ClientClosedError("the writer is not open; use `with`")
+        return self._writer
+
+
+class Reader:
+    """Reads one stream: see `millrace.client.reader.Reader`. An iterator of events."""
+
+    def __init__(self, loop: _LoopThread, reader: AsyncReader) -> None:
+        self._loop = loop
+        self._reader = reader
+        # The block in hand, and how much of it was given away.
+        self._events: list[Event] = []
+        self._given = 0
+
+    def __iter__(self) -> Self:
+        """Iterate over the events."""
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event, waiting for it."""
+        if self._given == len(self._events):
+            self._events = self._loop.call(self._reader.next_events())
+            self._given = 0
+            if not self._events:
+                raise StopIteration
+        event = self._events[self._given]
+        self._given += 1
+        return event
+
+    def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
+        """Yield the events as record batches; not after events were taken one by one from a block that has more."""
+        if self._given < len(self._events):
+            raise RuntimeError("events of the block in hand are left: take them first")
+        return _iterate(self._loop, self._reader.arrow_batches())
+
+    def position(self) -> StreamCut:
+        """Return the cut behind everything that was handed out."""
+        cut = self._reader.position()
+        if self._given == len(self._events):
+            return cut
+        left = self._events[self._given]
+        return StreamCut.of(cut.stream, {**cut.places, left.segment_id: (left.offset, left.event_index)})
+
+
+class Client:
+    """A client of one server for threads. Made by `connect`; a context manager."""
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        self._loop = _LoopThread()
+
+        async def open_client() -> AsyncClient:
+            return await make()
+
+        try:
+            self._client = self._loop.call(open_client())
+        except BaseException:
+            self._loop.stop()
+            raise
+        self.segments = Segments(self._loop, self._client.segments)
+
+    def __enter__(self) -> Self:
+        """Return the client, which is connected."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread; what waits fails with `ClientClosedError`."""
+        try:
+            self._loop.call(self._client.close())
+        except ClientClosedError:
+            return  # closed before
+        self._loop.stop()
+
+    def ping(self) -> float:
+        """Return the seconds of a round trip to the server."""
+        return self._loop.call(self._client.ping())
+
+    def statistics(self) -> ClientStatistics:
+        """Return what the connections have done and what waits in them."""
+        return self._client.statistics()
+
+    def create_stream(self, name: str, configuration: StreamConfig | None = None) -> bool:
+        """Create a stream; False if there was one of that name."""
+        return self._loop.call(self._client.create_stream(name, configuration))
+
+    def stream_info(self, name: str) -> StreamInfo:
+        """Return what a stream is now."""
+        return self._loop.call(self._client.stream_info(name))
+
+    def list_streams(self, prefix: str = "") -> Iterator[str]:
+        """Yield the names of the streams that start with `prefix`."""
+        return _iterate(self._loop, self._client.list_streams(prefix))
+
+    def seal_stream(self, name: str) -> StreamInfo:
+        """Let a stream take no more events, for ever."""
+        return self._loop.call(self._client.seal_stream(name))
+
+    def delete_stream(self, name: str) -> bool:
+        """Delete a sealed stream; False if there is none."""
+        return self._loop.call(self._client.delete_stream(name))
+
+    def truncate_stream(self, name: str, cut: Cut) -> StreamInfo:
+        """Drop the events in front of a cut."""
+        return self._loop.call(self._client.truncate_stream(name, cut))
+
+    def stream_cut(self, name: str, *, at_time: int | datetime | None = None) -> StreamCut:
+        """Return the tail as it is now, or the cut at a time."""
+
+        async def ask() -> StreamCut:
+            return await self._client.stream_cut(name, at_time=at_time)
+
+        return self._loop.call(ask())
+
+    def writer(self, stream: str, *, writer_id: str | None = None, options: WriterOptions | None = None) -> Writer:
+        """Return a writer of a stream, to be entered with `with`."""
+        return Writer(self._loop, lambda: self._client.writer(stream, writer_id=writer_id, options=options))
+
+    def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
+        """Return the last event number that a writer stored in each segment, None if it was never opened."""
+        return self._loop.call(self._client.writer_state(stream, writer_id))
+
+    @contextmanager
+    def reader(
+        self, stream: str, *, start: Cut = HEAD, end: Cut | None = None, options: ReaderOptions | None = None
+    ) -> Iterator[Reader]:
+        """Return a reader of the events from `start` to `end`, to be entered with `with`."""
+        opening = self._client.reader(stream, start=start, end=end, options=options)
+        reader = self._loop.call(opening.__aenter__())
+        try:
+            yield Reader(self._loop, reader)
+        finally:
+            self._loop.call(opening.__aexit__(None, None, None))
+
+    def plan_ranges(
+        self, stream: str, *, start: Cut = HEAD, end: Cut = TAIL, max_bytes: int = 64 * MIB
+    ) -> list[SegmentRange]:
+        """Return ranges that hold exactly the events between two cuts, to be read in parallel."""
+        return self._loop.call(self._client.plan_ranges(stream, start=start, end=end, max_bytes=max_bytes))
+
+    def read_range(self, part: SegmentRange) -> "Iterator[pa.RecordBatch]":
+        """Yield the events of a range as record batches."""
+        return _iterate(self._loop, self._client.read_range(part))
+
+
+def connect(
+    address: str,
+    *,
+    token: str | None = None,
+    tls: bool | ssl.SSLContext | None = None,
+    options: ClientOptions | None = None,
+) -> Client:
+    """Connect to the server at `host:port` and return a client, to be used with `with`.
+
+    Raises:
+        ServerUnreachableError: nothing answers there.
+        AuthenticationError: the token is refused.
+    """
+    return Client(lambda: connect_async(address, token=token, tls=tls, options=options))
+
+
+def _copy_outcome(source: "asyncio.Future[Stored]", target: "concurrent.futures.Future[Stored]") -> None:
+    if source.cancelled():
+        target.cancel()
+    elif (error := source.exception()) is not None:
+        target.set_exception(error)
+    else:
+        target.set_result(source.result())

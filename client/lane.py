@@ -1,0 +1,353 @@
+"""The road of one writer to one segment: events gather, become blocks, are sent in order and sent again.
+
+While a block is on its way events gather, so blocks grow with the load and nothing waits for a timer. A block is packed
+once, with its event numbers; whatever happens to connections, the same block is sent again until the server has
+answered for it, and the server stores each number once.
+
+    gathered   values, keys, timestamps, futures: the next block
+    queued     blocks that were packed and must (still, or again) be sent
+    sent       blocks whose answer is awaited, in the order sent
+
+After an error that passes (a lost connection, a full disk) the lane waits until every block that was sent has been
+answered for, puts them back in front of the queue, and asks the writer for another attempt.
+"""
+
+import asyncio
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+
+from .blocks import Keys, Timestamps, pack_block
+from .compression import Compression
+from .connection import Connection
+from .errors import (
+    EventNumberError,
+    MillraceError,
+    OutcomeUnknownError,
+    PipelineBrokenError,
+)
+
+
+class Stored(NamedTuple):
+    """Where events are durable: the result of a write.
+
+    Attributes:
+        offset: of their block in the segment; None if it had been stored before and the server did not keep where.
+        event_number: of the first event of their block.
+        event_count: events in their block.
+    """
+
+    segment_id: int
+    offset: int | None
+    event_number: int
+    event_count: int
+
+
+class Owner(Protocol):
+    """The writer as its lanes see it."""
+
+    number: int
+    epoch: int
+
+    def connection_with_room(self, lane: "Lane", size: int) -> Connection | None:
+        """Return the connection if a block of that size may be sent now; else the lane is pumped when it may."""
+
+    def block_sent(self, size: int) -> None:
+        """Count a block as on its way."""
+
+    def block_answered(self, size: int) -> None:
+        """Count a block as no longer on its way."""
+
+    def block_settled(self, cost_bytes: int) -> None:
+        """Give back the memory of a block that was stored or failed for good."""
+
+    def retry_wanted(self, error: MillraceError) -> None:
+        """Let lanes that stand still be resumed, after a wait."""
+
+    def fail(self, error: MillraceError) -> None:
+        """End the writer: nothing more can be stored in order."""
+
+
+class Block:
+    """A packed block and who waits for it."""
+
+    __slots__ = ("cost_bytes", "event_count", "event_number", "futures", "lane", "payload", "settled", "size")
+
+    def __init__(
+        self,
+        lane: "Lane",
+        payload: bytearray,
+        *,
+        event_number: int,
+        event_count: int,
+        futures: "list[asyncio.Future[Stored]]",
+        cost_bytes: int,
+    ) -> None:
+        self.lane = lane
+        self.payload = payload
+        self.size = len(payload)
+        self.event_number = event_number
+        self.event_count = event_count
+        self.futures = futures
+        # What the writer counts for its events until they are settled.
+        self.cost_bytes = cost_bytes
+        # Made for those who flush.
+        self.settled: asyncio.Future[None] | None = None
+
+    def acked(self, offset: int | None, *, duplicate: bool) -> None:
+        """Resolve the futures; called by the connection."""
+        del duplicate  # for the caller a block stored by an earlier attempt is stored
+        self.lane.block_acked(self, offset)
+
+    def failed(self, error: MillraceError) -> None:
+        """Keep the block for another attempt, or give up; called by the connection."""
+        self.lane.block_failed(self, error)
+
+    def settle(self, result: Stored | MillraceError) -> None:
+        """Tell everyone who waits."""
+        futures, self.futures = self.futures, []
+        if isinstance(result, MillraceError):
+            for future in futures:
+                if not future.done():
+                    future.set_exception(result)
+                    # Retrieved here: flush() and leaving the writer raise the same error, so silence loses nothing,
+                    # and a report by asyncio for each of a million events would bury it.
+                    future.exception()
+        else:
+            for future in futures:
+                if not future.done():
+                    future.set_result(result)
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)
+
+
+class Lane:
+    """One writer's road to one segment."""
+
+    __slots__ = (
+        "_compression", "_futures", "_keys", "_loop", "_owner", "_queue", "_retry", "_scheduled",
+        "_sent", "_times", "_unanswered", "_values", "gathered_bytes", "last_acked_number", "last_number", "segment_id",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, *, segment_id: int, last_event_number: int, compression: Compression) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._compression = compression
+        self.segment_id = segment_id
+        # Of the last event in a packed block, and in an acked one.
+        self.last_number = last_event_number
+        self.last_acked_number = last_event_number
+        self._values: list[bytes] = []
+        self._keys: list[str | None] = []
+        self._times: list[int] = []
+        self._futures: list[asyncio.Future[Stored]] = []
+        self.gathered_bytes = 0
+        self._scheduled = False
+        self._queue: deque[Block] = deque()
+        self._sent: deque[Block] = deque()
+        # Blocks in `_sent` whose answer has not come; those answered with an error stay there until all are.
+        self._unanswered = 0
+        # The error that passes, while the lane stands still because of it.
+        self._retry: MillraceError | None = None
+
+    @property
+    def gathered_count(self) -> int:
+        """Events that wait to become a block."""
+        return len(self._values)
+
+    # --- events in ---
+
+    def gather(
+        self, value: bytes, key: str | None, timestamp_us: int, future: "asyncio.Future[Stored]", cost_bytes: int
+    ) -> None:
+        """Take one event; a block leaves in the next turn of the loop if none is on its way."""
+        self._values.append(value)
+        self._keys.append(key)
+        self._times.append(timestamp_us)
+        self._futures.append(future)
+        self.gathered_bytes += cost_bytes
+        if not self._scheduled:
+            self._scheduled = True
+            if not self._sent:
+                self._loop.call_soon(self._turn)
+
+    def seal(self) -> bool:
+        """Make a block of what was gathered; return whether there was something. `pump` sends it."""
+        self._scheduled = False
+        values = self._values
+        if not values:
+            return False
+        keys: list[str | None] | None = self._keys
+        if keys is not None and keys.count(None) == len(keys):
+            keys = None
+        times, futures, cost_bytes = self._times, self._futures, self.gathered_bytes
+        self._values, self._keys, self._times, self._futures, self.gathered_bytes = [], [], [], [], 0
+        self._pack(values, keys, times, futures=futures, cost_bytes=cost_bytes)
+        return True
+
+    def prepare(self, values: list[bytes], keys: Keys, timestamps_us: Timestamps) -> bytearray:
+        """Return the block of these events as it goes behind what was gathered; nothing is taken yet.
+
+        Raises:
+            EventTooLargeError, InvalidArgumentError, TypeError: see `pack_block`.
+        """
+        return self._packed(values, keys, timestamps_us, behind=len(self._values))
+
+    def add_block(self, payload: bytearray, count: int, future: "asyncio.Future[Stored]") -> int:
+        """Take what `prepare` returned just before; return what it costs. `pump` sends it."""
+        self.seal()
+        self._block(payload, count, futures=[future], cost_bytes=len(payload))
+        return len(payload)
+
+    def pump(self) -> None:
+        """Send what is queued, as far as there is room."""
+        queue = self._queue
+        owner = self._owner
+        while queue and self._retry is None:
+            block = queue[0]
+            size = block.size + APPEND_HEADER_SIZE_BYTES
+            connection = owner.connection_with_room(self, size)
+            if connection is None:
+                return
+            queue.popleft()
+            self._sent.append(block)
+            self._unanswered += 1
+            owner.block_sent(size)
+            try:
+                connection.send_append(
+                    block,
+                    block.payload,
+                    segment_id=self.segment_id,
+                    event_count=block.event_count,
+                    writer_number=owner.number,
+                    writer_epoch=owner.epoch,
+                    event_number=block.event_number,
+                )
+            except MillraceError as error:
+                self.block_failed(block, error)
+
+    def last_block(self) -> Block | None:
+        """Return the last block that is not settled."""
+        if self._queue:
+            return self._queue[-1]
+        return self._sent[-1] if self._sent else None
+
+    # --- answers ---
+
+    def block_acked(self, block: Block, offset: int | None) -> None:
+        """Settle a block, and send what gathered meanwhile."""
+        self._unanswered -= 1
+        self._owner.block_answered(block.size + APPEND_HEADER_SIZE_BYTES)
+        if self._sent[0] is block:
+            self._sent.popleft()
+        else:
+            self._sent.remove(block)
+        self.last_acked_number = max(self.last_acked_number, block.event_number + block.event_count - 1)
+        block.settle(Stored(self.segment_id, offset, block.event_number, block.event_count))
+        self._owner.block_settled(block.cost_bytes)
+        if self._retry is not None:
+            self._resume_when_answered()
+            return
+        if not self._sent and not self._queue:
+            self.seal()
+        self.pump()
+
+    def block_failed(self, block: Block, error: MillraceError) -> None:
+        """Keep a block for another attempt, or end the writer."""
+        self._unanswered -= 1
+        self._owner.block_answered(block.size + APPEND_HEADER_SIZE_BYTES)
+        if passes(error) or (self._retry is not None and isinstance(error, EventNumberError)):
+            if self._retry is None:
+                self._retry = error
+            self._resume_when_answered()
+            return
+        self._sent.remove(block)
+        block.settle(error)
+        self._owner.block_settled(block.cost_bytes)
+        self._owner.fail(error)
+
+    def resume(self) -> None:
+        """Send again what was returned; called by the writer after the wait it was asked for."""
+        if self._retry is not None and self._unanswered == 0:
+            self._retry = None
+        self.pump()
+
+    def stop(self, error: MillraceError) -> None:
+        """Fail everything that is not on its way; what is ends with its own answer, or with `error`."""
+        self._retry = self._retry or error
+        values, self._values = self._values, []
+        futures, self._futures = self._futures, []
+        self._keys, self._times = [], []
+        if values:
+            gathered = Block(
+                self, bytearray(), event_number=0, event_count=len(values), futures=futures,
+                cost_bytes=self.gathered_bytes,
+            )  # fmt: skip
+            self.gathered_bytes = 0
+            gathered.settle(error)
+            self._owner.block_settled(gathered.cost_bytes)
+        if self._unanswered == 0:
+            self._queue.extendleft(reversed(self._sent))
+            self._sent.clear()
+        while self._queue:
+            block = self._queue.popleft()
+            block.settle(error)
+            self._owner.block_settled(block.cost_bytes)
+
+    # --- inside ---
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self._sent and not self._queue:
+            self.seal()
+        self.pump()
+
+    def _pack(
+        self,
+        values: list[bytes],
+        keys: Keys,
+        times: Timestamps,
+        *,
+        futures: "list[asyncio.Future[Stored]]",
+        cost_bytes: int,
+    ) -> None:
+        payload = self._packed(values, keys, times, behind=0)
+        self._block(payload, len(values), futures=futures, cost_bytes=cost_bytes)
+
+    def _packed(self, values: list[bytes], keys: Keys, times: Timestamps, *, behind: int) -> bytearray:
+        return pack_block(
+            values,
+            keys=keys,
+            timestamps_us=times,
+            first_event_number=self.last_number + behind + 1,
+            compression=self._compression,
+        )
+
+    def _block(
+        self, payload: bytearray, count: int, *, futures: "list[asyncio.Future[Stored]]", cost_bytes: int
+    ) -> Block:
+        block = Block(
+            self,
+            payload,
+            event_number=self.last_number + 1,
+            event_count=count,
+            futures=futures,
+            cost_bytes=cost_bytes,
+        )
+        self.last_number += count
+        self._queue.append(block)
+        return block
+
+    def _resume_when_answered(self) -> None:
+        """Ask for another attempt once every block that was sent has been answered for."""
+        assert self._retry is not None
+        if self._unanswered == 0:
+            self._queue.extendleft(reversed(self._sent))
+            self._sent.clear()
+            self._owner.retry_wanted(self._retry)
+
+
+def passes(error: MillraceError) -> bool:
+    """Whether a numbered block may be sent again after this error: the server stores each number once."""
+    return error.retriable or isinstance(error, OutcomeUnknownError | PipelineBrokenError)

@@ -1,0 +1,152 @@
+"""A real server in a child process, for tests.
+
+    with millrace.testing.server() as server:
+        server.address              # 127.0.0.1:<a free port>
+        server.kill()               # as a power cut of the process would: SIGKILL
+        server.start()              # the same folder, the same address
+
+With pytest the fixture `millrace_server` gives one to each test. The server's log goes to standard error.
+"""
+
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 20.0
+
+# Small log files: a test writes little, and each file is filled with zeros when the server starts.
+SETTINGS_SMALL: Final = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20)}
+
+
+class TestServer:
+    """A server process with its folder. Its methods block."""
+
+    __test__ = False  # pytest collects no class of ours
+
+    def __init__(
+        self, folder: Path, *, settings: Mapping[str, str] = SETTINGS_SMALL, log_level: str = "WARNING"
+    ) -> None:
+        self.folder = folder
+        self._settings = dict(settings)
+        self._log_level = log_level
+        self._process: subprocess.Popen[str] | None = None
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Host and port of the data port; the same after a restart."""
+        if not self._address:
+            raise RuntimeError("the server was never started")
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the server, and return once it accepts connections.
+
+        Raises:
+            RuntimeError: it ended, or did not serve within 30 s.
+        """
+        if self.running:
+            raise RuntimeError("the server is running")
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "millrace.server", str(self.folder),
+                "--listen", self._address or "127.0.0.1:0", "--log-level", self._log_level,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self._settings},
+        )  # fmt: skip
+        line = self._first_line()
+        if not line:
+            self.kill()
+            raise RuntimeError("the server ended before it served; its log says why")
+        self._address = json.loads(line)["address"]
+
+    def stop(self) -> int:
+        """Stop the server as an operator would (SIGTERM), and return its exit code."""
+        process = self._process
+        if process is None:
+            return 0
+        process.terminate()
+        try:
+            code = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        self._reaped(process)
+        return code
+
+    def kill(self) -> None:
+        """End the server without any warning (SIGKILL)."""
+        process = self._process
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        self._reaped(process)
+
+    def restart(self) -> None:
+        """Stop and start on the same folder and address."""
+        self.stop()
+        self.start()
+
+    def _reaped(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        process.stdout.close()
+        self._process = None
+
+    def _first_line(self) -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                if selector.select(left_s):
+                    return process.stdout.readline()
+        return ""
+
+
+@contextmanager
+def server(
+    folder: Path | None = None, *, settings: Mapping[str, str] = SETTINGS_SMALL, log_level: str = "WARNING"
+) -> Iterator[TestServer]:
+    """Run a real server for the length of a `with` block.
+
+    Args:
+        folder: its data; a temporary one, removed at the end, if it is left out.
+        settings: environment variables of the server, see `millrace.server.options`.
+    """
+    made = folder is None
+    place = Path(tempfile.mkdtemp(prefix="millrace-")) if folder is None else folder
+    running = TestServer(place, settings=settings, log_level=log_level)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+        if made:
+            shutil.rmtree(place, ignore_errors=True)
