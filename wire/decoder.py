@@ -187,7 +187,7 @@ class FrameBuffer:
         size_max = self._frame_size_max + BUFFER_SIZE_BYTES_IDLE
         if 2 * pending > len(self.data) and len(self.data) < size_max:
             self._resize(min(2 * len(self.data), size_max))
-        elif self._start:
+        else:
             self._view[:pending] = self._view[self._start : self._end]
             self._start, self._end = 0, pending
         assert self._end < len(self.data), "whole frames were left in the buffer"

@@ -87,6 +87,7 @@ def test_byte_by_byte_gives_the_same_frames(sent: list[bytes]) -> None:
     assert frames_of(opened(), [stream[index : index + 1] for index in range(len(stream))]) == sent
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.integers(24, FRAME_SIZE_BYTES_MAX), st.integers(0, 200 * KIB), st.integers(1, 70 * KIB))
 def test_memory_grows_with_what_arrived_not_with_what_was_promised(length: int, arrived: int, piece: int) -> None:
@@ -571,6 +572,23 @@ def test_an_append_without_a_payload_is_refused(size: int) -> None:
 
     assert scan(short) is ProtocolError
     assert scan(short + append()) is ProtocolError
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"flags": 1},
+        {"reserved": 1},
+        {"reserved_tail": 1},
+        {"expected_offset": -2},
+        {"writer_number": 1},
+        {"event_number": 1},
+        {"writer_epoch": 1},
+        {"writer_number": 1, "event_number": 1, "event_count": 0},
+    ],
+)
+def test_a_first_append_that_contradicts_itself_is_refused(fields: dict[str, int]) -> None:
+    assert scan(append(**fields)) is ProtocolError
 
 
 def test_a_conditional_append_is_a_run_of_its_own() -> None:
