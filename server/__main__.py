@@ -4,7 +4,6 @@ Prints one line of JSON, {"address": ..., "console": ...}, once it serves; `mill
 """
 
 import argparse
-import asyncio
 import json
 import logging
 import os
@@ -20,7 +19,9 @@ from .options import Address, ServerOptions, options_from_environment
 
 async def _serve(options: ServerOptions) -> None:
     async with Server(options) as server:
-        print(json.dumps({"address": server.address, "console": server.console_address}), flush=True)
+        line = json.dumps({"address": server.address, "console": server.console_address})
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
         await server.serve_until_signal()
 
 
@@ -42,7 +43,7 @@ def main() -> int:
         )
         uvloop.run(_serve(options))
     except ServerError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 1
     return 0
 

@@ -43,7 +43,7 @@ STALL_WARNING_S: Final = 1.0
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
 SWITCH_INTERVAL_S: Final = 0.0005
-"""How long the log thread waits for the interpreter when the loop is busy; the default of 5 ms is a whole sync batch."""
+"""How long the log thread waits for the interpreter when the loop is busy; the default of 5 ms is many syncs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,9 @@ class Server:
         except BaseException:
             await self._release()
             raise
-        logger.info("serving address=%s console=%s data_folder=%s", self.address, self.console_address, options.data_folder)
+        logger.info(
+            "serving address=%s console=%s data_folder=%s", self.address, self.console_address, options.data_folder
+        )
 
     async def stop(self) -> None:
         """Stop: accept nothing, finish or fail what is under way within the deadline, flush, release the folder."""
@@ -180,7 +182,8 @@ class Server:
     def statistics(self) -> dict[str, Any]:
         """Return frozen records by part. May be called from any thread."""
         opened = self._open
-        assert opened is not None and self._cache is not None
+        assert opened is not None
+        assert self._cache is not None
         state = opened.container.state
         return {
             "server": ServerStatistics(
@@ -212,7 +215,9 @@ class Server:
     # --- the container ---
 
     async def _open_container(self) -> None:
-        assert self._folder is not None and self._cache is not None and self._storage is not None
+        assert self._folder is not None
+        assert self._cache is not None
+        assert self._storage is not None
         options = self._options
         opened = await open_container(
             folder=self._folder.container(0),
@@ -350,7 +355,7 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say why, and close."""
         self._counters.shed_total += 1
-        shed = cast(asyncio.Transport, transport)
+        shed = cast("asyncio.Transport", transport)
         shed.write(SHED_FRAME)
         shed.close()
 

@@ -18,6 +18,7 @@ from millrace.server.wal import WalOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 PREFIX = "MILLRACE_"
+ANYWHERE = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,10 @@ class Address:
         if not separator or text.endswith("]"):
             host, port = text, str(default_port)
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ConfigurationError(f"{text!r} is not an address; write HOST:PORT, for instance 127.0.0.1:{default_port}")
-        return cls(host.strip("[]") or "0.0.0.0", int(port))
+            raise ConfigurationError(
+                f"{text!r} is not an address; write HOST:PORT, for instance 127.0.0.1:{default_port}"
+            )
+        return cls(host.strip("[]") or ANYWHERE, int(port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Codecs are derived when this module is imported; nothing here runs construct. Ap
 because their header is fixed and their payload is never copied.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 from operator import attrgetter
 from struct import error as StructError  # noqa: N812  # the class is an exception, spelled in lower case for its age
@@ -179,7 +180,7 @@ def encode_body(frame_type: int, body: bytes, *, request_id: int, flags: int = 0
 
 
 def encode_data(
-    *, request_id: int, segment_id: int, offset: int, length: int, flags: int, pieces: list[memoryview | bytes]
+    *, request_id: int, segment_id: int, offset: int, length: int, flags: int, pieces: Sequence[memoryview | bytes]
 ) -> list[bytes | memoryview]:
     """Return a DATA frame as buffers, without copying its payload."""
     size = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX_SIZE_BYTES + sum(map(len, pieces))

@@ -37,7 +37,8 @@ class StatisticsCollector(Collector):
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    assert is_dataclass(record) and not isinstance(record, type)
+    assert is_dataclass(record)
+    assert not isinstance(record, type)
     return asdict(record)
 
 
@@ -48,8 +49,9 @@ def _metric(name: str, text: str, value: float) -> Metric:
 
 
 class _QuietHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        logger.debug("console request " + format, *args)
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is that of the base class
+        """Keep requests out of standard error."""
+        logger.debug("console request %s", format % args)
 
 
 class ConsoleSite:

@@ -82,7 +82,7 @@ class Piece(NamedTuple):
     start: int
     end: int
     request_id: int
-    count: int
+    append_count: int
     event_number: int
     event_count: int
     duplicate: bool

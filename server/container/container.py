@@ -159,7 +159,9 @@ class SegmentContainer:
         return [self._admit(run, frames, owner, segment, size)]
 
     def _admit(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment, size: int) -> PendingAppend:
-        pending = PendingAppend(owner, segment, segment_id=segment.segment_id, request_id=run.request_id, count=run.frame_count)
+        pending = PendingAppend(
+            owner, segment, segment_id=segment.segment_id, request_id=run.request_id, count=run.frame_count
+        )
         pending.offset = segment.next_offset
         pending.size = size
         last_event_number = 0
@@ -191,23 +193,25 @@ class SegmentContainer:
         pieces = deduplicate(segment, run, frames)
         progress = progress_of(segment, run.writer_number)
         first = pieces[0]
-        again = PendingAppend(owner, segment, segment_id=segment.segment_id, request_id=first.request_id, count=first.count)
+        again = PendingAppend(
+            owner, segment, segment_id=segment.segment_id, request_id=first.request_id, count=first.append_count
+        )
         again.duplicate = True
         last_event_number = first.event_number + first.event_count - 1
-        if last_event_number == progress.durable and first.count == 1:
+        if last_event_number == progress.durable and first.append_count == 1:
             again.offset = progress.last_offset
         result = [again]
         if len(pieces) > 1:
             rest = pieces[1]
             self._check_room()
             new = run._replace(
-                frame_count=rest.count,
+                frame_count=rest.append_count,
                 event_count=rest.event_count,
                 request_id=rest.request_id,
                 event_number=rest.event_number,
             )
             new_frames = frames[rest.start : rest.end]
-            size = payload_size(len(new_frames), rest.count)
+            size = payload_size(len(new_frames), rest.append_count)
             result.append(self._admit(new, new_frames, owner, segment, size))
         if last_event_number <= progress.durable:
             again.settled = True

@@ -1,9 +1,9 @@
 """The state of one segment in memory.
 
-There are two views of a segment. The *durable* one (`length`, `sealed`, `event_count`, ...) is what readers see and what
-a checkpoint stores; it changes only when the log has synced. The *admitted* one (`next_offset`, `closing`, the admitted
-numbers of its writers) runs ahead of it by what is queued for the log; decisions about new requests are made on it. Both
-change in the same order, the order of the log.
+There are two views of a segment. The *durable* one (`length`, `sealed`, `event_count`, ...) is what readers see and
+what a checkpoint stores; it changes only when the log has synced. The *admitted* one (`next_offset`, `closing`, the
+admitted numbers of its writers) runs ahead of it by what is queued for the log; decisions about new requests are made
+on it. Both change in the same order, the order of the log.
 """
 
 from dataclasses import dataclass

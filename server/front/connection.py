@@ -12,7 +12,7 @@ the peer is told once, by a THROTTLE notice that says what is full.
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait for HELLO."""
         # Not an isinstance check: the transports of uvloop do not inherit from those of asyncio.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._peer = str(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._options.write_buffer_bytes_high)
         self._counters.connections_total += 1
@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._session.state is SessionState.DRAINING:
             self.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
         else:
-            self.start_task(self._handle(message, request_id), name=f"request {message.type.name}")
+            _ = self.start_task(self._handle(message, request_id), name=f"request {message.type.name}")
 
     def _greet(self, message: f.Hello, request_id: int) -> None:
         version = negotiate_version(version_min=message.version_min, version_max=message.version_max)
@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _handle(self, message: f.Message, request_id: int) -> None:
         try:
             reply = await self._handlers.handle(message)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
             self.send_error(request_id, error)
         else:
             self._send(encode(reply, request_id=request_id))
@@ -382,6 +382,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task of a connection failed peer=%s task=%s", self._peer, task.get_name(), exc_info=error)
+            self.abort()
         if self._session.state is SessionState.DRAINING:
             self._end_if_drained()
         self._update_reading()
@@ -396,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
             pieces = self._container.read_now(segment, message.offset, size_max)
             if pieces is None:
-                self.start_task(self._read_cold(segment, message.offset, size_max, request_id), name="read")
+                _ = self.start_task(self._read_cold(segment, message.offset, size_max, request_id), name="read")
             elif pieces or segment.sealed or not message.wait_ms or self._session.state is not SessionState.ACTIVE:
                 self.send_data(request_id, segment, message.offset, pieces)
             else:
@@ -416,7 +419,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _read_cold(self, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
         try:
             pieces = await self._container.read(segment, offset, size_max)
-        except Exception as error:
+        except ServerError as error:
             self.send_error(request_id, error)
         else:
             self.send_data(request_id, segment, offset, pieces)
@@ -493,7 +496,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session.sent(self._clock.monotonic_s())
             self._transport.write(frame)
 
-    def _send_all(self, frames: list[bytes | memoryview] | list[bytes]) -> None:
+    def _send_all(self, frames: Sequence[bytes | memoryview]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._session.sent(self._clock.monotonic_s())
             self._transport.writelines(frames)

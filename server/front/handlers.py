@@ -192,7 +192,7 @@ def _page(names: SortedDict[str, Any], message: f.ListSegments | f.ListStreams) 
     """Return one page of the names with a prefix, and whether more follow."""
     count_max = max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))
     start = max(message.prefix, message.after)
-    page = []
+    page: list[str] = []
     for name in names.irange(minimum=start, inclusive=(message.after < message.prefix or not message.after, True)):
         if not name.startswith(message.prefix):
             break

@@ -32,7 +32,7 @@ class FrontOptions:
 
     def __post_init__(self) -> None:
         if min(self.connections_count_max, self.tasks_count_max, self.parked_reads_count_max) < 1:
-            raise ConfigurationError("connections_count_max, tasks_count_max and parked_reads_count_max must be above 0")
+            raise ConfigurationError("counts of connections, tasks and parked reads must be above 0")
         if min(self.handshake_timeout_s, self.frame_timeout_s, self.keepalive_s) <= 0:
             raise ConfigurationError("timeouts of connections must be above 0")
         if self.write_buffer_bytes_high < 1:

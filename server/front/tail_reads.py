@@ -5,10 +5,12 @@ is handed to the socket in that same step. Only bytes that have to be fetched fr
 """
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.segment import Segment
+from millrace.server.errors import ServerError
 from millrace.wire.frames import DataFlag
 from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX
 
@@ -31,7 +33,7 @@ class ReplySink(Protocol):
         """Send an ERROR frame."""
         ...
 
-    def start_task(self, coroutine: "asyncio._CoroutineLike[None]", *, name: str) -> "asyncio.Task[None]":
+    def start_task(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         """Run a coroutine for as long as the connection lives."""
         ...
 
@@ -82,7 +84,7 @@ class ParkedRead:
         self._sink.reader_done(self._request_id)
         try:
             pieces = self._container.read_now(self._segment, self._offset, self._size_max)
-        except Exception as error:
+        except ServerError as error:
             self._sink.send_error(self._request_id, error)
             return
         # What has just become durable is in the tail: it never has to be fetched.
@@ -147,7 +149,7 @@ class Subscription:
                     return
                 if self._push(pieces):
                     return
-        except Exception as error:
+        except ServerError as error:
             self._fail(error)
 
     @property
@@ -169,7 +171,7 @@ class Subscription:
     async def _fetch(self) -> None:
         try:
             pieces = await self._container.read(self._segment, self._offset, self._size_wanted)
-        except Exception as error:
+        except ServerError as error:
             self._fetching = None
             self._fail(error)
             return
@@ -177,7 +179,7 @@ class Subscription:
         if not pieces or not self._push(pieces):
             self.pump()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: ServerError) -> None:
         self.cancel()
         self._sink.reader_done(self._request_id)
         self._sink.send_error(self._request_id, error)

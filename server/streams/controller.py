@@ -82,7 +82,9 @@ class StreamController:
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
         if len(configuration) > CONFIGURATION_SIZE_BYTES_MAX:
-            raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)
+            raise InvalidArgumentError(
+                f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name
+            )
         if name in self._creating:
             await asyncio.shield(self._creating[name])
         if name in self._state.streams_by_name:
