@@ -587,7 +587,7 @@ def test_an_append_without_a_payload_is_refused(size: int) -> None:
         {"writer_number": 1, "event_number": 1, "event_count": 0},
     ],
 )
-def test_a_first_append_that_contradicts_itself_is_refused(fields: dict[str, int]) -> None:
+def test_a_first_append_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
     assert scan(append(**fields)) is ProtocolError
 
 
