@@ -64,7 +64,6 @@ BATCH_HEADER_SIZE_BYTES: Final = _HEADER.size
 RUN_ENTRY_SIZE_BYTES: Final = _ENTRY.size
 SALT_OFFSET: Final = 24
 """Where in a batch header the salt stands: what a search for batches looks for."""
-RUNS_PER_BATCH_COUNT_MAX: Final = 64 * KIB
 
 _JOINED_SIZE_BYTES_MAX: Final = 256 * KIB
 """Up to here frames are copied into one piece (under 10 us), which saves a checksum call and an iovec for each."""

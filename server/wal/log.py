@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
+from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.host.clock import Clock
 from millrace.server.host.doorbell import Doorbell
 from millrace.server.host.files import FileSystem
@@ -84,7 +84,8 @@ class Wal:
             clock: gives the wall time of each batch.
             on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
                 microseconds), in order. It must not raise.
-            on_failure: called in the loop, once, when the log has failed. Not called for `close`.
+            on_failure: called in the loop, at most once, when runs will never be handed back: the log has failed
+                (LogFailedError), or was closed while it waited for space (LogClosedError).
             owner: whose log it is; stored in each file, and checked when it is recovered.
             metrics: where to count.
         """
@@ -308,7 +309,7 @@ class Wal:
     def _fits(self, cost: int, *, reserve: int) -> bool:
         """Return whether that much more can be promised, in whatever way the runs fall into files."""
         active_room = self._active_room_bytes
-        if not self._promised_bytes and cost + reserve <= active_room:
+        if self._promised_bytes + cost + reserve <= active_room:
             return True
         # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them.
         waste = max(cost, self._largest_promise_bytes)
@@ -354,12 +355,12 @@ class Wal:
 
     def _on_stopped(self, stopped: Stopped) -> None:
         assert self._stopped is not None
-        was_open, self._is_open = self._is_open, False
+        self._is_open = False
         self._failure = stopped.error
         self._pool.stop()
         if not self._stopped.done():
             self._stopped.set_result(None)
-        if stopped.error is not None and (was_open or isinstance(stopped.error, LogFailedError)):
+        if stopped.error is not None:
             self._on_failure(stopped.error)
 
     @property

@@ -197,9 +197,9 @@ class FilePool:
             problem = None
             try:
                 work()
-            except (OSError, NoSpaceError) as error:
+            except Exception as error:  # noqa: BLE001  # a thread that ended would leave a log that hangs when it is full
                 # Nothing was promised that depends on it. The file is given up, and another one is tried.
-                problem = str(error)
+                problem = str(error) or repr(error)
                 logger.warning(
                     "log file could not be prepared, retry_in_s=%s: %s", self._options.retry_interval_s, error
                 )
@@ -283,17 +283,21 @@ class FilePool:
                 sequence_floor=self._sequence_floor(),
             )
         )
-        if used is None:
-            file = self._make(temporary, header)
-        else:
-            file = used.file
-            # Durably out of the log before its header changes, so that no log name ever has a header in between.
-            self._files.rename(used.path, temporary)
-            self._files.sync_directory(self._directory)
+        file = used.file if used is not None else self._create(temporary)
+        try:
+            if used is not None:
+                # Durably out of the log before its header changes, so that no log name ever has a header in between.
+                self._files.rename(used.path, temporary)
+                self._files.sync_directory(self._directory)
             file.pwritev([header], 0)
+            if used is None:
+                fill_zeros(file, len(header), self._options.file_size_bytes)
             file.datasync()
-        self._files.rename(temporary, path)
-        self._files.sync_directory(self._directory)
+            self._files.rename(temporary, path)
+            self._files.sync_directory(self._directory)
+        except (OSError, NoSpaceError):
+            self._give_up(file, temporary, path)
+            raise
         logger.debug("log file ready, path=%s recycled=%s", path, used is not None)
         return LogFile(
             number=number,
@@ -304,23 +308,24 @@ class FilePool:
             end=LOG_FILE_HEADER_BLOCK_BYTES,
         )
 
-    def _make(self, path: Path, header: bytes) -> File:
-        """Return a new file, filled and synced; nothing of it stays if that fails."""
+    def _create(self, path: Path) -> File:
+        """Return a new, empty file and count it, if the disk has room for what it will hold."""
         size = self._options.file_size_bytes
         if self._files.free_bytes(self._directory) < size:
             raise NoSpaceError(f"no room for a log file of {size} bytes", subject=str(self._directory))
         file = self._files.open(path, create=True, exclusive=True)
-        try:
-            file.pwritev([header], 0)
-            fill_zeros(file, len(header), size)
-            file.datasync()
-        except (OSError, NoSpaceError):
-            file.close()
-            self._files.remove(path)
-            raise
         with self._changed:
             self._file_count += 1
         return file
+
+    def _give_up(self, file: File, *paths: Path) -> None:
+        """Remove a file that could not be made ready, whatever its name is by now; it holds nothing that is needed."""
+        file.close()
+        with self._changed:
+            self._file_count -= 1
+        for path in paths:
+            if self._files.exists(path):
+                self._files.remove(path)
 
     def _measure(self) -> None:
         """Ask the disk, and tell who waits."""

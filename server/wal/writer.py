@@ -17,15 +17,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.server.errors import LogClosedError, LogFailedError
 from millrace.server.host.clock import Clock
 from millrace.server.host.doorbell import Doorbell
 from millrace.server.host.metrics import Metrics
 
-from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, RUNS_PER_BATCH_COUNT_MAX, Run, encode_batch
+from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, Run, encode_batch
 from .logfile import LogFile
 from .options import WalOptions
 from .pool import FilePool
@@ -35,8 +34,7 @@ logger = logging.getLogger(__name__)
 _SLOW_SYNC_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(NamedTuple):
     """A batch that is on the disk."""
 
     runs: list[Run]
@@ -48,8 +46,7 @@ class Durable:
     taken_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(NamedTuple):
     """The thread has ended; with an error if not because it was told to."""
 
     error: BaseException | None
@@ -165,8 +162,6 @@ class LogWriter:
                     break
                 runs.append(queue.popleft())
                 size += cost
-                if len(runs) == RUNS_PER_BATCH_COUNT_MAX:
-                    break
             if runs:
                 return runs
             self._roll()

@@ -339,6 +339,20 @@ async def test_closing_proves_the_last_batch(files: MemoryFileSystem) -> None:
     assert len(items) == 3
 
 
+async def test_closing_does_not_wait_for_space(files: MemoryFileSystem) -> None:
+    log = await open_log(files)
+    await until(lambda: log.wal.statistics().spare_files == 1)
+    # The disk fills up after room was promised on it.
+    promised = [log.submit(bytes(3000)) for _ in range(8)]
+    files.capacity_bytes = 0
+    await promised[0]
+
+    await asyncio.wait_for(log.wal.close(), 10)
+
+    assert [type(error) for error in log.failures] in ([LogClosedError], [])
+    assert all(future.done() for future in promised) == (log.failures == [])
+
+
 async def test_closing_before_starting_does_nothing(files: MemoryFileSystem) -> None:
     await create(files).wal.close()
 

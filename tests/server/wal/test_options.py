@@ -29,7 +29,7 @@ def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() 
 )
 def test_values_that_contradict_one_another_are_refused_by_name(values: dict[str, int], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
-        WalOptions(**values)  # type: ignore[arg-type]  # one of them is a float
+        WalOptions(**values)
 
 
 def test_the_interval_between_retries_must_be_positive() -> None:

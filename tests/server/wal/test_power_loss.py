@@ -96,7 +96,7 @@ class History:
             await log.wal.close()
             self.files.fail_syncs(0)
         with pytest.raises(LogClosedError):
-            log.submit(b"too late")
+            await log.append(b"too late")
 
     def check(self, log: OpenLog) -> None:
         found = [payload for _, payload in log.contents().get(7, [])]
