@@ -16,6 +16,7 @@ from .checkpoint_tables import (
     ATTRIBUTES,
     CHUNKS,
     DAMAGES,
+    LINKS,
     PROGRESS,
     SEGMENTS,
     STREAM_SEGMENTS,
@@ -27,6 +28,7 @@ from .checkpoint_tables import (
 )
 from .segment import ChunkRecord, DamagedRange, Segment, WriterProgress
 from .state import Changes, ContainerState, Stream, Writer
+from .tail import LinkedExtent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
         removed={
             SEGMENTS: gone + changed,
             DAMAGES: gone + changed,
+            LINKS: gone + changed,
             PROGRESS: [*gone, *changes.progress],
             ATTRIBUTES: [*gone, *changes.attributes],
             WRITERS: [(writer.writer_number,) for writer in writers],
@@ -80,6 +83,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
         added={
             SEGMENTS: [_segment_row(segment) for segment in segments],
             DAMAGES: [row for segment in segments for row in _damage_rows(segment)],
+            LINKS: [_link_row(segment.link) for segment in segments if segment.link is not None],
             PROGRESS: list(_progress_rows(state, changes.progress)),
             ATTRIBUTES: list(_attribute_rows(state, changes.attributes)),
             WRITERS: [(writer.writer_number, writer.epoch, writer.opened_us, writer.writer_id) for writer in writers],
@@ -137,6 +141,20 @@ def _segment_row(segment: Segment) -> Row:
         segment.flushed_offset,
         int(segment.sealed),
         segment.name,
+    )
+
+
+def _link_row(link: LinkedExtent) -> Row:
+    return (
+        link.source_id,
+        link.target_id,
+        link.offset,
+        link.size,
+        link.source_offset,
+        link.event_count,
+        link.end_events,
+        link.sequence,
+        link.wall_time_us,
     )
 
 
@@ -224,6 +242,23 @@ def _add_stream_segment(state: ContainerState, row: Row) -> None:
     state.streams[stream_id].segments.append(f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)))
 
 
+def _add_link(state: ContainerState, row: Row) -> None:
+    source_id, target_id, offset, size, source_offset, event_count, end_events, sequence, wall_time_us = row
+    link = LinkedExtent(
+        target_id=target_id,
+        offset=offset,
+        size=size,
+        source_id=source_id,
+        source_offset=source_offset,
+        event_count=event_count,
+        sequence=sequence,
+        end_events=end_events,
+        wall_time_us=wall_time_us,
+    )
+    state.segments[source_id].link = link
+    state.hold(state.segments[target_id], link)
+
+
 ADD: Final[Mapping[Table, Callable[[ContainerState, Row], None]]] = {
     SEGMENTS: _add_segment,
     CHUNKS: _add_chunk,
@@ -233,6 +268,7 @@ ADD: Final[Mapping[Table, Callable[[ContainerState, Row], None]]] = {
     WRITERS: _add_writer,
     STREAMS: _add_stream,
     STREAM_SEGMENTS: _add_stream_segment,
+    LINKS: _add_link,
 }
 """How a stored row becomes part of a state. Rows come in the order of the tables and of their keys."""
 

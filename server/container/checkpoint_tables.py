@@ -135,7 +135,16 @@ STREAM_SEGMENTS: Final = Table(
     integers=["stream_id", "position", "segment_id"],
     texts=["low", "last"],
 )
-TABLES: Final = (SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS)
+LINKS: Final = Table(
+    "links",
+    number=11,
+    key=["source_id"],
+    integers=[
+        "source_id", "target_id", "target_offset", "size", "source_offset", "event_count", "end_events", "sequence",
+        "wall_time_us"
+    ],
+)  # fmt: skip
+TABLES: Final = (SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS, LINKS)
 """The tables of what a container knows, parents first."""
 
 META: Final = Table(

@@ -42,7 +42,7 @@ from .history import History
 from .options import ContainerOptions
 from .segment import Segment
 from .state import ContainerState
-from .tail import Extent
+from .tail import Extent, LinkedExtent
 
 logger = logging.getLogger(__name__)
 
@@ -142,9 +142,7 @@ class SegmentContainer:
         Raises:
             ServerError: nothing of the run was or will be stored.
         """
-        segment = self.state.segments.get(run.segment_id)
-        if segment is None:
-            raise SegmentNotFoundError(f"there is no segment with id {run.segment_id}")
+        segment = self.segment(run.segment_id)
         self._check_running()
         segment.check_appendable()
         if run.writer_number:
@@ -290,7 +288,7 @@ class SegmentContainer:
             SegmentNotFoundError: there is none.
         """
         segment = self.state.segments.get(segment_id)
-        if segment is None:
+        if segment is None or segment.link is not None:
             raise SegmentNotFoundError(f"there is no segment with id {segment_id}")
         return segment
 
@@ -301,6 +299,7 @@ class SegmentContainer:
         owners: set[Owner] = set()
         woken: set[Segment] = set()
         self.sequence = sequence
+        self.state.begin_batch(sequence, wall_time_us)
         for run in runs:
             pending = self._in_flight.popleft()
             assert pending is run.context
@@ -383,9 +382,13 @@ class SegmentContainer:
         segment.check_readable(offset)
         if offset == segment.length:
             return []
-        if segment.tail.holds(offset):
-            return segment.tail.read(offset, size_max)
-        return self._history.read_now(segment, offset, size_max)
+        extent = segment.tail.at(offset)
+        if extent is None:
+            return self._history.read_now(segment, offset, size_max)
+        if isinstance(extent, LinkedExtent):
+            place = extent.source_offset + offset - extent.offset
+            return self.read_now(self.state.segments[extent.source_id], place, min(size_max, extent.end - offset))
+        return segment.tail.read(offset, size_max)
 
     async def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview]:
         """Return at least one and up to `size_max` bytes from `offset`, from memory or tier 2; empty at the tail.
@@ -396,8 +399,18 @@ class SegmentContainer:
             SegmentError: the offset cannot be read.
             StorageError: tier 2 failed.
         """
-        pieces = self.read_now(segment, offset, size_max)
-        if pieces is None:
-            pieces = await self._history.read(segment, offset, size_max)
-            segment.check_readable(offset)
+        while (pieces := self.read_now(segment, offset, size_max)) is None:
+            extent = segment.tail.at(offset)
+            if not isinstance(extent, LinkedExtent):
+                pieces = await self._history.read(segment, offset, size_max)
+                segment.check_readable(offset)
+                break
+            source = self.state.segments[extent.source_id]
+            place = extent.source_offset + offset - extent.offset
+            try:
+                return await self.read(source, place, min(size_max, extent.end - offset))
+            except SegmentNotFoundError:
+                # Copied to chunks of this segment while we read it there; it is gone, its bytes are here now.
+                if segment.tail.at(offset) is extent:
+                    raise
         return pieces

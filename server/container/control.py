@@ -4,6 +4,7 @@ Each method checks and moves the admitted view in one step, without waiting, and
 wait does not undo the decision. Repeating any of them is harmless.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from millrace.wire.names import checked_name, checked_writer_id
 
 from .container import SegmentContainer
 from .segment import Segment
-from .state import Writer
+from .state import Writer, merge_marker
 
 ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
 ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
@@ -45,6 +46,7 @@ class SegmentControl:
         self._attributes: dict[tuple[int, str], tuple[bytes | None, int]] = {}
         self._attribute_version = 0
         self._opening: dict[str, Writer] = {}
+        self._merging: dict[tuple[int, int], asyncio.Future[None]] = {}
 
     def find(self, *, segment_id: int, name: str) -> Segment:
         """Return a segment by id, or by name where the id is 0.
@@ -55,7 +57,7 @@ class SegmentControl:
         if segment_id:
             return self._container.segment(segment_id)
         segment = self._state.segments_by_name.get(name)
-        if segment is None:
+        if segment is None or segment.link is not None:
             raise SegmentNotFoundError("there is no such segment", subject=name)
         return segment
 
@@ -101,6 +103,48 @@ class SegmentControl:
         if offset > segment.start_offset:
             await self._container.decide(f.SegmentTruncated(segment.segment_id, offset))
 
+    async def merge(self, target: Segment, source_id: int) -> None:
+        """Move all bytes of a sealed segment to the end of another, in one step that is seen whole or not at all.
+
+        Nothing is copied here: the bytes stay where they are until the flusher gets to them. The source is gone
+        afterwards. Merging it into the same target again is a success without effect.
+
+        Raises:
+            InvalidArgumentError: the source is not sealed, or is the target.
+            SegmentError: the target takes no appends, or there is no such source.
+        """
+        self._refuse_part_of_stream(target)
+        if merge_marker(source_id) in target.attributes:
+            return
+        if (under_way := self._merging.get((target.segment_id, source_id))) is not None:
+            await asyncio.shield(under_way)
+            return
+        source = self._container.segment(source_id)
+        self._refuse_part_of_stream(source)
+        if source is target:
+            raise InvalidArgumentError("a segment cannot be merged into itself", subject=source.name)
+        if not source.sealed:
+            raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=source.name)
+        if any(merging == source_id for _, merging in self._merging):
+            raise SegmentNotFoundError("the segment is being merged into another", subject=source.name)
+        target.check_appendable()
+        size = source.length - source.start_offset
+        record = f.SegmentMerged(
+            target_id=target.segment_id,
+            source_id=source_id,
+            target_offset=target.next_offset,
+            source_start=source.start_offset,
+            size=size,
+            event_count=source.event_count,
+        )
+        merging = self._container.decide(record)
+        target.next_offset += size
+        self._merging[target.segment_id, source_id] = merging
+        try:
+            await asyncio.shield(merging)
+        finally:
+            del self._merging[target.segment_id, source_id]
+
     async def delete(self, segment: Segment) -> None:
         """Delete the segment with everything in it."""
         self._refuse_part_of_stream(segment)
@@ -119,8 +163,10 @@ class SegmentControl:
         Raises:
             AttributeConditionFailedError: it has another value.
         """
-        if not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
-            raise InvalidArgumentError(f"the key of an attribute has 1 to {NAME_SIZE_BYTES_MAX} bytes")
+        if key.startswith("#") or not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the key of an attribute has 1 to {NAME_SIZE_BYTES_MAX} bytes and does not start with #"
+            )
         if value is not None and len(value) > ATTRIBUTE_VALUE_SIZE_BYTES_MAX:
             raise InvalidArgumentError(f"the value of an attribute has at most {ATTRIBUTE_VALUE_SIZE_BYTES_MAX} bytes")
         place = (segment.segment_id, key)

@@ -12,22 +12,22 @@ throttled and then refused, and the flusher tries again.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from millrace.server.errors import ServerError
+from millrace.server.errors import CheckpointDamagedError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.tier2 import ChunkId, ChunkStorage, chunk_name, encode_chunk, read_chunk
 from millrace.server.wal import Wal
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import KIB
 
-from .checkpoint import CheckpointStore, take_rows
+from .checkpoint import CheckpointRows, CheckpointStore, everything, take_rows
 from .history import History
 from .options import ContainerOptions
 from .segment import ChunkRecord, Segment
 from .state import ContainerState
-from .tail import Extent
+from .tail import Extent, LinkedExtent
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class Flusher:
         container_epoch: int,
         options: ContainerOptions,
         clock: Clock,
+        read: Callable[[Segment, int, int], Awaitable[list[memoryview]]],
         on_relief: Callable[[], None],
     ) -> None:
         self._state = state
@@ -69,6 +70,7 @@ class Flusher:
         self._container_epoch = container_epoch
         self._options = options
         self._clock = clock
+        self._read = read
         self._on_relief = on_relief
         self._work = asyncio.Event()
         self._checkpoint_lock = asyncio.Lock()
@@ -124,13 +126,14 @@ class Flusher:
             rows = take_rows(state, changes)
             self._checkpoint_s = self._clock.monotonic_s()
             try:
-                await asyncio.to_thread(
-                    self._checkpoints.save,
-                    rows,
-                    sequence=sequence,
-                    replay_from=replay_from,
-                    container_epoch=self._container_epoch,
-                )
+                await self._save(rows, sequence=sequence, replay_from=replay_from)
+            except CheckpointDamagedError as error:
+                # Saving to it cannot succeed any more. It is kept aside, and everything is saved anew.
+                aside = await asyncio.to_thread(self._checkpoints.set_aside)
+                logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
+                state.give_back(everything(state))
+                state.garbage = garbage + state.garbage
+                raise
             except BaseException:
                 state.give_back(changes)
                 state.garbage = garbage + state.garbage
@@ -142,6 +145,15 @@ class Flusher:
                 self._on_relief()
             for name in garbage:
                 await self._storage.delete(name)
+
+    async def _save(self, rows: CheckpointRows, *, sequence: int, replay_from: int) -> None:
+        await asyncio.to_thread(
+            self._checkpoints.save,
+            rows,
+            sequence=sequence,
+            replay_from=replay_from,
+            container_epoch=self._container_epoch,
+        )
 
     @property
     def _log_is_filling(self) -> bool:
@@ -180,6 +192,9 @@ class Flusher:
 
     async def _flush_segment(self, segment: Segment) -> None:
         """Publish the first contiguous part of the tail of a segment as one chunk."""
+        if isinstance(segment.tail.first, LinkedExtent):
+            await self._flush_link(segment, segment.tail.first)
+            return
         extents = segment.tail.head(self._options.chunk_size_bytes_max)
         small = self._small_last_chunk(segment, extents[0])
         payload_before = await self._payload_of(small) if small else []
@@ -194,6 +209,64 @@ class Flusher:
         segment.chunks.append(record)
         self._state.changes.segments.add(segment.segment_id)
         self._state.release(segment, record.end_offset)
+
+    async def _flush_link(self, segment: Segment, link: LinkedExtent) -> None:
+        """Copy the bytes of a segment that was merged into this one to chunks of this one, then let go of it."""
+        source = self._state.segments[link.source_id]
+        events_before = source.event_count - link.event_count
+        borders = source.index.split(
+            link.source_offset, link.source_offset + link.size, target_bytes=self._options.chunk_size_bytes_max
+        )
+        ends = [*borders, link.source_offset + link.size]
+        start, start_events = link.source_offset, link.start_events
+        records = []
+        for end in ends:
+            pieces = await self._payload_between(source, start, end)
+            near = source.index.floor(end) if end != ends[-1] else None
+            end_events = link.end_events if near is None else link.start_events + near.events - events_before
+            chunk = ChunkId(
+                segment_id=segment.segment_id,
+                start_offset=link.offset + start - link.source_offset,
+                length=end - start,
+                container_epoch=self._container_epoch,
+            )
+            encoded = await asyncio.to_thread(
+                encode_chunk,
+                chunk,
+                pieces,
+                index=[],
+                start_events=start_events,
+                end_events=end_events,
+                end_wall_time_us=link.wall_time_us,
+                page_size=PAGE_SIZE_BYTES,
+            )
+            await self._storage.publish(chunk_name(chunk), encoded)
+            records.append(
+                ChunkRecord(
+                    start_offset=chunk.start_offset,
+                    length=chunk.length,
+                    name=chunk_name(chunk),
+                    size=sum(map(len, encoded)),
+                    start_events=start_events,
+                    end_events=end_events,
+                    end_wall_time_us=link.wall_time_us,
+                )
+            )
+            start, start_events = end, end_events
+        if segment.deleted or segment.start_offset >= link.end:
+            self._state.garbage += [record.name for record in records]
+            return
+        segment.chunks += records
+        self._state.changes.segments.add(segment.segment_id)
+        self._state.release(segment, link.end)
+
+    async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
+        pieces = []
+        while start < end:
+            part = await self._read(segment, start, end - start)
+            pieces += part
+            start += sum(map(len, part))
+        return pieces
 
     def _small_last_chunk(self, segment: Segment, first: Extent) -> ChunkRecord | None:
         """Return the last chunk if it is small and ends where the tail starts: it is written anew with what follows."""

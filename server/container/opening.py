@@ -163,6 +163,7 @@ async def open_container(
         container_epoch=epoch,
         options=container_options,
         clock=clock,
+        read=container.read,
         on_relief=container.relieve,
     )
     container.start(wal, sequence=sequence, on_progress=flusher.poke, on_failure=on_failure)
@@ -230,6 +231,7 @@ def _replay(state: ContainerState, wal: Wal, checkpoint: Checkpoint | None) -> N
                     segment.length = max(segment.length, offset + size)
                     state.changes.segments.add(segment_id)
             continue
+        state.begin_batch(item.sequence, item.wall_time_us)
         for run in item.runs:
             if run.kind == KIND_APPENDS:
                 _replay_run(state, run, item, is_new=item.sequence > applied)

@@ -18,7 +18,7 @@ from millrace.server.errors import (
 )
 
 from .sparse_index import SparseIndex
-from .tail import Tail
+from .tail import LinkedExtent, Tail
 
 
 class ChunkRecord(NamedTuple):
@@ -71,7 +71,7 @@ class Segment:
 
     __slots__ = (
         "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count", "flushed_offset",
-        "index", "length", "name", "next_offset", "sealed", "segment_id", "start_offset", "stream_id",
+        "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset", "stream_id",
         "tail", "watchers", "writers",
     )  # fmt: skip
 
@@ -92,6 +92,8 @@ class Segment:
         self.attributes: dict[str, bytes] = {}
         self.writers: dict[int, WriterProgress] = {}
         self.tail = Tail()
+        # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
+        self.link: LinkedExtent | None = None
         self.index = SparseIndex()
         self.watchers: set[Watcher] = set()
         # Admitted: where the next append goes, and whether a seal or a delete is queued.

@@ -18,7 +18,7 @@ from millrace.wire import frames as f
 from millrace.wire.names import segment_of_stream
 
 from .segment import DamagedRange, Segment, WriterProgress
-from .tail import Extent
+from .tail import Extent, LinkedExtent
 
 
 class Writer:
@@ -71,6 +71,11 @@ class Changes:
 FIRST_ID: Final = 1
 
 
+def merge_marker(source_id: int) -> str:
+    """Return the attribute that says, on the target, that a segment was merged into it. Clients cannot set it."""
+    return f"#merged/{source_id}"
+
+
 class ContainerState:
     """Segments, writers and streams of one container, by id and by name."""
 
@@ -83,6 +88,8 @@ class ContainerState:
         self.streams_by_name: SortedDict[str, Stream] = SortedDict()
         self.next_id = FIRST_ID
         self.changes = Changes()
+        self._sequence = 0
+        self._wall_time_us = 0
         # Bytes of all tails: durable, not yet in tier 2, held in memory.
         self.tail_bytes = 0
         # Segments with a tail.
@@ -118,6 +125,11 @@ class ContainerState:
         for name in Changes.__slots__:
             getattr(self.changes, name).update(getattr(changes, name))
 
+    def begin_batch(self, sequence: int, wall_time_us: int) -> None:
+        """Say to which log batch the records belong that are applied next."""
+        self._sequence = sequence
+        self._wall_time_us = wall_time_us
+
     def apply(self, record: f.Message) -> None:
         """Carry out a decision that is durable."""
         self._appliers[type(record)](record)
@@ -149,15 +161,20 @@ class ContainerState:
             self.changes.progress.add((segment.segment_id, writer_number))
         self.changes.segments.add(segment.segment_id)
 
-    def hold(self, segment: Segment, extent: Extent) -> None:
+    def hold(self, segment: Segment, extent: Extent | LinkedExtent) -> None:
         """Keep the bytes of a run in the tail of its segment until `release`."""
-        segment.tail.append(extent)
-        self.tail_bytes += extent.size
+        segment.tail.add(extent)
+        if isinstance(extent, Extent):
+            self.tail_bytes += extent.size
         self.unflushed[segment.segment_id] = segment
 
     def release(self, segment: Segment, offset: int) -> None:
         """Let go of the tail of a segment up to `offset`: its bytes are in tier 2, or nobody wants them any more."""
-        self.tail_bytes -= segment.tail.release(offset)
+        for extent in segment.tail.release(offset):
+            if isinstance(extent, Extent):
+                self.tail_bytes -= extent.size
+            else:
+                self._delete_segments([extent.source_id])
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail:
@@ -257,17 +274,51 @@ class ContainerState:
             segment.notify()
 
     def _segment_merged(self, record: f.SegmentMerged) -> None:
-        raise NotImplementedError
+        target, source = self.segments.get(record.target_id), self.segments.get(record.source_id)
+        if target is None:
+            return
+        self._set_attribute(target, merge_marker(record.source_id), b"")
+        self.changes.segments.add(target.segment_id)
+        if record.size:
+            target.index.add(record.target_offset, events=target.event_count, wall_time_us=self._wall_time_us)
+        target.length = max(target.length, record.target_offset + record.size)
+        target.event_count += record.event_count
+        if source is None or not record.size:
+            if record.size:
+                target.damages.append(DamagedRange(record.target_offset, target.length, "the log"))
+            self._delete_segments([record.source_id])
+        else:
+            # Its name is free again; the one it has now cannot be asked for.
+            del self.segments_by_name[source.name]
+            source.name = f"{source.name}#merged-{source.segment_id}"
+            self.segments_by_name[source.name] = source
+            source.link = LinkedExtent(
+                target_id=target.segment_id,
+                offset=record.target_offset,
+                size=record.size,
+                source_id=source.segment_id,
+                source_offset=record.source_start,
+                event_count=record.event_count,
+                sequence=self._sequence,
+                end_events=target.event_count,
+                wall_time_us=self._wall_time_us,
+            )
+            self.hold(target, source.link)
+            self.changes.segments.add(source.segment_id)
+        target.notify()
 
     def _attribute_set(self, record: f.AttributeSet) -> None:
         segment = self.segments.get(record.segment_id)
         if segment is None:
             return
-        if record.present:
-            segment.attributes[record.key] = record.value
+        self._set_attribute(segment, record.key, record.value if record.present else None)
+
+    def _set_attribute(self, segment: Segment, key: str, value: bytes | None) -> None:
+        if value is None:
+            segment.attributes.pop(key, None)
         else:
-            segment.attributes.pop(record.key, None)
-        self.changes.attributes.add((record.segment_id, record.key))
+            segment.attributes[key] = value
+        self.changes.attributes.add((segment.segment_id, key))
 
     def _writer_recorded(self, record: f.WriterRecorded) -> None:
         writer = self.writers.get(record.writer_number)

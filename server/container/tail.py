@@ -3,6 +3,9 @@
 They are kept as they came: runs of append frames, each behind its header of 64 bytes. The headers are stripped when a
 run is first read or flushed, which most runs are just once; a run of one append needs no copy even then, and a run of
 appends of one size is stripped by a single strided copy. So an append of 100 bytes costs nothing here when it arrives.
+
+The bytes of a segment that was merged into this one are not moved either: a `LinkedExtent` stands for them until the
+flusher has copied them to tier 2 as chunks of this segment.
 """
 
 from bisect import bisect_right
@@ -81,6 +84,54 @@ class Extent:
         return self._payload
 
 
+class LinkedExtent:
+    """The segment bytes [offset, offset + size), which are those of another segment from `source_offset` on.
+
+    Attributes:
+        source_id: the segment that was merged; nobody else refers to it any more.
+        others: as of `Extent`.
+    """
+
+    __slots__ = (
+        "end_events", "event_count", "offset", "sequence", "size", "source_id", "source_offset", "target_id",
+        "wall_time_us",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        target_id: int,
+        offset: int,
+        size: int,
+        source_id: int,
+        source_offset: int,
+        event_count: int,
+        sequence: int,
+        end_events: int,
+        wall_time_us: int,
+    ) -> None:
+        assert size > 0
+        self.target_id = target_id
+        self.offset = offset
+        self.size = size
+        self.source_id = source_id
+        self.source_offset = source_offset
+        self.event_count = event_count
+        self.sequence = sequence
+        self.end_events = end_events
+        self.wall_time_us = wall_time_us
+
+    @property
+    def end(self) -> int:
+        """The segment offset behind the extent."""
+        return self.offset + self.size
+
+    @property
+    def start_events(self) -> int:
+        """Events of the segment before this extent."""
+        return self.end_events - self.event_count
+
+
 def _stripped(frames: Buffer, *, count: int, size: int) -> bytes:
     """Return the payloads of `count` append frames, of `size` bytes each if that is not 0."""
     if size:
@@ -96,12 +147,16 @@ def _stripped(frames: Buffer, *, count: int, size: int) -> bytes:
 
 
 class Tail:
-    """The extents of one segment, in order; gaps between them are ranges lost to damage."""
+    """The extents of one segment, in order; gaps between them are ranges lost to damage.
+
+    Attributes:
+        size: bytes held in memory; linked extents hold none.
+    """
 
     __slots__ = ("_extents", "_offsets", "size")
 
     def __init__(self) -> None:
-        self._extents: list[Extent] = []
+        self._extents: list[Extent | LinkedExtent] = []
         self._offsets: list[int] = []
         self.size = 0
 
@@ -109,35 +164,42 @@ class Tail:
         return bool(self._extents)
 
     @property
-    def first(self) -> Extent:
+    def first(self) -> Extent | LinkedExtent:
         """The oldest extent; there must be one."""
         return self._extents[0]
 
     @property
-    def extents(self) -> Sequence[Extent]:
+    def extents(self) -> Sequence[Extent | LinkedExtent]:
         """All extents, the oldest first."""
         return self._extents
 
-    def append(self, extent: Extent) -> None:
-        """Add the newest extent."""
-        assert not self._extents or extent.offset >= self._extents[-1].end
-        self._extents.append(extent)
-        self._offsets.append(extent.offset)
-        self.size += extent.size
+    def add(self, extent: Extent | LinkedExtent) -> None:
+        """Add an extent where it belongs: the newest, or while a log is replayed, one in front of a linked one."""
+        place = len(self._extents)
+        while place and self._extents[place - 1].offset > extent.offset:
+            place -= 1
+        assert place == 0 or self._extents[place - 1].end <= extent.offset
+        assert place == len(self._extents) or extent.end <= self._extents[place].offset
+        self._extents.insert(place, extent)
+        self._offsets.insert(place, extent.offset)
+        if isinstance(extent, Extent):
+            self.size += extent.size
 
-    def holds(self, offset: int) -> bool:
-        """Return whether the byte at `offset` is here."""
+    def at(self, offset: int) -> Extent | LinkedExtent | None:
+        """Return the extent that holds the byte at `offset`, None if it is not here."""
         place = bisect_right(self._offsets, offset) - 1
-        return place >= 0 and offset < self._extents[place].end
+        if place >= 0 and offset < self._extents[place].end:
+            return self._extents[place]
+        return None
 
     def read(self, offset: int, size_max: int) -> list[memoryview]:
-        """Return up to `size_max` bytes from `offset` on as views; fewer where the tail or a contiguous part ends."""
+        """Return up to `size_max` bytes from `offset` on as views; fewer where memory or a contiguous part ends."""
         place = bisect_right(self._offsets, offset) - 1
         assert place >= 0
         pieces = []
         while size_max > 0 and place < len(self._extents):
             extent = self._extents[place]
-            if not extent.offset <= offset < extent.end:
+            if isinstance(extent, LinkedExtent) or not extent.offset <= offset < extent.end:
                 break
             piece = extent.payload()[offset - extent.offset :][:size_max]
             pieces.append(piece)
@@ -147,24 +209,28 @@ class Tail:
         return pieces
 
     def head(self, size_max: int) -> list[Extent]:
-        """Return the oldest extents that are contiguous, at least one and about `size_max` bytes."""
+        """Return the oldest extents in memory that are contiguous, at least one and about `size_max` bytes.
+
+        The first extent must not be a linked one.
+        """
         chosen: list[Extent] = []
         size = 0
         for extent in self._extents:
+            if isinstance(extent, LinkedExtent):
+                break
             if chosen and (extent.offset != chosen[-1].end or size + extent.size > size_max):
                 break
             chosen.append(extent)
             size += extent.size
         return chosen
 
-    def release(self, offset: int) -> int:
-        """Drop the extents that end at or before `offset`; return how many bytes that were."""
+    def release(self, offset: int) -> list[Extent | LinkedExtent]:
+        """Drop the extents that end at or before `offset`, and return them."""
         count = 0
-        released = 0
         while count < len(self._extents) and self._extents[count].end <= offset:
-            released += self._extents[count].size
             count += 1
+        released = self._extents[:count]
         del self._extents[:count]
         del self._offsets[:count]
-        self.size -= released
+        self.size -= sum(extent.size for extent in released if isinstance(extent, Extent))
         return released

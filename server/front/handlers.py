@@ -40,6 +40,7 @@ class Handlers:
             f.SealSegment: self._seal_segment,
             f.TruncateSegment: self._truncate_segment,
             f.DeleteSegment: self._delete_segment,
+            f.MergeSegment: self._merge_segment,
             f.ListSegments: self._list_segments,
             f.SetAttribute: self._set_attribute,
             f.GetAttribute: self._get_attribute,
@@ -89,6 +90,11 @@ class Handlers:
         self._history.forget(segment)
         return f.Done(1)
 
+    async def _merge_segment(self, message: f.MergeSegment) -> f.Message:
+        target = self.container.segment(message.target_id)
+        await self._control.merge(target, message.source_id)
+        return segment_info(target)
+
     async def _list_segments(self, message: f.ListSegments) -> f.Message:
         names, more = _page(self.container.state.segments_by_name, message)
         by_name = self.container.state.segments_by_name
@@ -103,6 +109,7 @@ class Handlers:
                 segment.name,
             )
             for segment in (by_name[name] for name in names)
+            if segment.link is None
         ]
         return f.SegmentList(segments, int(more))
 

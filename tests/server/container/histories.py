@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from millrace.server.container.segment import ChunkRecord, Segment
 from millrace.server.container.state import ContainerState
+from millrace.server.container.tail import LinkedExtent
 from millrace.wire import frames as f
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
     "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "create_stream", "seal_stream",
-    "truncate_stream", "delete_stream",
+    "truncate_stream", "delete_stream", "merge",
 )  # fmt: skip
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16), st.integers(0, 2**16))
 
@@ -56,7 +57,7 @@ class History:
 
     def flush(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
-        if segment and segment.flushed_offset < segment.length:
+        if segment and segment.flushed_offset < segment.length and not segment.tail:
             start = segment.flushed_offset
             length = 1 + amount % (segment.length - start)
             events = segment.chunks[-1].end_events if segment.chunks else 0
@@ -89,6 +90,21 @@ class History:
     def seal(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
             self.apply(f.SegmentSealed(segment.segment_id))
+
+    def merge(self, choice: int, amount: int) -> None:
+        target, source = self._segment(choice), self._segment(amount)
+        if target and source and target is not source:
+            self.apply(f.SegmentSealed(source.segment_id))
+            self.apply(
+                f.SegmentMerged(
+                    target_id=target.segment_id,
+                    source_id=source.segment_id,
+                    target_offset=target.length,
+                    source_start=source.start_offset,
+                    size=source.length - source.start_offset,
+                    event_count=source.event_count,
+                )
+            )
 
     def delete(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
@@ -141,7 +157,7 @@ class History:
             self.apply(f.StreamDeleted(streams[choice % len(streams)]))
 
     def _segment(self, choice: int) -> Segment | None:
-        segments = list(self.state.segments.values())
+        segments = [segment for segment in self.state.segments.values() if segment.link is None]
         return segments[choice % len(segments)] if segments else None
 
     def _append(self, segment: Segment, *, amount: int, gap: int, writer_number: int, last_event_number: int) -> None:
@@ -194,7 +210,9 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
 
 
 def _segment_view(segment: Segment) -> tuple[Any, ...]:
+    link = segment.link
     return (
+        link and tuple(getattr(link, name) for name in LinkedExtent.__slots__),
         segment.name,
         segment.stream_id,
         segment.created_us,

@@ -28,7 +28,7 @@ def extent(offset: int, *payloads: bytes, end_events: int = 0) -> Extent:
 def tail_of(*extents: Extent) -> Tail:
     tail = Tail()
     for each in extents:
-        tail.append(each)
+        tail.add(each)
     return tail
 
 
@@ -74,7 +74,7 @@ class Model:
         end = 50
         for payload, lost in runs:
             offset = end + lost
-            self.tail.append(extent(offset, payload))
+            self.tail.add(extent(offset, payload))
             self.bytes.update(enumerate(payload, offset))
             end = offset + len(payload)
             self.ends.append(end)
@@ -90,13 +90,13 @@ def test_a_read_returns_the_contiguous_bytes_from_an_offset_on(
     while len(expected) < size_max and offset + len(expected) in model.bytes:
         expected.append(model.bytes[offset + len(expected)])
 
-    assert model.tail.holds(offset) == (offset in model.bytes)
+    assert (model.tail.at(offset) is not None) == (offset in model.bytes)
     assert b"".join(model.tail.read(offset, size_max)) == expected
 
 
 def test_nothing_is_held_before_the_first_run() -> None:
-    assert not tail_of(extent(10, b"abc")).holds(9)
-    assert not Tail().holds(0)
+    assert tail_of(extent(10, b"abc")).at(9) is None
+    assert Tail().at(0) is None
 
 
 @given(RUNS, st.integers(40, 300))
@@ -105,14 +105,14 @@ def test_release_drops_whole_runs_only_and_counts_them(runs: list[tuple[bytes, i
     before = model.tail.size
     assert before == len(model.bytes)
 
-    released = model.tail.release(offset)
+    released = sum(extent.size for extent in model.tail.release(offset))
 
     left = sum(len(payload) for (payload, _), end in zip(runs, model.ends, strict=True) if end > offset)
     assert (before - released, model.tail.size) == (left, left)
     assert bool(model.tail) == bool(left)
     if model.tail:
         assert model.tail.first.end > offset
-    assert model.tail.release(offset) == 0
+    assert model.tail.release(offset) == []
 
 
 @given(RUNS, st.integers(1, 60))
