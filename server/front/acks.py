@@ -9,13 +9,19 @@ in order with what it sends, so this needs nothing of it.
 """
 
 from collections import deque
+from typing import Final
 
 from millrace.server.container.appends import PendingAppend
 from millrace.server.errors import PipelineBrokenError, ServerError
 from millrace.wire import frames as f
+from millrace.wire.errors import ProtocolError
 from millrace.wire.framing import encode
 
 from .replies import error_reply
+
+BROKEN_SEGMENTS_COUNT_MAX: Final = 4096
+ENTRIES_PER_ACK_COUNT_MAX: Final = 16_384
+"""An ack is a control frame, which has at most 1 MiB."""
 
 
 class AppendPipeline:
@@ -36,10 +42,16 @@ class AppendPipeline:
             self.count += append.count
 
     def refuse(self, append: PendingAppend, error: ServerError) -> None:
-        """Take note of appends that were not: the segment is broken from here on."""
+        """Take note of appends that were not: the segment is broken from here on.
+
+        Raises:
+            ProtocolError: the client goes on to too many other segments and does not answer PINGs.
+        """
         append.fail(error)
         self.add([append])
         self._broken.setdefault(append.segment_id, 0)
+        if len(self._broken) > BROKEN_SEGMENTS_COUNT_MAX:
+            raise ProtocolError(f"appends to {len(self._broken)} segments failed, and no PONG came")
 
     def check(self, segment_id: int) -> None:
         """Raise PipelineBrokenError if an earlier append to the segment failed and the client may not know yet."""
@@ -61,6 +73,9 @@ class AppendPipeline:
             append = pending.popleft()
             self.count -= append.count
             if append.error is None:
+                if len(entries) == ENTRIES_PER_ACK_COUNT_MAX:
+                    frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
+                    entries = []
                 last_request_id = append.request_id + append.count - 1
                 entries.append(
                     f.AppendAckEntry(append.request_id, append.offset, append.count, int(append.duplicate))
