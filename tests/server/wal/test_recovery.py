@@ -305,6 +305,18 @@ def test_a_batch_written_over_an_earlier_one_is_found_and_both_are_accounted_for
         files.replace_content(FIRST, files.content(FIRST))
 
 
+def test_a_batch_out_of_place_proves_that_the_ones_before_it_were_lost(files: MemoryFileSystem) -> None:
+    placed = build_log(files, batches(6))
+    data = files.content(FIRST)[placed[5].offset : placed[5].offset + placed[5].size]
+    overwrite(files, FIRST, placed[4].offset, bytes(2 * placed[4].size + 8))
+    overwrite(files, FIRST, placed[2].offset, data)
+
+    found, damages, _ = read(files)
+
+    assert sequences(found) == [1, 2, 4, 6]
+    assert [(damage.first_sequence, damage.last_sequence) for damage in damages] == [(3, 3), (5, 5)]
+
+
 def test_a_batch_written_too_far_on_is_taken_from_there(files: MemoryFileSystem) -> None:
     placed = build_log(files, batches(3))
     last = placed[2]
