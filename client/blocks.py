@@ -278,7 +278,7 @@ def unpack_block(data: Buffer) -> EventBlock:
     """
     view = memoryview(data)
     size = block_size(view)
-    if size != len(view):
+    if size == 0 or size != len(view):
         raise BlockCorruptError(f"a block of {size} bytes in {len(view)}")
     (
         _, version, flags, compression, reserved, _, count, first_event_number, timestamp_us_min, timestamp_us_max,

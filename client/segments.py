@@ -5,7 +5,7 @@ resolved again, so a segment that was deleted and created anew is found.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,6 +158,8 @@ class Segments:
         Raises:
             ConditionFailedError: the segment has another length.
             SegmentSealedError, SegmentNotFoundError, ThrottledError: nothing was stored.
+            PipelineBrokenError: an append of this client to the same segment failed while this one, which has no
+                condition, was on its way behind it; nothing was stored.
             OutcomeUnknownError: the connection was lost before the answer.
         """
         data = checked_payload(data)
@@ -203,7 +205,7 @@ class Segments:
             chunk = await self._reads.read(request)
         return _result(chunk)
 
-    async def tail(self, name: str, offset: int | None = None) -> AsyncIterator[ReadResult]:
+    async def tail(self, name: str, offset: int | None = None) -> AsyncGenerator[ReadResult, None]:
         """Yield bytes from `offset` on (None: the tail) as they become durable, until the end of a sealed segment.
 
         The server pushes; nothing is polled. Reconnects by itself, without a gap or a repeat. Closing or cancelling

@@ -23,6 +23,7 @@ from .errors import (
     ErrorFacts,
     MillraceError,
     OutcomeUnknownError,
+    PipelineBrokenError,
     RequestError,
     RequestTimeoutError,
 )
@@ -146,6 +147,7 @@ class Session:
             OutcomeUnknownError: sent, and the connection died before the answer.
             ConnectionLostError: it could not be sent.
         """
+        self.check()
         deadline_s = asyncio.get_running_loop().time() + self.options.request_timeout_s
         lost: OutcomeUnknownError | None = None
         while True:
@@ -161,6 +163,10 @@ class Session:
                     raise
                 # Two appends cannot both meet the condition, so a second attempt stores nothing twice.
                 lost = error
+            except PipelineBrokenError:
+                # An append of another task failed in front of this one. Its own condition keeps it in order.
+                if expected_offset < 0:
+                    raise
             except ConditionFailedError:
                 if lost is not None:
                     raise lost from None  # perhaps it was our own first attempt that moved the end
@@ -194,6 +200,7 @@ class Session:
     async def _repeat(
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
     ) -> R:
+        self.check()
         limit_s = self.options.request_timeout_s if timeout_s is None else timeout_s
         deadline_s = asyncio.get_running_loop().time() + limit_s
         attempt = 0

@@ -29,6 +29,17 @@ a segment starts at a multiple of 8 and every column of a block is aligned for A
 A compressed block holds the compressed columns, padded with zeros to a multiple of 8 (`compressed_size` is not kept:
 both compressions know their own end). A block is valid when magic, version, size and checksum hold, the offsets rise
 from 0 to the size of their column, and `columns_size` is what the counts demand.
+
+Example: two events, `hi` with the key `k` at 1000000 and `yo!` without a key at 1000001, the first with number 7:
+
+    4d 52 42 4b 01 0e 00 00 80 00 00 00 02 00 00 00
+    07 00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00
+    41 42 0f 00 00 00 00 00 05 00 00 00 01 00 00 00
+    48 00 00 00 d4 36 d3 80 00 00 00 00 02 00 00 00
+    05 00 00 00 00 00 00 00 68 69 79 6f 21 00 00 00
+    01 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00
+    01 00 00 00 00 00 00 00 6b 00 00 00 00 00 00 00
+    40 42 0f 00 00 00 00 00 41 42 0f 00 00 00 00 00
 """
 
 from construct import Const, Int8ul, Int32ul, Int64sl, Int64ul, Struct

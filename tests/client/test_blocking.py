@@ -1,0 +1,95 @@
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import millrace
+from millrace.client.testing import TestServer
+
+
+def test_segments_and_streams_without_await(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client:
+        client.segments.create(name)
+        assert client.segments.append(name, b"abc") == 0
+        assert [client.segments.append_nowait(name, b"x").result() for _ in range(3)] == [3, 4, 5]
+        assert client.segments.read(name, 0).data == b"abcxxx"
+        client.segments.set_attribute(name, "a", expected=None, value=b"1")
+        assert client.segments.get_attribute(name, "a") == b"1"
+        with pytest.raises(millrace.ConditionFailedError):
+            client.segments.append(name, b"x", expected_offset=0)
+        assert name in [info.name for info in client.segments.list("tests/")]
+        client.segments.seal(name)
+        assert b"".join(chunk.data for chunk in client.segments.tail(name, 1)) == b"bcxxx"
+
+        assert client.create_stream(name)
+        assert name in list(client.list_streams("tests/"))
+        with client.writer(name, writer_id=f"{name}:w") as writer:
+            assert writer.write(b"0", key="k").result().event_number == 1
+            writer.write_many([b"%d" % number for number in range(1, 100)])
+            writer.flush()
+            assert list(writer.last_event_numbers.values()) == [100]
+        with client.reader(name, end=millrace.TAIL) as reader:
+            first = [next(reader).value for _ in range(5)]
+            middle = reader.position()
+            assert [*first, *(event.value for event in reader)] == [b"%d" % number for number in range(100)]
+        with client.reader(name, start=middle, end=client.stream_cut(name)) as reader:
+            assert sum(batch.num_rows for batch in reader.arrow_batches()) == 95
+        ranges = client.plan_ranges(name)
+        assert sum(batch.num_rows for part in ranges for batch in client.read_range(part)) == 100
+
+
+def test_a_wrong_block_is_refused_where_it_is_written(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer, pytest.raises(millrace.InvalidArgumentError):
+            writer.write_many([b"x"], keys=["a", "b"])
+
+
+def test_many_threads_share_a_client_and_a_writer(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client, ThreadPoolExecutor(8) as pool:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+
+            def write(thread: int) -> None:
+                for number in range(50):
+                    writer.write(b"%d" % number, key=f"{thread}")
+
+            list(pool.map(write, range(8)))
+        seen: dict[str | None, list[int]] = {}
+        with client.reader(name, end=millrace.TAIL) as reader:
+            for event in reader:
+                seen.setdefault(event.key, []).append(int(event.value))
+        assert seen == {f"{thread}": list(range(50)) for thread in range(8)}
+
+
+def test_an_unreachable_server_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    with pytest.raises(millrace.ServerUnreachableError):
+        millrace.blocking.connect("127.0.0.1:1")
+    assert threading.active_count() == before
+
+
+def test_a_closed_client_refuses(server: TestServer, name: str) -> None:
+    client = millrace.blocking.connect(server.address)
+    client.close()
+    client.close()
+    with pytest.raises(millrace.ClientClosedError):
+        client.create_stream(name)
+
+
+def test_a_forked_child_gets_a_clear_error(server: TestServer) -> None:
+    """Behaviour 10."""
+    with millrace.blocking.connect(server.address) as client:
+        child = os.fork()
+        if child == 0:  # nothing of pytest may run here
+            try:
+                client.ping()
+                os._exit(1)
+            except millrace.ForkedClientError:
+                os._exit(0)
+            finally:
+                os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert client.ping() > 0

@@ -1,0 +1,199 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.client.blocks import EventBlock, block_size, pack_block, unpack_block
+from millrace.client.compression import Compression
+from millrace.client.errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
+from millrace.wire.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.wire.schema import block as schema
+
+KEYS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+EVENTS = st.lists(st.tuples(st.binary(max_size=40), KEYS, st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
+COMPRESSIONS = st.sampled_from(Compression)
+
+
+def example() -> bytes:
+    """The block in the docstring of the format."""
+    assert schema.__doc__ is not None
+    text = schema.__doc__.partition("Example:")[2].partition(":\n")[2]
+    return bytes.fromhex(re.sub(r"\s", "", text))
+
+
+def rows(block: EventBlock) -> list[tuple[bytes, str | None, int | None]]:
+    return [(event.value, event.key, event.timestamp_us) for event in block.events(segment_id=1, offset=0)]
+
+
+def test_the_example_in_the_docstring_is_the_block_it_describes() -> None:
+    data = example()
+
+    block = unpack_block(data)
+
+    assert rows(block) == [(b"hi", "k", 1_000_000), (b"yo!", None, 1_000_001)]
+    assert block.first_event_number == 7
+    packed = pack_block([b"hi", b"yo!"], keys=["k", None], timestamps_us=[1_000_000, 1_000_001], first_event_number=7)
+    assert packed == data
+    header = schema.BlockHeader.parse(data)
+    assert (header.size, header.event_count, header.timestamp_us_max) == (len(data), 2, 1_000_001)
+
+
+@given(events=EVENTS, compression=COMPRESSIONS, number=st.integers(0, 2**64 - 1))
+def test_what_was_packed_is_unpacked(
+    events: list[tuple[bytes, str | None, int]], compression: Compression, number: int
+) -> None:
+    values, keys, times = (list(column) for column in zip(*events, strict=True))
+
+    data = pack_block(values, keys=keys, timestamps_us=times, first_event_number=number, compression=compression)
+    block = unpack_block(data)
+
+    assert rows(block) == events
+    assert len(data) % 8 == 0
+    assert block_size(data) == block.size == len(data)
+    assert (block.first_event_number, block.timestamp_us_min, block.timestamp_us_max) == (
+        number,
+        min(times),
+        max(times),
+    )
+
+
+@given(events=EVENTS, compression=COMPRESSIONS)
+def test_arrow_sees_the_same_events(events: list[tuple[bytes, str | None, int]], compression: Compression) -> None:
+    values, keys, times = (list(column) for column in zip(*events, strict=True))
+    block = unpack_block(pack_block(values, keys=keys, timestamps_us=times, compression=compression))
+
+    columns = [array.to_pylist() for array in block.to_arrow()]
+    assert columns == [values, keys, times]
+    part = [array.to_pylist() for array in block.to_arrow(start=1, end=3)]
+    assert part == [values[1:3], keys[1:3], times[1:3]]
+
+
+def test_columns_that_were_not_given_are_not_stored() -> None:
+    block = unpack_block(pack_block([b"a", b"b"]))
+
+    assert rows(block) == [(b"a", None, None), (b"b", None, None)]
+    assert [array.to_pylist() for array in block.to_arrow()] == [[b"a", b"b"], [None, None], [None, None]]
+    assert block.size == 56 + 16 + 8
+
+
+def test_one_key_and_one_timestamp_serve_all_events() -> None:
+    block = unpack_block(pack_block([b"a", b"b"], keys="é", timestamps_us=np.array([3, 4])))
+
+    assert rows(block) == [(b"a", "é", 3), (b"b", "é", 4)]
+    assert unpack_block(pack_block([b"a"], timestamps_us=-5)).timestamp_us_min == -5
+
+
+def test_the_first_event_at_or_after_a_time_is_found() -> None:
+    block = unpack_block(pack_block([b""] * 4, timestamps_us=[5, 3, 9, 7]))
+
+    assert [block.first_at_or_after(time) for time in (0, 5, 6, 9, 10)] == [0, 0, 2, 2, None]
+    assert unpack_block(pack_block([b""])).first_at_or_after(0) is None
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_every_flipped_bit_is_noticed(compression: Compression) -> None:
+    """Behaviour 49: every bit flipped in turn is a typed error."""
+    data = pack_block([b"abc" * 20, b""], keys=["k", None], timestamps_us=[1, 2], compression=compression)
+    for place in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(BlockCorruptError):
+                unpack_block(flipped)
+
+
+def test_every_truncation_is_noticed() -> None:
+    """Behaviour 49: a block cut anywhere is a typed error."""
+    data = pack_block([b"abc", b""], keys=["k", None], timestamps_us=[1, 2])
+    for size in range(len(data)):
+        with pytest.raises(BlockCorruptError):
+            unpack_block(data[:size])
+
+
+def resealed(data: bytearray) -> bytearray:
+    """The block with a checksum that fits, as a stranger could make it."""
+    from millrace.wire.checksum import crc32c
+
+    data[52:56] = crc32c(data[56:], crc32c(data[:52])).to_bytes(4, "little")
+    return data
+
+
+@settings(max_examples=500)
+@given(
+    place=st.integers(4, 200),
+    value=st.integers(0, 255),
+    compression=COMPRESSIONS,
+)
+def test_a_strangers_block_with_a_right_checksum_is_read_or_refused(
+    place: int, value: int, compression: Compression
+) -> None:
+    data = pack_block([b"abc" * 20, b"", b"x"], keys=["k", None, "l"], timestamps_us=[1, 2, 3], compression=compression)
+    place %= len(data)
+    if place < 8 or place >= 12:  # its size says where a block ends; a segment is walked by it
+        data[place] = value
+    data = resealed(data)
+    try:
+        block = unpack_block(data)
+        rows(block)
+        for array in block.to_arrow():
+            array.validate(full=True)
+    except BlockCorruptError:
+        pass
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(BlockCorruptError):
+        unpack_block(data)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+    """A compressed frame that names another size than the header is refused on the frame's own word."""
+    data = pack_block([b"\0" * 1_000_000], compression=Compression.ZSTD)
+    data[48:52] = (8 + 8).to_bytes(4, "little")
+    data[40:44] = (1).to_bytes(4, "little")
+
+    with pytest.raises(BlockCorruptError, match="zstd frame"):
+        unpack_block(resealed(data))
+
+
+def test_what_cannot_be_compressed_is_stored_as_it_is() -> None:
+    data = pack_block([b"a"], compression=Compression.ZSTD)
+
+    assert data == pack_block([b"a"])
+
+
+def test_sizes_above_the_limits_are_refused() -> None:
+    """Behaviour 8: one byte more is refused before it is sent."""
+    largest = bytes(EVENT_SIZE_BYTES_MAX)
+
+    assert unpack_block(pack_block([largest], timestamps_us=1)).event_count == 1
+    with pytest.raises(EventTooLargeError):
+        pack_block([largest + b"x"])
+    with pytest.raises(EventTooLargeError):
+        pack_block([largest, largest])
+    with pytest.raises(EventTooLargeError):
+        pack_block([b""], keys="k" * (ROUTING_KEY_SIZE_BYTES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"values": []},
+        {"values": [b"a"], "keys": ["a", "b"]},
+        {"values": [b"a"], "timestamps_us": [1, 2]},
+        {"values": [b"a"], "timestamps_us": 2**63},
+        {"values": [b"a"], "timestamps_us": [2**63]},
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        pack_block(**wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize("value", ["text", 5, np.zeros(4, dtype=np.int32).data, None])
+def test_values_that_are_not_bytes_are_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        pack_block([b"good", value])  # type: ignore[list-item]  # wrong on purpose

@@ -1,0 +1,47 @@
+import ssl
+
+import pytest
+
+from millrace.client.options import Address, ClientOptions, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost", Address("localhost", 9240)),
+        ("10.0.0.1:77", Address("10.0.0.1", 77)),
+        (" db:1 ", Address("db", 1)),
+        ("[::1]:77", Address("::1", 77)),
+        ("[::1]", Address("::1", 9240)),
+    ],
+)
+def test_addresses_are_parsed_and_printed(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", ":1", "h:x", "h:0", "h:65536", "::1", "[::1", "[::1]77", "h:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        parse_address(text)
+
+
+def test_the_token_is_not_shown() -> None:
+    """Behaviour 53: nothing secret is logged."""
+    assert "secret" not in repr(ClientOptions(token="secret"))
+
+
+def test_tls_takes_a_switch_or_a_context() -> None:
+    context = ssl.create_default_context()
+
+    assert ClientOptions().tls_context() is None
+    assert ClientOptions(tls=context).tls_context() is context
+    switched = ClientOptions(tls=True).tls_context()
+    assert switched is not None
+    assert switched.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize("name", ["connect_timeout_s", "request_timeout_s", "keepalive_s", "in_flight_bytes_max"])
+def test_limits_must_be_above_zero(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        ClientOptions(**{name: 0})  # type: ignore[arg-type]  # only numbers here

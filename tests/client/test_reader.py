@@ -1,0 +1,262 @@
+# Nobody needs to look at the future of a write: flush and leaving the writer raise what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
+import asyncio
+import random
+from datetime import datetime
+
+import pytest
+
+import millrace
+from millrace.client.client import Client
+from millrace.client.cuts import HEAD, TAIL, StreamCut
+from millrace.client.errors import (
+    BlockCorruptError,
+    CutInvalidError,
+    CutTruncatedError,
+    InvalidArgumentError,
+    OffsetBeyondEndError,
+    StreamNotFoundError,
+)
+from millrace.client.reader import Reader, ReaderOptions
+from millrace.client.streams import ScalingPolicy, StreamConfig
+from millrace.client.testing import TestServer
+
+pytestmark = pytest.mark.asyncio
+
+
+async def filled(client: Client, name: str, *, segments: int = 2, count: int = 200, size: int = 0) -> list[bytes]:
+    """A stream with that many events in blocks of many sizes; return their values in the order of each key."""
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(segments)))
+    values = [b"%06d" % number + b"." * size for number in range(count)]
+    dice = random.Random(name)
+    async with client.writer(name) as writer:
+        place = 0
+        while place < count:
+            width = dice.randint(1, 20)
+            writer.write_many(values[place : place + width], key=f"key-{place % 5}")
+            place += width
+    return values
+
+
+async def read(
+    client: Client, name: str, *, start: millrace.Cut = HEAD, end: millrace.Cut | None = None
+) -> list[bytes]:
+    async with client.reader(name, start=start, end=end) as reader:
+        return [event.value async for event in reader]
+
+
+@pytest.mark.both_loops
+async def test_a_bounded_reader_returns_every_event_once_and_ends(client: Client, name: str) -> None:
+    """Behaviour 27."""
+    values = await filled(client, name)
+
+    assert sorted(await read(client, name, end=TAIL)) == values
+
+
+async def test_a_reader_that_stops_anywhere_is_continued_without_gap_or_repeat(client: Client, name: str) -> None:
+    """Behaviour 26: a position is exact to the event; two cuts bound exactly what lies between them."""
+    values = await filled(client, name)
+    dice = random.Random(5)
+    seen: list[bytes] = []
+    cut: millrace.Cut = HEAD
+    between: list[bytes] = []
+    while len(seen) < len(values):
+        async with client.reader(name, start=cut, end=TAIL) as reader:
+            wanted = dice.randint(1, 30)
+            start = len(seen)
+            async for event in reader:
+                seen.append(event.value)
+                if len(seen) - start == wanted:
+                    break
+            before, cut = cut, reader.position()
+        between += await read(client, name, start=before, end=StreamCut.parse(str(cut)))
+
+    assert sorted(seen) == values
+    assert sorted(between) == values
+
+
+async def test_arrow_batches_hold_the_same_events(client: Client, name: str) -> None:
+    values = await filled(client, name)
+    async with client.reader(name, end=TAIL) as reader:
+        events = [event async for event in reader]
+    async with client.reader(name, end=TAIL) as reader:
+        first = await anext(reader)
+        rows = [row async for batch in reader.arrow_batches() for row in batch.to_pylist()]
+        cut = reader.position()
+
+    assert sorted([first.value, *(row["value"] for row in rows)]) == values
+    places = {(event.segment_id, event.offset, event.event_index): event for event in events}
+    for row in rows:
+        event = places[row["segment"], row["offset"], row["index"]]
+        assert (row["value"], row["key"], row["timestamp_us"]) == (event.value, event.key, event.timestamp_us)
+    assert cut == await client.stream_cut(name)
+
+
+async def test_position_is_behind_what_was_handed_out(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write_many([b"a", b"b", b"c"])
+    async with client.reader(name, end=TAIL) as reader:
+        assert reader.position() == await client.stream_cut(name).head()
+        events = [await anext(reader), await anext(reader)]
+        ((segment_id, place),) = reader.position().positions
+        assert (segment_id, *place) == (events[1].segment_id, 0, 2)
+        await anext(reader)
+        assert reader.position() == await client.stream_cut(name)
+
+
+async def test_next_events_hands_out_whole_blocks(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write_many([b"a", b"b", b"c"])
+        await writer.write_many([b"d"])
+    async with client.reader(name, end=TAIL) as reader:
+        await anext(reader)
+        assert [event.value for event in await reader.next_events()] == [b"b", b"c"]
+        assert [event.value for event in await reader.next_events()] == [b"d"]
+        assert await reader.next_events() == []
+
+
+async def test_an_endless_reader_waits_and_ends_with_the_stream(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer, client.reader(name) as reader:
+        waiting = asyncio.create_task(anext(reader))
+        await writer.write(b"x")
+        assert (await waiting).value == b"x"
+        await client.seal_stream(name)
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader)
+
+
+async def test_a_cancelled_wait_loses_no_event(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer, client.reader(name) as reader:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await anext(reader)
+        await writer.write_many([b"a", b"b"])
+        waiting = asyncio.create_task(anext(reader))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert [(await anext(reader)).value, (await anext(reader)).value] == [b"a", b"b"]
+
+
+async def test_blocks_larger_than_the_window_come_through(client: Client, name: str) -> None:
+    """Behaviour 18: a reader has bounded memory, and still reads what is larger than its bound."""
+    values = await filled(client, name, count=40, size=100_000)
+    async with client.reader(name, end=TAIL, options=ReaderOptions(window_bytes=65536)) as reader:
+        assert sorted([event.value async for event in reader]) == values
+
+
+async def test_the_same_events_after_a_restart(millrace_server: TestServer, name: str) -> None:
+    """Behaviour 17; and a reader in the middle of the stream goes on where it was."""
+    async with millrace.connect(millrace_server.address) as client:
+        values = await filled(client, name, count=2000, size=2000)
+        async with client.reader(name, end=TAIL, options=ReaderOptions(window_bytes=131072)) as reader:
+            seen = [(await anext(reader)).value for _ in range(100)]
+            await asyncio.to_thread(millrace_server.kill)
+            await asyncio.to_thread(millrace_server.start)
+            seen += [event.value async for event in reader]
+        assert sorted(seen) == values
+
+
+async def test_a_cut_at_a_time_is_in_front_of_the_first_event_of_that_time(client: Client, name: str) -> None:
+    """Behaviour 26."""
+    await filled(client, name, count=300)
+    async with client.reader(name, end=TAIL) as reader:
+        events = [event async for event in reader]
+    for middle in (events[0], events[150], events[-1]):
+        assert middle.timestamp_us is not None
+        cut = await client.stream_cut(name).at_time(middle.timestamp_us)
+        expected = sorted(event.value for event in events if (event.timestamp_us or 0) >= middle.timestamp_us)
+        assert sorted(await read(client, name, start=cut, end=TAIL)) == expected
+    assert await client.stream_cut(name, at_time=2**62) == await client.stream_cut(name)
+    with pytest.raises(InvalidArgumentError):
+        await client.stream_cut(name).at_time(datetime(2030, 1, 1))  # noqa: DTZ001  # without a zone on purpose
+
+
+async def test_a_cut_behind_the_truncation_says_what_is_lost(client: Client, name: str) -> None:
+    """Behaviour 26."""
+    values = await filled(client, name, segments=1)
+    head = await client.stream_cut(name).head()
+    async with client.reader(name, end=TAIL) as reader:
+        for _ in range(100):
+            await anext(reader)
+        middle = reader.position()
+    info = await client.truncate_stream(name, middle)
+    assert info.segments[0].start_offset == middle.positions[0][1].offset
+
+    with pytest.raises(CutTruncatedError, match="bytes are lost") as caught:
+        await read(client, name, start=head)
+    assert caught.value.start_offset == info.segments[0].start_offset
+    assert await read(client, name, start=middle, end=TAIL) == values[100:]
+    assert (await read(client, name, end=TAIL))[-100:] == values[100:]
+
+
+async def test_cuts_that_do_not_fit_are_refused(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    segment_id = (await client.stream_info(name)).segments[0].segment_id
+    for cut, error in [
+        (StreamCut.of("other/one", {segment_id: (0, 0)}), CutInvalidError),
+        (StreamCut.of(name, {segment_id + 1000: (0, 0)}), CutInvalidError),
+        (StreamCut.of(name, {segment_id: (8, 0)}), OffsetBeyondEndError),
+        (StreamCut.of(name, {segment_id: (0, 1)}), OffsetBeyondEndError),
+    ]:
+        with pytest.raises(error):
+            await read(client, name, start=cut)
+    with pytest.raises(StreamNotFoundError):
+        await read(client, "tests/none")
+
+
+async def test_a_place_behind_the_last_event_of_a_block_is_refused(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write_many([b"a", b"b"])
+    segment_id = (await client.stream_info(name)).segments[0].segment_id
+    with pytest.raises(CutInvalidError, match="has 2 events"):
+        await read(client, name, start=StreamCut.of(name, {segment_id: (0, 3)}), end=TAIL)
+
+
+async def test_bytes_that_are_no_block_are_named(client: Client, name: str) -> None:
+    """Behaviour 49: garbage in a stream is a typed error that names segment and offset."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        stored = await writer.write(b"good")
+    connection = await client._writes.connection()
+    await connection.append(b"neither magic nor size" * 5, segment_id=stored.segment_id)
+
+    async with client.reader(name) as reader:
+        assert (await anext(reader)).value == b"good"
+        place = reader.position().places[stored.segment_id].offset
+        with pytest.raises(BlockCorruptError, match=f"segment {stored.segment_id} at offset {place}"):
+            await anext(reader)
+
+
+async def test_a_closed_reader_still_knows_its_position(client: Client, name: str) -> None:
+    await filled(client, name)
+    async with client.reader(name) as reader:
+        assert isinstance(reader, Reader)
+        await anext(reader)
+        before = reader.position()
+    assert reader.position() == before
+
+
+async def test_streams_are_created_listed_sealed_and_deleted(client: Client) -> None:
+    """Behaviours 19 and 21."""
+    names = [f"listing/{number}" for number in range(3)]
+    for name in names:
+        assert await client.create_stream(name)
+        assert not await client.create_stream(name)
+    assert [name async for name in client.list_streams("listing/")] == names
+    with pytest.raises(millrace.StreamNotSealedError):
+        await client.delete_stream(names[0])
+    assert (await client.seal_stream(names[0])).sealed
+    assert await client.delete_stream(names[0])
+    assert not await client.delete_stream(names[0])
+    with pytest.raises(StreamNotFoundError):
+        await client.stream_info(names[0])
+    info = await client.stream_info(names[1])
+    assert info.configuration == StreamConfig()
+    assert (info.segments[0].low, info.segments[0].high) == (0.0, 1.0)

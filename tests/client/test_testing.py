@@ -1,0 +1,54 @@
+import subprocess
+import sys
+
+import pytest
+
+import millrace
+from millrace.client.testing import TestServer
+
+
+def test_what_was_acknowledged_survives_a_kill(millrace_server: TestServer) -> None:
+    """Behaviour 5: SIGKILL right after an ack: the event is there."""
+    with millrace.blocking.connect(millrace_server.address) as client:
+        client.segments.create("a/b")
+        client.segments.append("a/b", b"durable")
+        millrace_server.kill()
+        assert not millrace_server.running
+        address = millrace_server.address
+        millrace_server.start()
+        assert millrace_server.address == address
+        assert client.segments.read("a/b", 0).data == b"durable"
+
+
+def test_a_server_stops_in_order(millrace_server: TestServer) -> None:
+    """Behaviour 48."""
+    assert millrace_server.stop() == 0
+    with pytest.raises(RuntimeError):
+        _ = millrace_server.pid
+
+
+def test_a_folder_in_use_is_an_error(millrace_server: TestServer) -> None:
+    """Behaviour 47."""
+    with pytest.raises(RuntimeError, match="ended before"), millrace.testing.server(millrace_server.folder):
+        pass
+
+
+@pytest.mark.slow
+def test_importing_the_package_is_quick_and_loads_no_part() -> None:
+    program = (
+        "import sys, millrace;"
+        "assert not [name for name in sys.modules if name.startswith(('millrace.', 'numpy', 'pyspark', 'asyncio'))];"
+        "millrace.connect, millrace.HEAD, millrace.SegmentExistsError;"
+        "millrace.blocking.connect, millrace.testing.server;"
+        "assert not [name for name in sys.modules if name.startswith(('millrace.server', 'pyspark', 'pyarrow'))]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in millrace.__all__:
+        if name != "spark_source":
+            assert getattr(millrace, name) is not None
+    assert set(millrace.__all__) <= set(dir(millrace))
+    with pytest.raises(AttributeError):
+        _ = millrace.nothing_of_that_name
