@@ -31,6 +31,7 @@ from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.supervisor import Supervisor
 from millrace.server.options import Address, ServerOptions
 from millrace.server.streams import StreamController
 from millrace.server.tier2 import ChunkStorage, LocalStorage
@@ -80,7 +81,7 @@ class Server:
         self._cache: PageCache | None = None
         self._open: OpenContainer | None = None
         self._handlers: Handlers | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
@@ -238,13 +239,11 @@ class Server:
             control=SegmentControl(opened.container),
             streams=StreamController(opened.container),
         )
-        self._supervise(opened.flusher.run(), name="flusher")
-        self._supervise(opened.collect_orphans(), name="orphans")
+        self._supervisor.start(opened.flusher.run(), name="flusher")
+        self._supervisor.start(opened.collect_orphans(), name="orphans")
 
     async def _close_container(self, *, flush: bool) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._supervisor.stop()
         opened, self._open = self._open, None
         if opened is not None:
             await opened.close(flush=flush)
@@ -272,19 +271,9 @@ class Server:
                 await self._clock.sleep(REOPEN_DELAY_S)
         self._reopening = None
 
-    def _supervise(self, coroutine: Any, *, name: str) -> None:
-        """Run a background task; its unexpected end stops the server."""
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        self._metrics.task_failures_total.labels(task=task.get_name()).inc()
-        logger.critical("background task failed task=%s", task.get_name(), exc_info=task.exception())
-        self._fatal = task.exception()
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        """A background task ended for a reason nobody foresaw: stop."""
+        self._fatal = error
         self._ended.set()
 
     # --- the network ---

@@ -171,6 +171,11 @@ class Wal:
         return self._options.files_max * self._options.file_size_bytes
 
     @property
+    def file_size_bytes(self) -> int:
+        """Size of each file."""
+        return self._options.file_size_bytes
+
+    @property
     def is_open(self) -> bool:
         """Whether runs can be submitted."""
         return self._is_open
