@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from millrace.wire.checksum import Buffer
 from millrace.wire.codec import derive
-from millrace.wire.frames import GetIndex, Index, IndexEntry, Read
+from millrace.wire.frames import GetIndex, Index, IndexEntry, Read, Seek
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB, MIB
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
 
@@ -57,6 +57,8 @@ async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], 
         SegmentTruncatedError: it is gone.
     """
     offset, event_index = place
+    if place == (0, 0):
+        return Mark(0, 0, 0)
     known = await _first_border_behind(session, segment_id, offset=offset, tail=tail)
     counted = 0
     first_count = 0
@@ -135,7 +137,10 @@ async def written_before(session: Session, segment_id: int, *, offset: int) -> i
         end=offset + 1,
         spacing_bytes=INDEX_SPACING_BYTES,
     )
-    return borders[-1].wall_time_us if borders else 0
+    if borders:
+        return borders[-1].wall_time_us
+    first = (await session.request(Seek(segment_id, 0), Index)).entries
+    return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
 
 async def _border_before_event(

@@ -1,0 +1,81 @@
+"""The batch reader: everything between two cuts, once."""
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from millrace.client.client import Client
+from millrace.client.cuts import TAIL, StreamCut
+from millrace.client.session import Session
+
+from .link import Link
+from .options import SourceOptions
+from .planning import Planner
+from .positions import RangePartition
+from .reading import read_partition
+from .rows import check_schema
+
+logger = logging.getLogger(__name__)
+
+Bounds = tuple[StreamCut, StreamCut]
+
+
+class MillraceBatchReader(DataSourceReader):
+    """Reads the events between two cuts.
+
+    Filters are left to Spark: a source that offers to take some is refused by Spark unless
+    `spark.sql.python.filterPushdown.enabled` is set, which it is not by default.
+
+    Args:
+        bounds: the cuts, where they are known; else they are what the options say when the partitions are planned.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, bounds: Bounds | None) -> None:
+        check_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._bounds = bounds
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the partitions, each of about `partitionBytes`.
+
+        Raises:
+            DataLossError: the start lies behind the truncation, and `failOnDataLoss` is true.
+        """
+        link = Link(self._options)
+        try:
+            return list(link.call(self._plan))
+        finally:
+            link.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a partition; in a task."""
+        return read_partition(self._options, self._schema, partition)
+
+    async def _plan(self, client: Client, session: Session) -> list[RangePartition]:
+        planner = Planner(client, session, self._options)
+        bounds = self._bounds or await bounds_of(planner, self._options)
+        info = await planner.info()
+        start, missing = await planner.place("startCut", bounds[0], info)
+        end, missing_end = await planner.place("endCut", bounds[1], info)
+        for gap in missing + missing_end:
+            logger.warning("events lost stream=%s %s", info.name, gap)
+        await planner.checked_marks("startCut", start, info)
+        await planner.checked_marks("endCut", end, info)
+        return await planner.partitions(start, end)
+
+
+async def bounds_of(planner: Planner, options: SourceOptions) -> Bounds:
+    """Return the cuts that the options name now, wherever the head is.
+
+    Raises:
+        OptionError: a cut does not fit the stream.
+    """
+    info = await planner.info()
+    return (
+        await planner.named("startCut", options.start_cut, info),
+        await planner.named("endCut", TAIL if options.end_cut is None else options.end_cut, info),
+    )

@@ -1,0 +1,78 @@
+"""What the data source raises. Spark shows the text of an error, so each names what the user can change.
+
+SourceError                 the root
++-- OptionError             an option is missing, unknown or wrong; has `option`  (also a ValueError)
++-- SchemaError             a column that the source does not have; has `column`  (also a ValueError)
++-- CheckpointError         an offset of a checkpoint that does not fit the stream
++-- DataLossError           events between two batches were truncated away; has `missing`
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SourceError(Exception):
+    """Root of what the data source raises."""
+
+
+class OptionError(SourceError, ValueError):
+    """An option is missing, unknown or wrong."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(option, reason)
+        self.option = option
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f'option "{self.option}": {self.reason}'
+
+
+class SchemaError(SourceError, ValueError):
+    """A column that the source does not have, or not so."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column = column
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f'column "{self.column}": {self.reason}'
+
+
+class CheckpointError(SourceError):
+    """An offset of a checkpoint that does not fit the stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRange:
+    """Bytes of a segment that were to be read and are gone.
+
+    Attributes:
+        start_index: events of the block at `start_offset` that were read before.
+        events: how many are missing, None where nothing counts them.
+    """
+
+    segment_id: int
+    start_offset: int
+    start_index: int
+    end_offset: int
+    events: int | None = None
+
+    def __str__(self) -> str:
+        counted = "" if self.events is None else f" ({self.events} events)"
+        return f"segment {self.segment_id} from {self.start_offset}.{self.start_index} to {self.end_offset}{counted}"
+
+
+class DataLossError(SourceError):
+    """Events that were to be read were truncated away."""
+
+    def __init__(self, stream: str, missing: Sequence[MissingRange]) -> None:
+        super().__init__(stream, missing)
+        self.stream = stream
+        self.missing = tuple(missing)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}: truncated before it was read: {', '.join(map(str, self.missing))}. "
+            'Set option "failOnDataLoss" to "false" to go on with what is left.'
+        )

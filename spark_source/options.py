@@ -1,0 +1,155 @@
+"""The options of the source: strings from Spark, checked, to a frozen record."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from millrace.client.cuts import HEAD, Cut, StreamCut, parse_cut
+from millrace.client.errors import CutInvalidError
+from millrace.client.options import parse_address
+
+from .errors import OptionError
+
+OPTION_NAMES: Final = (
+    "address",
+    "stream",
+    "startCut",
+    "endCut",
+    "maxBytesPerTrigger",
+    "maxEventsPerTrigger",
+    "partitionBytes",
+    "failOnDataLoss",
+    "token",
+    "tls",
+)
+PARTITION_SIZE_BYTES: Final = 32 << 20
+
+_NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}
+_SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
+_POWER_OF_LETTER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 time with a zone, or Unix microseconds"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCut:
+    """The cut in front of the first event of each segment with this timestamp or a later one."""
+
+    unix_us: int
+
+
+CutChoice = Cut | TimeCut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What to read, and how much at a time.
+
+    Attributes:
+        end_cut: None reads a batch up to its tail, a stream for ever.
+        max_bytes, max_events: the most of one micro-batch; None for no limit.
+        partition_bytes: about the bytes that one task reads.
+    """
+
+    address: str
+    stream: str
+    start_cut: CutChoice = HEAD
+    end_cut: CutChoice | None = None
+    max_bytes: int | None = None
+    max_events: int | None = None
+    partition_bytes: int = PARTITION_SIZE_BYTES
+    fail_on_data_loss: bool = True
+    token: str = field(default="", repr=False)
+    tls: bool = False
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return the options that Spark was given; their names are read without regard to case.
+
+    Raises:
+        OptionError: one is missing, unknown or wrong; names it.
+    """
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        name = _NAME_OF_LOWERED.get(key.lower())
+        if name is None:
+            raise OptionError(key, f"unknown; {_advice(key)}")
+        given[name] = value.strip()
+    for name in ("address", "stream"):
+        if not given.get(name):
+            raise OptionError(name, "missing")
+    stream = given["stream"]
+    return SourceOptions(
+        address=_address(given["address"]),
+        stream=stream,
+        start_cut=_cut("startCut", given.get("startCut", "head"), stream),
+        end_cut=_cut("endCut", given["endCut"], stream) if "endCut" in given else None,
+        max_bytes=_size("maxBytesPerTrigger", given["maxBytesPerTrigger"]) if "maxBytesPerTrigger" in given else None,
+        max_events=_count("maxEventsPerTrigger", given["maxEventsPerTrigger"])
+        if "maxEventsPerTrigger" in given
+        else None,
+        partition_bytes=_size("partitionBytes", given["partitionBytes"])
+        if "partitionBytes" in given
+        else PARTITION_SIZE_BYTES,
+        fail_on_data_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
+        token=given.get("token", ""),
+        tls=_flag("tls", given.get("tls", "false")),
+    )
+
+
+def _advice(key: str) -> str:
+    close = difflib.get_close_matches(key.lower(), _NAME_OF_LOWERED, n=1)
+    return f"did you mean {_NAME_OF_LOWERED[close[0]]}?" if close else f"the options are {', '.join(OPTION_NAMES)}"
+
+
+def _address(text: str) -> str:
+    try:
+        return str(parse_address(text))
+    except ValueError as error:
+        raise OptionError("address", str(error)) from None
+
+
+def _cut(name: str, text: str, stream: str) -> CutChoice:
+    if text.isascii() and text.isdigit():
+        return TimeCut(int(text))
+    if "@" in text or text.lower() in ("head", "tail"):
+        try:
+            cut = parse_cut(text)
+        except CutInvalidError as error:
+            raise OptionError(name, str(error)) from None
+        if isinstance(cut, StreamCut) and cut.stream != stream:
+            raise OptionError(name, f"is a cut of {cut.stream}, and the stream is {stream}")
+        return cut
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(name, f"{text!r} is none of: {_CUT_FORMS}") from None
+    if when.tzinfo is None:
+        raise OptionError(name, f"{text!r} has no time zone; write for example {text}Z")
+    return TimeCut(int(when.timestamp() * 1_000_000))
+
+
+def _size(name: str, text: str) -> int:
+    """Return the bytes that a text like `64m`, `1g`, `65536` or `512 KiB` names; letters count in powers of 1024."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise OptionError(name, f"{text!r} is no size; write bytes, or a number with k, m, g or t")
+    size = int(match[1]) << 10 * _POWER_OF_LETTER[(match[2] or "").lower()]
+    if not 0 < size < 1 << 63:
+        raise OptionError(name, f"{text!r} must be above 0 and below 8 EiB")
+    return size
+
+
+def _count(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+        raise OptionError(name, f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise OptionError(name, f"{text!r} is neither true nor false")
+    return lowered == "true"

@@ -1,0 +1,94 @@
+"""Places in a stream as Spark keeps them: the offset of a checkpoint, and the partition that one task reads.
+
+An offset in a checkpoint, as JSON::
+
+    {"cut": "shop/orders@12:4096.0,13:8192.17", "events": {"12": 130, "13": 217}, "lost": 0}
+
+`cut` may be given to any reader, and to this source as `startCut` or `endCut`. `events` counts the events of each
+segment in front of the cut; `lost` counts those which the query has gone past because they were truncated away.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from millrace.client.batch import SegmentRange
+from millrace.client.cuts import StreamCut
+from millrace.client.errors import CutInvalidError
+from millrace.client.seeking import Mark
+
+from .errors import CheckpointError
+
+Marks = Mapping[int, Mark]
+"""A mark in each segment of a stream, by its id."""
+
+RANGE_COST_BYTES = 1 << 20
+"""What opening a range costs, as if it held so many bytes more; keeps thousands of small ranges out of one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """How far a streaming query has come. Equal offsets have equal JSON.
+
+    Attributes:
+        lost: events that were truncated away in front of the query, in all its life.
+    """
+
+    stream: str
+    marks: Marks
+    lost: int = 0
+
+    @property
+    def cut(self) -> StreamCut:
+        """The cut alone."""
+        return StreamCut.of(self.stream, {segment_id: mark.place for segment_id, mark in self.marks.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark writes to the checkpoint."""
+        events = {str(segment_id): self.marks[segment_id].events for segment_id in sorted(self.marks)}
+        return {"cut": str(self.cut), "events": events, "lost": self.lost}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "StreamOffset":
+        """Return the offset that `to_json` made this of.
+
+        Raises:
+            CheckpointError: it made no such thing.
+        """
+        try:
+            cut = StreamCut.parse(content["cut"])
+            events = {int(segment_id): int(count) for segment_id, count in content["events"].items()}
+            marks = {segment_id: Mark(*place, events[segment_id]) for segment_id, place in cut.positions}
+            return cls(cut.stream, marks, int(content.get("lost", 0)))
+        except (CutInvalidError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{str(content)[:200]} is no offset of this source: {error}") from None
+
+
+class RangePartition(InputPartition):
+    """What one task reads: ranges, one after the other."""
+
+    def __init__(self, ranges: Sequence[SegmentRange]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+    def __repr__(self) -> str:
+        return f"RangePartition({self.ranges!r})"
+
+
+def pack(ranges: Sequence[SegmentRange], *, partition_bytes: int) -> list[RangePartition]:
+    """Return partitions of neighbouring ranges, in their order, each of about `partition_bytes` or one larger range."""
+    partitions: list[RangePartition] = []
+    gathered: list[SegmentRange] = []
+    gathered_bytes = 0
+    for part in ranges:
+        cost = part.size_bytes + RANGE_COST_BYTES
+        if gathered and gathered_bytes + cost > partition_bytes:
+            partitions.append(RangePartition(gathered))
+            gathered, gathered_bytes = [], 0
+        gathered.append(part)
+        gathered_bytes += cost
+    if gathered:
+        partitions.append(RangePartition(gathered))
+    return partitions

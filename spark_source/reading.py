@@ -1,0 +1,93 @@
+"""What a task does: read the ranges of its partition as Arrow batches.
+
+The event loop turns only while Spark waits for a batch. Meanwhile the server has pushed into the socket what the window
+allows, so that the network and Spark work at the same time without a thread between them.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pyarrow as pa
+import uvloop
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from millrace.client.batch import SegmentRange, read_range
+from millrace.client.errors import SegmentTruncatedError
+from millrace.client.session import Session
+
+from .errors import DataLossError, MissingRange
+from .link import open_session
+from .options import SourceOptions
+from .positions import RangePartition
+from .rows import BatchMaker
+
+logger = logging.getLogger(__name__)
+
+
+def read_partition(options: SourceOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a partition in order; ending the iterator early ends the fetching.
+
+    Raises:
+        DataLossError: what comes next was truncated away, and `failOnDataLoss` is true.
+        MillraceError: the server cannot be reached, or the bytes cannot be trusted.
+    """
+    # Spark reads one partition of its own making where a plan has none.
+    ranges = partition.ranges if isinstance(partition, RangePartition) else ()
+    if not ranges:
+        return
+    maker = BatchMaker(options.stream, schema)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        turn = runner.get_loop().run_until_complete
+        session = turn(_open(options))
+        try:
+            for part in ranges:
+                batches = _read(session, options, part)
+                try:
+                    while (batch := turn(_next(batches))) is not None:
+                        yield from maker.convert(batch)
+                finally:
+                    turn(batches.aclose())  # type: ignore[attr-defined]  # it is a generator
+        finally:
+            turn(session.close())
+
+
+async def _open(options: SourceOptions) -> Session:
+    return open_session(options)
+
+
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+async def _read(session: Session, options: SourceOptions, part: SegmentRange) -> AsyncIterator[pa.RecordBatch]:
+    """Yield the batches of a range; where it is truncated meanwhile, fail or go on behind the gap."""
+    while True:
+        try:
+            async for batch in read_range(session, part):
+                yield batch
+            return
+        except SegmentTruncatedError as error:
+            head = error.start_offset
+            if head is None:
+                raise
+            end_offset = min(head, part.end_offset)
+            gap = MissingRange(
+                segment_id=part.segment_id,
+                start_offset=part.start_offset,
+                start_index=part.start_index,
+                end_offset=end_offset,
+            )
+            if options.fail_on_data_loss:
+                raise DataLossError(options.stream, [gap]) from error
+            logger.warning("events lost stream=%s at_most=%s", options.stream, gap)
+            if head >= part.end_offset:
+                return
+            part = SegmentRange(
+                segment_id=part.segment_id,
+                start_offset=head,
+                start_index=0,
+                end_offset=part.end_offset,
+                end_index=part.end_index,
+            )

@@ -1,0 +1,61 @@
+"""`MillraceDataSource`: the name that is registered with Spark."""
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from millrace.client.client import Client
+from millrace.client.session import Session
+
+from .batch import Bounds, MillraceBatchReader, bounds_of
+from .link import Link
+from .options import SourceOptions, parse_options
+from .planning import Planner
+from .rows import SCHEMA
+from .stream import MillraceStreamReader
+
+
+class MillraceDataSource(DataSource):
+    """Streams of events as DataFrames: `spark.read.format("millrace")` and `spark.readStream.format("millrace")`.
+
+    `load()` checks all options and asks the server for the stream, so that what is wrong is said at once. A batch
+    DataFrame is what lay between its cuts at that moment, however often it is used.
+    """
+
+    # Set in the instance that Spark pickles after it asked for the schema.
+    _bounds: Bounds | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the short name."""
+        return "millrace"
+
+    def schema(self) -> StructType:
+        """Return the columns, after everything that can be checked was checked.
+
+        Raises:
+            OptionError: an option is missing, unknown or wrong, the stream does not exist, or nothing answers.
+        """
+        self._bounds = _look(self._parsed())
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> MillraceBatchReader:
+        """Return the batch reader."""
+        return MillraceBatchReader(self._parsed(), schema, self._bounds)
+
+    def streamReader(self, schema: StructType) -> MillraceStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of micro-batches."""
+        return MillraceStreamReader(self._parsed(), schema)
+
+    def _parsed(self) -> SourceOptions:
+        return parse_options(self.options)
+
+
+def _look(options: SourceOptions) -> Bounds:
+    async def act(client: Client, session: Session) -> Bounds:
+        return await bounds_of(Planner(client, session, options), options)
+
+    link = Link(options)
+    try:
+        return link.call(act)
+    finally:
+        link.close()
