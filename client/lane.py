@@ -123,11 +123,15 @@ class Block:
 
 
 class Lane:
-    """One writer's road to one segment."""
+    """One writer's road to one segment.
+
+    `Writer.write` puts events into `values`, `keys`, `times` and `futures` by itself, adds what they cost to
+    `gathered_bytes`, and calls `schedule` unless `scheduled` is set: a call less for each event.
+    """
 
     __slots__ = (
-        "_compression", "_futures", "_keys", "_loop", "_owner", "_queue", "_retry", "_scheduled",
-        "_sent", "_times", "_unanswered", "_values", "gathered_bytes", "last_acked_number", "last_number", "segment_id",
+        "_compression", "_loop", "_owner", "_queue", "_retry", "_sent", "_unanswered", "futures", "gathered_bytes",
+        "keys", "last_acked_number", "last_number", "scheduled", "segment_id", "times", "values",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, *, segment_id: int, last_event_number: int, compression: Compression) -> None:
@@ -138,12 +142,12 @@ class Lane:
         # Of the last event in a packed block, and in an acked one.
         self.last_number = last_event_number
         self.last_acked_number = last_event_number
-        self._values: list[bytes] = []
-        self._keys: list[str | None] = []
-        self._times: list[int] = []
-        self._futures: list[asyncio.Future[Stored]] = []
+        self.values: list[bytes] = []
+        self.keys: list[str | None] = []
+        self.times: list[int] = []
+        self.futures: list[asyncio.Future[Stored]] = []
         self.gathered_bytes = 0
-        self._scheduled = False
+        self.scheduled = False
         self._queue: deque[Block] = deque()
         self._sent: deque[Block] = deque()
         # Blocks in `_sent` whose answer has not come; those answered with an error stay there until all are.
@@ -151,38 +155,25 @@ class Lane:
         # The error that passes, while the lane stands still because of it.
         self._retry: MillraceError | None = None
 
-    @property
-    def gathered_count(self) -> int:
-        """Events that wait to become a block."""
-        return len(self._values)
-
     # --- events in ---
 
-    def gather(
-        self, value: bytes, key: str | None, timestamp_us: int, future: "asyncio.Future[Stored]", cost_bytes: int
-    ) -> None:
-        """Take one event; a block leaves in the next turn of the loop if none is on its way."""
-        self._values.append(value)
-        self._keys.append(key)
-        self._times.append(timestamp_us)
-        self._futures.append(future)
-        self.gathered_bytes += cost_bytes
-        if not self._scheduled:
-            self._scheduled = True
-            if not self._sent:
-                self._loop.call_soon(self._turn)
+    def schedule(self) -> None:
+        """Let what was gathered leave in the next turn of the loop, if no block is on its way; else behind that one."""
+        self.scheduled = True
+        if not self._sent:
+            self._loop.call_soon(self._turn)
 
     def seal(self) -> bool:
         """Make a block of what was gathered; return whether there was something. `pump` sends it."""
-        self._scheduled = False
-        values = self._values
+        self.scheduled = False
+        values = self.values
         if not values:
             return False
-        keys: list[str | None] | None = self._keys
+        keys: list[str | None] | None = self.keys
         if keys is not None and keys.count(None) == len(keys):
             keys = None
-        times, futures, cost_bytes = self._times, self._futures, self.gathered_bytes
-        self._values, self._keys, self._times, self._futures, self.gathered_bytes = [], [], [], [], 0
+        times, futures, cost_bytes = self.times, self.futures, self.gathered_bytes
+        self.values, self.keys, self.times, self.futures, self.gathered_bytes = [], [], [], [], 0
         self._pack(values, keys, times, futures=futures, cost_bytes=cost_bytes)
         return True
 
@@ -192,7 +183,7 @@ class Lane:
         Raises:
             EventTooLargeError, InvalidArgumentError, TypeError: see `pack_block`.
         """
-        return self._packed(values, keys, timestamps_us, behind=len(self._values))
+        return self._packed(values, keys, timestamps_us, behind=len(self.values))
 
     def add_block(self, payload: bytearray, count: int, future: "asyncio.Future[Stored]") -> int:
         """Take what `prepare` returned just before; return what it costs. `pump` sends it."""
@@ -276,9 +267,9 @@ class Lane:
     def stop(self, error: MillraceError) -> None:
         """Fail everything that is not on its way; what is ends with its own answer, or with `error`."""
         self._retry = self._retry or error
-        values, self._values = self._values, []
-        futures, self._futures = self._futures, []
-        self._keys, self._times = [], []
+        values, self.values = self.values, []
+        futures, self.futures = self.futures, []
+        self.keys, self.times = [], []
         if values:
             gathered = Block(
                 self, bytearray(), event_number=0, event_count=len(values), futures=futures,
@@ -298,7 +289,7 @@ class Lane:
     # --- inside ---
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         if not self._sent and not self._queue:
             self.seal()
         self.pump()

@@ -12,7 +12,7 @@ same epoch, and the server stores each event number once; so a writer never come
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from types import TracebackType
@@ -61,7 +61,6 @@ class WriterOptions:
     """
 
     block_size_bytes: int = 1 * MIB
-    block_event_count_max: int = 65536
     in_flight_bytes_max: int = 16 * MIB
     buffer_bytes_max: int = 256 * MIB
     drain_high_bytes: int = 16 * MIB
@@ -72,8 +71,6 @@ class WriterOptions:
     def __post_init__(self) -> None:
         if not KIB <= self.block_size_bytes <= APPEND_SIZE_BYTES_MAX // 2:
             raise ValueError(f"block_size_bytes={self.block_size_bytes} must be 1 KiB to 8 MiB")
-        if not 0 < self.block_event_count_max <= 1 << 20:
-            raise ValueError(f"block_event_count_max={self.block_event_count_max} must be 1 to 2^20")
         if not 0 < self.drain_low_bytes <= self.drain_high_bytes <= self.buffer_bytes_max:
             raise ValueError("0 < drain_low_bytes <= drain_high_bytes <= buffer_bytes_max must hold")
         if self.in_flight_bytes_max <= 0 or self.delivery_timeout_s <= 0:
@@ -103,11 +100,13 @@ class Writer:
         # Whether the server had seen the writer id before.
         self.known = False
         self._loop = asyncio.get_running_loop()
-        self._create_future = self._loop.create_future
+        self._create_future: Callable[[], asyncio.Future[Stored]] = self._loop.create_future
+        self._buffer_bytes_max = options.buffer_bytes_max
+        self._block_size_bytes = options.block_size_bytes
         self._router = Router((), ())
         self._lanes: list[Lane] = []
         # The lane that takes events without a key until its next block is full.
-        self._current = 0
+        self._current: Lane
         # Why nothing more can be written; set once.
         self._refusal: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
         # Why events were lost, for flush and exit.
@@ -166,7 +165,7 @@ class Writer:
             for segment_id in self._router.segment_ids
         ]
         # Writers that start together do not fill the same segment first.
-        self._current = self.number % len(self._lanes)
+        self._current = self._lanes[self.number % len(self._lanes)]
         self._refusal = None
 
     async def close(self) -> None:
@@ -208,29 +207,36 @@ class Writer:
             self._refuse()
         if type(value) is not bytes:
             value = _owned(value)
-        cost_bytes = len(value) + EVENT_COST_BYTES
-        if cost_bytes > EVENT_SIZE_BYTES_MAX + EVENT_COST_BYTES:
-            raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {len(value)}")
+        size = len(value)
+        if size > EVENT_SIZE_BYTES_MAX:
+            raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {size}")
         if timestamp_us is None:
             timestamp_us = time_ns() // 1000
         else:
             _check_timestamp(timestamp_us)
+        cost_bytes = size + EVENT_COST_BYTES
         if key is None:
-            lane = self._lanes[self._current]
+            lane = self._current
         else:
             lane = self._lanes[self._router.number_of(key)]
             cost_bytes += len(key)
         pending_bytes = self._pending_bytes + cost_bytes
-        if pending_bytes > self._options.buffer_bytes_max:
-            raise BufferFullError(pending_bytes=self._pending_bytes, limit_bytes=self._options.buffer_bytes_max)
+        if pending_bytes > self._buffer_bytes_max:
+            raise BufferFullError(pending_bytes=self._pending_bytes, limit_bytes=self._buffer_bytes_max)
         self._pending_bytes = pending_bytes
-        future: asyncio.Future[Stored] = self._create_future()
-        lane.gather(value, key, timestamp_us, future, cost_bytes)
-        options = self._options
-        if lane.gathered_bytes >= options.block_size_bytes or lane.gathered_count >= options.block_event_count_max:
+        # A million times a second: the lane's lists are filled here, not by a call (0.1 us each).
+        lane.values.append(value)
+        lane.keys.append(key)
+        lane.times.append(timestamp_us)
+        future = self._create_future()
+        lane.futures.append(future)
+        lane.gathered_bytes = gathered_bytes = lane.gathered_bytes + cost_bytes
+        if gathered_bytes >= self._block_size_bytes:
             lane.seal()
             lane.pump()
             self._rotate(lane)
+        elif not lane.scheduled:
+            lane.schedule()
         return future
 
     def write_many(
@@ -256,16 +262,16 @@ class Writer:
         """
         if self._refusal is not None or self._guard.forked:
             self._refuse()
-        if self._pending_bytes > self._options.buffer_bytes_max:
-            raise BufferFullError(pending_bytes=self._pending_bytes, limit_bytes=self._options.buffer_bytes_max)
+        if self._pending_bytes > self._buffer_bytes_max:
+            raise BufferFullError(pending_bytes=self._pending_bytes, limit_bytes=self._buffer_bytes_max)
         if timestamps_us is None:
             timestamps_us = time_ns() // 1000
         if keys is not None:
             if key is not None:
                 raise InvalidArgumentError("give key or keys, not both")
             return self._write_by_keys(values, keys, timestamps_us)
-        lane = self._lanes[self._current if key is None else self._router.number_of(key)]
-        future: asyncio.Future[Stored] = self._create_future()
+        lane = self._current if key is None else self._lanes[self._router.number_of(key)]
+        future = self._create_future()
         values = values if isinstance(values, list) else list(values)
         payload = lane.prepare(values, key, timestamps_us)
         self._pending_bytes += lane.add_block(payload, len(values), future)
@@ -397,8 +403,8 @@ class Writer:
 
     def _rotate(self, lane: Lane) -> None:
         """Let events without a key go to another segment, if it is this one's block that is full."""
-        if lane is self._lanes[self._current]:
-            self._current = (self._current + 1) % len(self._lanes)
+        if lane is self._current:
+            self._current = self._lanes[(self._lanes.index(lane) + 1) % len(self._lanes)]
 
     def _write_by_keys(
         self, values: Sequence[bytes], keys: Sequence[str], timestamps_us: int | Sequence[int] | npt.NDArray[np.int64]
@@ -421,10 +427,10 @@ class Writer:
             )
             prepared.append((lane, payload, len(places)))
         # Nothing was taken until here, where all is known to fit.
-        result: asyncio.Future[Stored] = self._create_future()
+        result = self._create_future()
         join = _Join(result, len(prepared))
         for lane, payload, count in prepared:
-            future: asyncio.Future[Stored] = self._create_future()
+            future = self._create_future()
             future.add_done_callback(join.done)
             self._pending_bytes += lane.add_block(payload, count, future)
             lane.pump()

@@ -22,6 +22,8 @@ def test_what_was_acknowledged_survives_a_kill(millrace_server: TestServer) -> N
 
 def test_a_server_stops_in_order(millrace_server: TestServer) -> None:
     """Behaviour 48."""
+    with millrace.blocking.connect(millrace_server.address) as client:
+        client.segments.create("a/b")
     assert millrace_server.stop() == 0
     with pytest.raises(RuntimeError):
         _ = millrace_server.pid

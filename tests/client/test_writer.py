@@ -332,7 +332,6 @@ async def test_a_forked_child_cannot_write(client: Client, name: str) -> None:
     "wrong",
     [
         {"block_size_bytes": 1},
-        {"block_event_count_max": 0},
         {"drain_low_bytes": 2, "drain_high_bytes": 1},
         {"in_flight_bytes_max": 0},
     ],
