@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 PAGE_SIZE_BYTES: Final = 64 * KIB
 RETRY_S: Final = 1.0
 PASS_INTERVAL_S: Final = 0.05
-CHECKPOINT_INTERVAL_S_MIN: Final = 0.25
+CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
 CHECKPOINT_COPIES_KEPT: Final = 2
 CHECKPOINT_PREFIX: Final = "checkpoints/"
 

@@ -25,7 +25,7 @@ class WalOptions:
     # The bound of the log: appends are refused when so many files hold data that is still needed.
     files_max: int = 16
     # Files that are made ready ahead, so that the log never waits for one.
-    spare_files: int = 1
+    spare_files: int = 2
     # Recycled files beyond `spare_files` that are kept for bursts, rather than removed and zero-filled again later.
     spare_files_max: int = 4
     # How much is taken from the queue for one write and sync, unless the first run alone is larger.
