@@ -15,7 +15,7 @@ from typing import Final
 
 from rich.console import Console
 
-from . import floors
+from . import append_latency, append_rate, catch_up, event_read, event_write, floors, recovery, tail_latency
 from .report import Report, Row, Section, as_json, as_markdown, as_table
 from .rivals import postgres, rabbitmq_streams, redis_streams
 from .session import AbsentError, Session, machine
@@ -25,6 +25,13 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "redis": redis_streams.measure,
     "postgres": postgres.measure,
     "rabbitmq": rabbitmq_streams.measure,
+    "append-latency": append_latency.measure,
+    "append-rate": append_rate.measure,
+    "event-write": event_write.measure,
+    "tail-latency": tail_latency.measure,
+    "catch-up": catch_up.measure,
+    "event-read": event_read.measure,
+    "recovery": recovery.measure,
 }
 
 

@@ -1,0 +1,40 @@
+"""One half of a benchmark in a process of its own: options in as JSON, result out as JSON."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final, TypeVar
+
+R = TypeVar("R")
+
+_LIFETIME_S: Final = 120.0
+
+
+class ChildFailedError(Exception):
+    """A measuring process failed; the text is what it said."""
+
+
+def measured(module: str, options: Any, result: Callable[..., R]) -> R:
+    """Run `python -m benchmarks.<module>` with a record of options and return the record that it prints.
+
+    Raises:
+        ChildFailedError: it failed, or was killed after two minutes.
+    """
+    arguments = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(options))]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        try:
+            output, errors = child.communicate(timeout=_LIFETIME_S)
+        except BaseException as error:
+            os.killpg(child.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ChildFailedError(f"{module} did not end within {_LIFETIME_S:g} s") from None
+            raise
+    if child.returncode != 0:
+        raise ChildFailedError(f"{module}: {errors.strip().splitlines()[-1] if errors.strip() else 'no output'}")
+    return result(**json.loads(output))

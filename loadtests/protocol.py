@@ -1,0 +1,171 @@
+"""A client of one blocking socket that speaks the protocol with nothing in between.
+
+It imports neither asyncio nor locust: under gevent's patched sockets it yields to other users of the process, in a
+plain process it blocks. Load tests and benchmarks share it, so that what they measure is the server.
+"""
+
+import socket
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from millrace.wire import frames as f
+from millrace.wire.checksum import Buffer
+from millrace.wire.decoder import FrameBuffer
+from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+
+_CLIENT_NAME: Final = "millrace-load"
+
+M = TypeVar("M", bound=f.Message)
+
+
+class ProtocolClient:
+    """One connection, its request ids and its receive buffer. For one thread or greenlet at a time.
+
+    Args:
+        address: "HOST:PORT".
+        timeout_s: for each wait on the socket; None waits for ever. A timeout makes each call poll first, so
+            benchmarks take it away after the handshake.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float | None = 10.0) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+        self._request_id = 0
+        try:
+            self.hello = self.request(
+                f.Hello(
+                    version_min=PROTOCOL_VERSION_MIN,
+                    version_max=PROTOCOL_VERSION_MAX,
+                    features=0,
+                    frame_size_max=FRAME_SIZE_BYTES_MAX,
+                    client=_CLIENT_NAME,
+                    token="",
+                ),
+                f.HelloReply,
+            )
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return the connection, which is open already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the socket."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; whoever waits on it fails."""
+        self.socket.close()
+
+    def next_request_id(self, count: int = 1) -> int:
+        """Take `count` request ids and return the first."""
+        first = self._request_id + 1
+        self._request_id += count
+        return first
+
+    def skip_request_ids(self, below: int) -> None:
+        """Use no request id below this one any more."""
+        self._request_id = max(self._request_id, below - 1)
+
+    def send(self, message: f.Message) -> int:
+        """Send a request and return its id; the reply is for `receive`."""
+        request_id = self.next_request_id()
+        self.socket.sendall(encode(message, request_id=request_id))
+        return request_id
+
+    def request(self, message: f.Message, reply: type[M]) -> M:
+        """Send a request and return its reply, while nothing else is under way.
+
+        Raises:
+            RefusedError: the reply is an error.
+        """
+        request_id = self.send(message)
+        header, answer = self.receive()
+        if not isinstance(answer, reply) or header.request_id != request_id:
+            raise UnexpectedFrameError(f"{type(answer).__name__} of request {header.request_id}, not {reply.__name__}")
+        return answer
+
+    def send_append(self, segment_id: int, payload: Buffer, *, event_count: int = 1) -> int:
+        """Send one append and return its request id; its ack is for `receive`."""
+        request_id = self.next_request_id()
+        header = encode_append_header(
+            request_id=request_id, segment_id=segment_id, payload=payload, event_count=event_count
+        )
+        self.socket.sendall(header + payload)
+        return request_id
+
+    def receive(self) -> tuple[FrameHeader, f.Message]:
+        """Return the next frame, checked by its checksum. PINGs are answered, THROTTLE notices are left out.
+
+        A `Data` is a view of the receive buffer: it is valid until the next call.
+
+        Raises:
+            RefusedError: the frame is an error.
+            DisconnectedError: the server closed the connection.
+            TimeoutError: nothing came in time.
+        """
+        buffer = self._buffer
+        while True:
+            for frame in buffer.frames():
+                header, message = decode(frame)
+                if isinstance(message, f.Ping):
+                    self.socket.sendall(encode(f.Pong(), request_id=header.request_id))
+                elif isinstance(message, f.ErrorReply):
+                    raise RefusedError(header.request_id, message)
+                elif not isinstance(message, f.Throttle):
+                    return header, message
+            count = self.socket.recv_into(buffer.writable())
+            if count == 0:
+                raise DisconnectedError("the server closed the connection")
+            buffer.received(count)
+
+    def create_segment(self, name: str) -> int:
+        """Return the id of a segment, made now or found."""
+        try:
+            return self.request(f.CreateSegment(name), f.SegmentInfo).segment_id
+        except RefusedError as error:
+            if error.reply.code != ErrorCode.SEGMENT_EXISTS:
+                raise
+        return self.segment_info(name).segment_id
+
+    def segment_info(self, name: str) -> f.SegmentInfo:
+        """Return what the server says of a segment."""
+        return self.request(f.GetSegment(0, name), f.SegmentInfo)
+
+
+class LoadError(Exception):
+    """What ends the work of one user.
+
+    LoadError
+     |- RefusedError          the server answered with an error
+     |- UnexpectedFrameError  the server answered with something else
+     |- DisconnectedError     the server closed the connection
+    """
+
+
+class RefusedError(LoadError):
+    """The server answered with an error."""
+
+    def __init__(self, request_id: int, reply: f.ErrorReply) -> None:
+        super().__init__(request_id, reply)
+        self.request_id = request_id
+        self.reply = reply
+
+    def __str__(self) -> str:
+        return f"error {self.reply.code} to request {self.request_id}: {self.reply.message}"
+
+
+class UnexpectedFrameError(LoadError):
+    """The server answered with something else."""
+
+
+class DisconnectedError(LoadError):
+    """The server closed the connection."""
