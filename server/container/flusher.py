@@ -15,11 +15,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from millrace.server.errors import CheckpointDamagedError, ServerError
+from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, ChunkNotFoundError, ServerError
 from millrace.server.host.clock import Clock
-from millrace.server.tier2 import ChunkId, ChunkStorage, chunk_name, encode_chunk, read_chunk
+from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk
 from millrace.server.wal import Wal
 from millrace.wire.checksum import Buffer
+from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 
 from .checkpoint import CheckpointRows, CheckpointStore, everything, take_rows
@@ -77,6 +78,10 @@ class Flusher:
         self._checkpoint_lock = asyncio.Lock()
         self._recycled_sequence = 0
         self._checkpoint_s = clock.monotonic_s()
+        self._copied_s = self._checkpoint_s
+        # Chunks that the checkpoint does not refer to any more, but its newest copy in tier 2 may. With the checkpoint
+        # lost they would be needed, so a new copy comes first.
+        self._garbage: list[str] = []
         self._copy_size_bytes = 0
 
     def poke(self) -> None:
@@ -87,16 +92,17 @@ class Flusher:
     async def run(self) -> None:
         """Flush and checkpoint until cancelled, or until something other than the storage fails."""
         while True:
-            try:
-                await self._wait_for_work()
-                self._work.clear()
-                await self._flush_all_of(self._due(everything=False))
-                if self._checkpoint_is_due:
-                    await self.checkpoint()
-                pause_s = PASS_INTERVAL_S
-            except ServerError as error:
-                logger.warning("flush failed, will retry retry_after_s=%.1f error=%s", RETRY_S, error)
-                pause_s = RETRY_S
+            await self._wait_for_work()
+            self._work.clear()
+            pause_s = PASS_INTERVAL_S
+            # One failing does not keep the other from being tried: a disk that is too full to flush is relieved by
+            # the deletes that follow a checkpoint.
+            for name, step in (("flush", self._flush_due), ("checkpoint", self._checkpoint_due)):
+                try:
+                    await step()
+                except (ServerError, OSError) as error:
+                    logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
+                    pause_s = RETRY_S
             await self._clock.sleep(pause_s)
 
     async def flush(self) -> None:
@@ -135,13 +141,17 @@ class Flusher:
                 state.give_back(changes)
                 state.garbage = garbage + state.garbage
                 raise
-            if replay_from - 1 > self._recycled_sequence and self._recycling_pays:
+            self._garbage += garbage
+            may_recycle = replay_from - 1 > self._recycled_sequence and self._recycling_pays
+            if may_recycle or self._garbage_is_due:
                 await self._copy_checkpoint(sequence)
-                self._wal.recycle(replay_from - 1)
-                self._recycled_sequence = replay_from - 1
-                self._on_relief()
-            for name in garbage:
-                await self._storage.delete(name)
+                if may_recycle:
+                    self._wal.recycle(replay_from - 1)
+                    self._recycled_sequence = replay_from - 1
+                    self._on_relief()
+                while self._garbage:
+                    await self._storage.delete(self._garbage[-1])
+                    self._garbage.pop()
 
     async def _save(self, rows: CheckpointRows, *, sequence: int, replay_from: int) -> None:
         await asyncio.to_thread(
@@ -169,10 +179,15 @@ class Flusher:
 
     @property
     def _checkpoint_is_due(self) -> bool:
-        if not self._state.changes and not self._state.garbage:
+        if not self._state.changes and not self._state.garbage and not self._garbage_is_due:
             return False
         age_s = self._clock.monotonic_s() - self._checkpoint_s
         return age_s >= (CHECKPOINT_INTERVAL_S_MIN if self._recycling_pays else self._options.checkpoint_interval_s)
+
+    @property
+    def _garbage_is_due(self) -> bool:
+        age_s = self._clock.monotonic_s() - self._copied_s
+        return bool(self._garbage) and age_s >= self._options.garbage_interval_s
 
     async def _wait_for_work(self) -> None:
         """Return when poked, or when the oldest bytes (or the checkpoint) may have come of age."""
@@ -198,15 +213,30 @@ class Flusher:
         return sorted(segments, key=lambda segment: segment.tail.size, reverse=True)
 
     async def _flush_all_of(self, segments: list[Segment]) -> None:
-        """Flush a chunk's worth of each of the segments, a few at the same time."""
+        """Flush a chunk's worth of each of the segments, a few at the same time.
+
+        Damage of one segment keeps no other from being flushed; it is raised at the end.
+        """
+        damage: ServerError | None = None
         at_once = self._options.flushes_at_once
         for start in range(0, len(segments), at_once):
             group = [segment for segment in segments[start : start + at_once] if segment.tail]
             results = await asyncio.gather(*map(self._flush_segment, group), return_exceptions=True)
             self._on_relief()
             for result in results:
-                if isinstance(result, BaseException):
+                if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
+                    damage = result
+                elif isinstance(result, BaseException):
                     raise result
+        if damage is not None:
+            raise damage
+
+    async def _flush_due(self) -> None:
+        await self._flush_all_of(self._due(everything=False))
+
+    async def _checkpoint_due(self) -> None:
+        if self._checkpoint_is_due:
+            await self.checkpoint()
 
     async def _flush_segment(self, segment: Segment) -> None:
         """Publish the first contiguous part of the tail of a segment as one chunk."""
@@ -215,8 +245,17 @@ class Flusher:
             return
         extents = segment.tail.head(self._options.chunk_size_bytes_max)
         small = self._small_last_chunk(segment, extents[0])
-        payload_before = await self._payload_of(small) if small else []
-        record, pieces = await asyncio.to_thread(self._encode, segment, small, payload_before, extents)
+        payload_before: list[memoryview] = []
+        if small:
+            try:
+                payload_before = await self._payload_of(segment, small)
+            except (ChunkCorruptError, ChunkNotFoundError) as error:
+                # It stays as it is: what is damaged refuses its own range, and holds nothing up.
+                logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
+                small = None
+        # Here, not in the thread: the index changes with every append and truncation.
+        index = segment.index.entries(small.start_offset if small else extents[0].offset, extents[-1].end)
+        record, pieces = await asyncio.to_thread(self._encode, segment, small, payload_before, extents, index)
         await self._storage.publish(record.name, pieces)
         if segment.deleted or segment.start_offset >= record.end_offset:
             self._state.garbage.append(record.name)
@@ -225,6 +264,8 @@ class Flusher:
             segment.chunks.pop()
             self._state.garbage.append(small.name)
         segment.chunks.append(record)
+        # The chunk has the entries now, and gives them back when they are asked for.
+        segment.index.thin(record.start_offset, record.end_offset)
         self._state.changes.segments.add(segment.segment_id)
         self._state.release(segment, record.end_offset)
 
@@ -295,7 +336,8 @@ class Flusher:
             return None
         return last
 
-    async def _payload_of(self, chunk: ChunkRecord) -> list[memoryview]:
+    async def _payload_of(self, segment: Segment, chunk: ChunkRecord) -> list[memoryview]:
+        await self._history.sharpen(segment, chunk.start_offset, chunk.end_offset)
         footer = await self._history.footer(chunk)
         pieces, offset = [], chunk.start_offset
         while offset < chunk.end_offset:
@@ -306,7 +348,12 @@ class Flusher:
         return pieces
 
     def _encode(
-        self, segment: Segment, small: ChunkRecord | None, payload_before: list[memoryview], extents: list[Extent]
+        self,
+        segment: Segment,
+        small: ChunkRecord | None,
+        payload_before: list[memoryview],
+        extents: list[Extent],
+        index: list[IndexEntry],
     ) -> tuple[ChunkRecord, list[Buffer]]:
         """Build the chunk: in a thread, since stripping and checksumming take some milliseconds."""
         start = small.start_offset if small else extents[0].offset
@@ -321,7 +368,7 @@ class Flusher:
         pieces = encode_chunk(
             chunk,
             [*payload_before, *(extent.payload() for extent in extents)],
-            index=segment.index.entries(start, end),
+            index=index,
             start_events=start_events,
             end_events=extents[-1].end_events,
             end_wall_time_us=extents[-1].wall_time_us,
