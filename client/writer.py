@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import random
 from time import time_ns
 from types import TracebackType
 from typing import Final, Self
@@ -381,7 +382,7 @@ class Writer:
 
     def retry_wanted(self, error: MillraceError) -> None:
         """Resume the lanes that stand still, after a wait; called by a lane."""
-        if self._refusal is not None and self._failure is not None:
+        if self._refusal is not None:
             self._stop_lanes(self._refusal)
             return
         self._standing.update(self._lanes)
@@ -456,7 +457,7 @@ class Writer:
         self._retries += 1
         wait_s = self._session.options.backoff.wait_s(
             self._attempt,
-            chance=0.5,
+            chance=random(),
             retry_after_s=error.retry_after_s if isinstance(error, ThrottledError) else 0.0,
         )
         try:

@@ -8,6 +8,7 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.connection import open_connection
 from millrace.client.errors import (
+    AuthenticationError,
     ConditionFailedError,
     ForkedClientError,
     InvalidArgumentError,
@@ -18,7 +19,7 @@ from millrace.client.errors import (
     ServerUnreachableError,
 )
 from millrace.client.options import ClientOptions, parse_address
-from millrace.client.testing import TestServer
+from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.wire.frames import Ping, Pong
 
 pytestmark = pytest.mark.asyncio
@@ -165,3 +166,15 @@ async def test_a_silent_server_is_noticed() -> None:
         address = parse_address(f"127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(ServerUnreachableError, match="no answer"):
             await open_connection(address, ClientOptions(connect_timeout_s=0.05))
+
+
+async def test_nothing_is_answered_without_the_token() -> None:
+    """Behaviour 53: no request before authentication."""
+    with millrace.testing.server(settings={**SETTINGS_SMALL, "MILLRACE_FRONT_TOKEN": "secret"}) as guarded:
+        for token in (None, "wrong"):
+            with pytest.raises(AuthenticationError) as caught:
+                async with millrace.connect(guarded.address, token=token):
+                    pass
+            assert "secret" not in str(caught.value)
+        async with millrace.connect(guarded.address, token="secret") as client:
+            assert await client.create_stream("a/b")

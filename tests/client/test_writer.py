@@ -20,6 +20,7 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterFencedError,
 )
+from millrace.client.lane import Stored
 from millrace.client.streams import ScalingPolicy, StreamConfig
 from millrace.client.testing import TestServer
 from millrace.client.writer import EVENT_COST_BYTES, WriterOptions
@@ -284,6 +285,31 @@ async def test_a_closed_or_unopened_writer_refuses(client: Client, name: str) ->
         await writer.write(b"x")
     with pytest.raises(ClientClosedError):
         writer.write(b"x")
+
+
+async def test_a_cancelled_body_waits_for_nothing_and_settles_every_future(
+    millrace_server: TestServer, name: str
+) -> None:
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name)
+        futures: list[asyncio.Future[Stored]] = []
+        written = asyncio.Event()
+
+        async def body() -> None:
+            async with client.writer(name) as writer:
+                await writer.write(b"stored")
+                await asyncio.to_thread(millrace_server.kill)
+                futures.extend(writer.write(b"%d" % number) for number in range(5))
+                written.set()
+                await writer.flush()
+
+        task = asyncio.create_task(body())
+        await written.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert all(isinstance(result, ClientClosedError) for result in results)
 
 
 async def test_wrong_streams_and_ids_are_refused(client: Client, name: str) -> None:
