@@ -1,0 +1,198 @@
+"""`millrace bench`: a quick look at what this machine and this server give, beside the bare disk in the same run."""
+
+import asyncio
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import uvloop
+
+from millrace.client.client import Client, connect
+from millrace.client.streams import StreamConfig
+from millrace.client.testing import server
+from millrace.wire.limits import MIB
+
+from .bench_rows import (
+    LARGE_OUTSTANDING,
+    OUTSTANDING,
+    SMALL_BYTES,
+    Row,
+    appends_one_by_one,
+    bytes_back,
+    events_back,
+    events_back_as_arrow,
+    events_in_blocks,
+    events_one_by_one,
+    pipelined_appends,
+    round_trips,
+)
+from .connecting import JsonOption
+from .disk import SyncedWrites, measure_synced_writes, percentile, probe_file
+from .figures import duration_text, rate_text, size_text
+from .output import Steps, print_json, print_note, print_table, progress
+
+ROWS: Final = 11
+DISK_WRITES_MAX: Final = 100_000
+
+
+def bench(
+    address: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ADDRESS]", help="HOST:PORT of a running server; without it, one is started.", show_default=False
+        ),
+    ] = None,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="Where the bare disk is measured, and the started server keeps its data.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = Path(),
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long each row is measured.")] = 1.5,
+    as_json: JsonOption = False,
+) -> None:
+    """Append and read as fast as one client can, and compare it with the bare disk. Takes about 20 seconds.
+
+    Everything counted is durable. What is written is deleted at the end.
+    """
+    with _server_at(address, folder) as place, progress("measuring", total=ROWS) as steps:
+        rows = uvloop.run(measure(place, folder=folder, duration_s=seconds, steps=steps))
+    if as_json:
+        print_json({"address": address or "", "folder": str(folder.resolve()), "rows": [_json(row) for row in rows]})
+        return
+    print_table(
+        ("one client, one server", "measured", "beside it", "bare", "ratio"),
+        [
+            (
+                row.name,
+                _text(row, row.value),
+                row.bare_name,
+                _text(row, row.bare),
+                f"{row.ratio:.2f}" if row.ratio else "",
+            )
+            for row in rows
+        ],
+        right=("measured", "bare", "ratio"),
+    )
+    if address is not None:
+        print_note(f"bare figures are of this machine, in {folder.resolve()}")
+
+
+async def measure(address: str, *, folder: Path, duration_s: float, steps: Steps) -> list[Row]:
+    """Measure all rows against the server at `address`, and the disk under `folder`."""
+    small, large = await asyncio.to_thread(_measure_disk, folder, duration_s, steps)
+    name = f"bench/{uuid.uuid4().hex[:12]}"
+    async with connect(address) as client:
+        await client.segments.create(f"{name}-small")
+        await client.segments.create(f"{name}-large")
+        await client.create_stream(f"{name}-events", StreamConfig())
+        try:
+            return await _measure_server(client, name, small, large, duration_s=duration_s, steps=steps)
+        finally:
+            await client.segments.delete(f"{name}-small")
+            await client.segments.delete(f"{name}-large")
+            await client.seal_stream(f"{name}-events")
+            await client.delete_stream(f"{name}-events")
+
+
+async def _measure_server(
+    client: Client, name: str, small: SyncedWrites, large: SyncedWrites, *, duration_s: float, steps: Steps
+) -> list[Row]:
+    segment, large_segment, stream = f"{name}-small", f"{name}-large", f"{name}-events"
+    disk_s, disk_rate = small.percentile_s(50), large.rate * MIB
+    rows = [Row(name="round trip without the disk, p50", value=await round_trips(client, duration_s / 3), unit="s")]
+    floor_s = disk_s + rows[0].value
+    steps.advance()
+    times_s = await appends_one_by_one(client, segment, duration_s)
+    beside = f"write + sync of {SMALL_BYTES} B, round trip"
+    rows.append(
+        Row(
+            name="append of 100 B, one at a time, p50",
+            value=percentile(times_s, 50),
+            unit="s",
+            bare=floor_s,
+            bare_name=beside,
+        )
+    )
+    rows.append(
+        Row(
+            name="append of 100 B, one at a time, p99", value=percentile(times_s, 99), unit="s",
+            bare=small.percentile_s(99), bare_name=f"write + sync of {SMALL_BYTES} B, p99",
+        )
+    )  # fmt: skip
+    steps.advance(2)
+    rate = await pipelined_appends(client, segment, duration_s, size_bytes=SMALL_BYTES, outstanding=OUTSTANDING)
+    rows.append(
+        Row(
+            name=f"appends of 100 B, {OUTSTANDING} on their way", value=rate, unit="/s",
+            bare=small.rate, bare_name="one sync for each",
+        )
+    )  # fmt: skip
+    steps.advance()
+    rate = await pipelined_appends(client, large_segment, duration_s, size_bytes=MIB, outstanding=LARGE_OUTSTANDING)
+    beside = "synced writes of 1 MiB"
+    rows.append(
+        Row(
+            name=f"appends of 1 MiB, {LARGE_OUTSTANDING} on their way", value=rate * MIB, unit="B/s",
+            bare=disk_rate, bare_name=beside,
+        )
+    )  # fmt: skip
+    steps.advance()
+    blocks = await events_in_blocks(client, stream, duration_s)
+    bare_events = disk_rate / SMALL_BYTES
+    rows.append(Row(name="events of 100 B, write_many", value=blocks, unit="/s", bare=bare_events, bare_name=beside))
+    steps.advance()
+    single = await events_one_by_one(client, stream, duration_s)
+    rows.append(Row(name="events of 100 B, write", value=single, unit="/s", bare=bare_events, bare_name=beside))
+    steps.advance()
+    rows.append(Row(name="bytes back", value=await bytes_back(client, large_segment, duration_s), unit="B/s"))
+    steps.advance()
+    if find_spec("pyarrow") is not None:
+        back = await events_back_as_arrow(client, stream, duration_s)
+        rows.append(Row(name="events back, arrow_batches", value=back, unit="/s"))
+    rows.append(Row(name="events back, async for", value=await events_back(client, stream, duration_s), unit="/s"))
+    steps.advance(2)
+    return rows
+
+
+def _measure_disk(folder: Path, duration_s: float, steps: Steps) -> tuple[SyncedWrites, SyncedWrites]:
+    with probe_file(folder) as file:
+        small = measure_synced_writes(file, size_bytes=SMALL_BYTES, duration_s=duration_s, count_max=DISK_WRITES_MAX)
+        steps.advance()
+        large = measure_synced_writes(file, size_bytes=MIB, duration_s=duration_s, count_max=DISK_WRITES_MAX)
+        steps.advance()
+    return small, large
+
+
+@contextmanager
+def _server_at(address: str | None, folder: Path) -> Iterator[str]:
+    """Lend the address of the server that was named, or of one made for the occasion."""
+    if address is not None:
+        yield address
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix=".millrace-bench-", dir=folder) as data,
+        server(Path(data), settings={}) as made,
+    ):
+        yield made.address
+
+
+def _text(row: Row, value: float | None) -> str:
+    if value is None:
+        return ""
+    if row.unit == "s":
+        return duration_text(value)
+    return f"{size_text(value)}/s" if row.unit == "B/s" else rate_text(value)
+
+
+def _json(row: Row) -> dict[str, Any]:
+    return {"name": row.name, "value": row.value, "unit": row.unit, "bare": row.bare, "ratio": row.ratio}

@@ -1,0 +1,130 @@
+"""The fields of a structure as they lie in bytes, taken from its construct declaration.
+
+The declarations of `millrace.wire.schema` are the specification of every byte; this walks one of them over the bytes
+and notes for each field where it stands, how it looks and what it says. Damaged bytes do not stop it: a constant that
+is another one is noted, and where the bytes end too early, what was found before is still told.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import construct as c
+
+from .report import Section, shown
+
+HEX_BYTES_SHOWN_MAX = 24
+"""How much of a long field is shown; `--json` has it whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredField:
+    """One field.
+
+    Attributes:
+        offset: where it stands, in the file.
+        value: what it says; raw bytes where it cannot be read.
+        raw: its bytes.
+        problem: what does not fit the declaration, empty where all does.
+    """
+
+    offset: int
+    name: str
+    value: Any
+    raw: bytes
+    problem: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the field."""
+        return len(self.raw)
+
+
+def read_fields(declaration: c.Struct, data: bytes | memoryview, *, offset: int) -> list[DeclaredField]:
+    """Return the fields of the structure that `data` is, from its first byte on; `offset` is where that stands."""
+    stream = io.BytesIO(bytes(data))
+    fields: list[DeclaredField] = []
+    for renamed in declaration.subcons:
+        subcon, name, start = _unrenamed(renamed), str(renamed.name or ""), stream.tell()
+        problem = ""
+        expected = None
+        if isinstance(subcon, c.Const):
+            expected, subcon = subcon.value, subcon.subcon
+        try:
+            value = subcon.parse_stream(stream)
+        except (c.ConstructError, UnicodeDecodeError) as error:
+            rest = data[start:]
+            what = "bytes follow the structure" if isinstance(error, c.TerminatedError) else _reason(error)
+            fields.append(DeclaredField(offset + start, name or "(rest)", bytes(rest), bytes(rest), what))
+            return fields
+        if expected is not None and value != expected:
+            problem = f"is {value!r}, not {expected!r}"
+        if name:
+            raw = bytes(data[start : stream.tell()])
+            fields.append(DeclaredField(offset + start, name, _plain(value), raw, problem))
+    return fields
+
+
+def values_of(fields: Sequence[DeclaredField]) -> dict[str, Any]:
+    """Return the values by name, without padding."""
+    return {field.name: field.value for field in fields if not field.name.startswith("reserved")}
+
+
+def problems_of(fields: Sequence[DeclaredField], *, what: str) -> list[str]:
+    """Return what does not fit, a sentence for each field."""
+    return [f"{what}, byte {field.offset}: {field.name} {field.problem}" for field in fields if field.problem]
+
+
+def field_section(name: str, title: str, fields: Sequence[DeclaredField], *, with_hex: bool) -> Section:
+    """Return the fields as a table; with their bytes if wanted."""
+    columns = ["offset", "size", "field", "value", *(["hex"] if with_hex else [])]
+    rows = [
+        [field.offset, field.size, field.name, _said(field), *([hex_text(field.raw)] if with_hex else [])]
+        for field in fields
+    ]
+    return Section(name, title, columns, rows)
+
+
+def hex_text(raw: bytes) -> str:
+    """Return bytes in hexadecimal, in groups of four, cut where they are many."""
+    text = raw[:HEX_BYTES_SHOWN_MAX].hex(" ", -4)
+    return f"{text} ... ({len(raw)} bytes)" if len(raw) > HEX_BYTES_SHOWN_MAX else text
+
+
+def hex_dump(data: bytes, *, offset: int) -> list[list[Any]]:
+    """Return rows of offset, 16 bytes in hexadecimal, and what of them is text."""
+    rows: list[list[Any]] = []
+    for start in range(0, len(data), 16):
+        line = data[start : start + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
+        rows.append([offset + start, line.hex(" ", 4), text])
+    return rows
+
+
+def _unrenamed(subcon: c.Construct) -> c.Construct:
+    while isinstance(subcon, c.Renamed):
+        subcon = subcon.subcon
+    return subcon
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]
+
+
+def _said(field: DeclaredField) -> Any:
+    value = shown(field.name, field.value)
+    if field.name == "magic":
+        value = field.raw.decode("ascii", "backslashreplace")
+    elif isinstance(value, bytes) and len(value) > HEX_BYTES_SHOWN_MAX:
+        value = f"{len(value)} bytes"
+    return f"{value}  !! {field.problem}" if field.problem else value
+
+
+def _plain(value: Any) -> Any:
+    """Return what construct parsed without its containers."""
+    if isinstance(value, c.Container):
+        return {name: _plain(item) for name, item in value.items() if not name.startswith("_")}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,76 @@
+"""What the demo streams: measurements that were taken, and text that was written. No random numbers.
+
+Temperatures of every hour of 2010 in Seattle and San Francisco travel inside the PyPI package `vega_datasets`; text is
+what the authors of Python's standard library wrote into it. Neither needs a network.
+"""
+
+import ast
+import csv
+import importlib.util
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+CITIES: Final = {"seattle": "seattle-temps.csv", "san-francisco": "sf-temps.csv"}
+TEXT_MODULES: Final = (
+    "argparse", "asyncio.tasks", "bisect", "calendar", "collections", "concurrent.futures", "contextlib", "csv",
+    "dataclasses", "datetime", "decimal", "difflib", "email.message", "enum", "fractions", "functools", "heapq",
+    "hmac", "http.client", "inspect", "ipaddress", "json", "logging", "mailbox", "optparse", "os", "pathlib",
+    "pickle", "platform", "random", "shutil", "smtplib", "socket", "statistics", "string", "subprocess", "tarfile",
+    "tempfile", "textwrap", "threading", "timeit", "tokenize", "typing", "unittest.case", "urllib.parse", "uuid",
+    "weakref", "zipfile",
+)  # fmt: skip
+
+
+class Reading(NamedTuple):
+    """One measurement of one sensor."""
+
+    sensor: str
+    timestamp_us: int
+    temp_f: float
+
+    def value(self) -> bytes:
+        """Return the event."""
+        return json.dumps({"sensor": self.sensor, "temp_f": self.temp_f}).encode()
+
+
+class Line(NamedTuple):
+    """A line of text and the module in which it stands."""
+
+    module: str
+    text: str
+
+
+def readings() -> list[Reading]:
+    """Return the measurements of both cities in the order in which they were taken.
+
+    Raises:
+        ModuleNotFoundError: the package with the measurements is not installed.
+    """
+    found = []
+    for city, name in CITIES.items():
+        text = (files("vega_datasets") / "_data" / name).read_text()
+        found += [Reading(city, _unix_us(row["date"]), float(row["temp"])) for row in csv.DictReader(text.splitlines())]
+    return sorted(found, key=lambda reading: (reading.timestamp_us, reading.sensor))
+
+
+def lines() -> Iterator[Line]:
+    """Yield what the docstrings of some fifty modules of the standard library say, line by line."""
+    for module in TEXT_MODULES:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                for line in (ast.get_docstring(node) or "").splitlines():
+                    if line.strip():
+                        yield Line(module, line.strip())
+
+
+def _unix_us(date: str) -> int:
+    """Return the moment of `2010/01/01 00:00` or `2010/01/01 00:00:00`; the local time of the place is taken as UTC."""
+    moment = datetime.strptime(date[:16], "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1_000_000

@@ -1,0 +1,151 @@
+"""`millrace doctor`: measure whether this machine is fit to keep data."""
+
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.text import Text
+
+from millrace.server.wal import WalOptions
+from millrace.wire.limits import KIB, MIB
+
+from .connecting import JsonOption
+from .disk import MEMORY_FILE_SYSTEMS, SyncedWrites, file_system_of, measure_synced_writes, probe_file
+from .figures import duration_text, rate_text, size_text
+from .output import print_json, print_table, progress
+
+MEASURE_S: Final = 3.0
+SYNCS_MAX: Final = 2000
+SLOW_SYNC_S: Final = 0.010
+STALL_S: Final = 0.100
+OPEN_FILES_MIN: Final = 4096
+PACKAGES: Final = ("millrace", "uvloop", "numpy", "crc32c", "pyarrow", "pyspark")
+
+Verdict = Literal["good", "warning", "bad", ""]
+_STYLES: Final = {"good": "green", "warning": "yellow", "bad": "bold red", "": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at; no verdict where it is just told."""
+
+    name: str
+    found: str
+    verdict: Verdict = ""
+    advice: str = ""
+
+
+def doctor(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Where the data is, or will be.", exists=True, file_okay=False),
+    ] = Path(),
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the disk's real sync, and look at what else a server needs. Takes some seconds.
+
+    Exits with 1 when something is bad: data would be lost, or a server would not run.
+    """
+    with progress("measuring syncs", total=None) as steps, probe_file(folder) as file:
+        small = measure_synced_writes(
+            file, size_bytes=4 * KIB, duration_s=MEASURE_S, count_max=SYNCS_MAX, on_write=steps.advance
+        )
+        steps.describe("measuring large writes")
+        large = measure_synced_writes(
+            file, size_bytes=MIB, duration_s=MEASURE_S / 2, count_max=SYNCS_MAX, on_write=steps.advance
+        )
+    checks = [*disk_checks(folder, small, large), *machine_checks()]
+    if as_json:
+        print_json({"folder": str(folder.resolve()), "checks": [asdict(check) for check in checks]})
+    else:
+        print_table(
+            ("", "what", "found", "advice"),
+            [
+                (Text(check.verdict, style=_STYLES[check.verdict]), check.name, check.found, check.advice)
+                for check in checks
+            ],
+        )
+    if any(check.verdict == "bad" for check in checks):
+        raise typer.Exit(1)
+
+
+def disk_checks(folder: Path, small: SyncedWrites, large: SyncedWrites) -> Iterator[Check]:
+    """Judge the disk under a folder by what was measured on it."""
+    kind, mount = file_system_of(folder)
+    if kind in MEMORY_FILE_SYSTEMS:
+        advice = "nothing here survives a restart of the machine; keep data elsewhere"
+        yield Check("file system", f"{kind} on {mount}", "bad", advice)
+    else:
+        yield Check("file system", f"{kind} on {mount}" if kind else "unknown")
+    yield sync_check(small)
+    p99_s = small.percentile_s(99)
+    stalls = p99_s > STALL_S
+    yield Check(
+        "sync of 4 KiB, p99",
+        f"{duration_text(p99_s)} (slowest {duration_text(small.latencies_s[-1])})",
+        "warning" if stalls else "good",
+        "the disk stalls: acknowledgements will, too" if stalls else "",
+    )
+    yield Check(
+        "synced writes of 1 MiB", f"{size_text(large.rate * MIB)}/s, p50 {duration_text(large.percentile_s(50))}"
+    )
+    free = shutil.disk_usage(folder).free
+    options = WalOptions()
+    log_max = options.files_max * options.file_size_bytes
+    is_scarce, is_full = free < 2 * log_max, free < options.spare_files * 2 * options.file_size_bytes
+    yield Check(
+        "free space",
+        size_text(free),
+        "bad" if is_full else "warning" if is_scarce else "good",
+        f"the log alone may take {size_text(log_max)}" if is_scarce else "",
+    )
+
+
+def sync_check(small: SyncedWrites) -> Check:
+    """Judge the usual time of a sync: too slow is a pity, too fast is a lie."""
+    p50_s = small.percentile_s(50)
+    found = f"{duration_text(p50_s)}, {rate_text(small.rate)}"
+    name = "sync of 4 KiB, p50"
+    if small.is_suspicious:
+        advice = "suspiciously fast: is this a real disk, and does it keep what it was told to keep when power fails?"
+        return Check(name, found, "warning", advice)
+    if p50_s > SLOW_SYNC_S:
+        advice = f"slow: one append at a time gets at most {rate_text(1 / p50_s)}; many at once share a sync"
+        return Check(name, found, "warning", advice)
+    return Check(name, found, "good")
+
+
+def machine_checks() -> Iterator[Check]:
+    """Look at limits and versions."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_low = soft != resource.RLIM_INFINITY and soft < OPEN_FILES_MIN
+    hard_text = "no limit" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    yield Check(
+        "open files",
+        "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} (may be raised to {hard_text})",
+        "warning" if is_low else "good",
+        "each connection takes one: raise it with `ulimit -n`" if is_low else "",
+    )
+    yield Check("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    is_old = sys.version_info < (3, 11)
+    yield Check(
+        "Python", platform.python_version(), "bad" if is_old else "good", "3.11 or newer is needed" if is_old else ""
+    )
+    for package in PACKAGES:
+        yield Check(package, _version(package))
+    java = shutil.which("java")
+    yield Check("Java", java or "not found", "" if java else "warning", "" if java else "only Spark needs it: Java 17")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,66 @@
+"""`millrace inspect`: any file that a server keeps, or all of them, decoded for people. Offline."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .inspect_checkpoint import MAGIC as CHECKPOINT_MAGIC
+from .inspect_checkpoint import inspect_checkpoint
+from .inspect_chunk import MAGIC as CHUNK_MAGIC
+from .inspect_chunk import inspect_chunk
+from .inspect_folder import inspect_folder, is_data_folder
+from .inspect_log import MAGIC as LOG_MAGIC
+from .inspect_log import inspect_log
+from .report import Report
+
+DEFAULT_LIMIT = 100
+
+
+def inspect(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A log file, a chunk, a checkpoint, or the data folder of a server.", exists=True, show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    with_hex: Annotated[bool, typer.Option("--hex", help="Lay out every field with its offset and bytes.")] = False,
+    at: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="OFFSET", help="Start at this byte of a log file, or this segment offset of a chunk."
+        ),
+    ] = 0,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most rows of each table; 0 for all.")] = DEFAULT_LIMIT,
+) -> None:
+    """Show what a file of the server holds, decoded from the declarations of its format.
+
+    Reads only, and needs no server. Exits with 1 when something does not match its checksum.
+    """
+    report = inspect_path(path, with_hex=with_hex, at=at, limit=limit)
+    report.print(as_json=as_json)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int = DEFAULT_LIMIT) -> Report:
+    """Return what a file or folder holds; the first bytes of a file say what it is, or its name where they are damaged.
+
+    Raises:
+        typer.BadParameter: it is nothing of ours.
+    """
+    if path.is_dir():
+        if not is_data_folder(path):
+            raise typer.BadParameter(f"{path} is not a data folder")
+        return inspect_folder(path, limit=limit)
+    with path.open("rb") as file:
+        magic = file.read(len(CHECKPOINT_MAGIC))
+    name = path.name
+    if magic == CHECKPOINT_MAGIC or name.startswith("checkpoint"):
+        return inspect_checkpoint(path, with_hex=with_hex, limit=limit)
+    if magic.startswith(LOG_MAGIC) or name.startswith("wal-"):
+        return inspect_log(path, with_hex=with_hex, at=at, limit=limit)
+    if magic.startswith(CHUNK_MAGIC) or name.endswith(".chunk"):
+        return inspect_chunk(path, with_hex=with_hex, at=at, limit=limit)
+    raise typer.BadParameter(f"{path} is no log file, chunk or checkpoint: it starts with {magic[:8]!r}")

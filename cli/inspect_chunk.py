@@ -1,0 +1,137 @@
+"""A chunk of tier 2 for people: its summary, its index, its pages, and the event blocks in its payload."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.wire.checksum import crc32c
+from millrace.wire.schema.block import (
+    BLOCK_HEADER_SIZE_BYTES,
+    BLOCK_MAGIC,
+    FLAG_COMPRESSED,
+    FLAG_KEYS,
+    FLAG_TIMESTAMPS,
+    BlockHeader,
+)
+from millrace.wire.schema.chunk import CHUNK_MAGIC, ChunkIndexEntry, ChunkSummary, PageChecksum
+
+from .declared import field_section, hex_dump, problems_of, read_fields, values_of
+from .figures import time_text
+from .report import Report, Section
+
+MAGIC: Final = CHUNK_MAGIC.to_bytes(4, "little")
+SUMMARY_SIZE: Final = ChunkSummary.sizeof()
+DUMPED_BYTES: Final = 256
+
+
+def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
+    """Return what stands in a chunk.
+
+    Args:
+        with_hex: show bytes, too.
+        at: leave out what stands in front of this place in the segment.
+        limit: most rows of each table, 0 for all.
+    """
+    data = path.read_bytes()
+    report = Report("chunk", str(path))
+    head = read_fields(ChunkSummary, data[:SUMMARY_SIZE], offset=0)
+    foot_offset = max(0, len(data) - SUMMARY_SIZE)
+    foot = read_fields(ChunkSummary, data[foot_offset:], offset=foot_offset)
+    is_head_good, is_foot_good = _is_good(data[:SUMMARY_SIZE]), _is_good(data[foot_offset:])
+    if not is_head_good:
+        report.problems.append("byte 0: the summary does not match its checksum")
+    if not is_foot_good:
+        report.problems.append(f"byte {foot_offset}: the summary at the end does not match its checksum")
+    fields = foot if is_foot_good else head
+    report.problems += problems_of(fields, what="summary")
+    summary = values_of(fields)
+    report.facts |= {"size": len(data), **{name: value for name, value in summary.items() if name != "magic"}}
+    if with_hex:
+        report.sections.append(field_section("summary", "summary", fields, with_hex=True))
+    if not (is_head_good or is_foot_good):
+        return report
+    payload_end = SUMMARY_SIZE + summary["length"]
+    index_end = payload_end + summary["index_count"] * ChunkIndexEntry.sizeof()
+    report.sections.append(_index(report, data[payload_end:index_end], payload_end, summary, at=at, limit=limit))
+    report.sections.append(_pages(report, data, index_end, summary, limit=limit))
+    payload = data[SUMMARY_SIZE:payload_end]
+    if payload.startswith(BLOCK_MAGIC):
+        report.sections.append(_blocks(report, payload, summary["start_offset"], at=at, limit=limit))
+    if with_hex:
+        start = max(0, at - summary["start_offset"])
+        dump = hex_dump(payload[start : start + DUMPED_BYTES], offset=SUMMARY_SIZE + start)
+        rest = max(0, len(payload) - start - DUMPED_BYTES)
+        title = f"payload from segment offset {summary['start_offset'] + start}" + (
+            f", {rest} bytes more" if rest else ""
+        )
+        report.sections.append(Section("payload", title, ("offset", "hex", "text"), dump))
+    return report
+
+
+def _is_good(summary: bytes) -> bool:
+    return len(summary) == SUMMARY_SIZE and crc32c(summary[:-4]).to_bytes(4, "little") == summary[-4:]
+
+
+def _index(report: Report, table: bytes, start: int, summary: dict[str, Any], *, at: int, limit: int) -> Section:
+    if crc32c(table) != summary["index_checksum"]:
+        report.problems.append(f"byte {start}: the index does not match its checksum")
+    rows = []
+    size = ChunkIndexEntry.sizeof()
+    for position in range(0, len(table) - size + 1, size):
+        entry = values_of(read_fields(ChunkIndexEntry, table[position : position + size], offset=start + position))
+        if entry["offset"] >= at:
+            rows.append([entry["offset"], entry["events"], time_text(entry["wall_time_us"])])
+    columns = ("segment offset", "events before", "time")
+    return Section("index", "sparse index", columns, rows).limited(limit)
+
+
+def _pages(report: Report, data: bytes, start: int, summary: dict[str, Any], *, limit: int) -> Section:
+    """Check each page; show the damaged ones, or just how many there are."""
+    rows = []
+    page_size, length = summary["page_size"], summary["length"]
+    for page, offset in enumerate(range(0, length, page_size)):
+        content = data[SUMMARY_SIZE + offset : SUMMARY_SIZE + min(offset + page_size, length)]
+        place = start + page * PageChecksum.sizeof()
+        stored = values_of(read_fields(PageChecksum, data[place : place + PageChecksum.sizeof()], offset=place))[
+            "checksum"
+        ]
+        is_good = crc32c(content) == stored
+        if not is_good:
+            report.problems.append(
+                f"byte {SUMMARY_SIZE + offset}: page {page} does not match its checksum; segment offsets "
+                f"[{summary['start_offset'] + offset}, {summary['start_offset'] + offset + len(content)}) are refused"
+            )
+        rows.append([page, SUMMARY_SIZE + offset, len(content), f"{stored:#010x}", "good" if is_good else "DAMAGED"])
+    return Section("pages", "pages", ("page", "offset", "size", "checksum", "is"), rows).limited(limit)
+
+
+def _blocks(report: Report, payload: bytes, start_offset: int, *, at: int, limit: int) -> Section:
+    rows = []
+    position = 0
+    while position + BLOCK_HEADER_SIZE_BYTES <= len(payload):
+        fields = read_fields(
+            BlockHeader, payload[position : position + BLOCK_HEADER_SIZE_BYTES], offset=SUMMARY_SIZE + position
+        )
+        block = values_of(fields)
+        problems = problems_of(fields, what="event block")
+        if problems or block["size"] < BLOCK_HEADER_SIZE_BYTES:
+            report.problems += problems or [f"byte {SUMMARY_SIZE + position}: an event block of {block['size']} bytes"]
+            break
+        if start_offset + position >= at:
+            rows.append(
+                [
+                    start_offset + position,
+                    block["size"],
+                    block["event_count"],
+                    block["first_event_number"] or None,
+                    _block_has(block["flags"]),
+                    time_text(block["timestamp_us_min"]) if block["flags"] & FLAG_TIMESTAMPS else "",
+                ]
+            )
+        position += block["size"]
+    columns = ("segment offset", "size", "events", "first number", "has", "first timestamp")
+    return Section("blocks", "event blocks", columns, rows).limited(limit)
+
+
+def _block_has(flags: int) -> str:
+    names = {FLAG_KEYS: "keys", FLAG_TIMESTAMPS: "timestamps", FLAG_COMPRESSED: "compressed"}
+    return ", ".join(name for flag, name in names.items() if flags & flag)

@@ -1,0 +1,119 @@
+"""A data folder for people: where the bytes of each segment lie."""
+
+from pathlib import Path
+from typing import Any
+
+from millrace.server.errors import ConfigurationError, FolderLockedError
+from millrace.server.folder import IDENTITY_NAME, TIER2_FOLDER, read_identity
+from millrace.server.host.files import OsFileSystem
+from millrace.server.tier2 import parse_chunk_name
+from millrace.wire.schema.log import LogFileHeader
+
+from .declared import read_fields, values_of
+from .figures import size_text
+from .report import Report, Section
+from .survey import Container, join_ranges, log_files, survey
+from .verification import container_folders, own_folder
+
+
+def inspect_folder(path: Path, *, limit: int) -> Report:
+    """Return an overview of a data folder: its parts, and for each segment what is in tier 2 and what in the log.
+
+    Args:
+        limit: most rows of each table, 0 for all.
+    """
+    report = Report("data folder", str(path))
+    try:
+        report.facts["server_id"] = str(read_identity(OsFileSystem(), path))
+    except ConfigurationError as error:
+        report.problems.append(str(error))
+    try:
+        lock = own_folder(path)
+        if lock is not None:
+            lock.close()
+    except FolderLockedError:
+        report.notes.append("a server is running on this folder: what is shown is already changing")
+    found = [survey(folder, owner=None) for folder in container_folders(path)]
+    report.facts |= {"containers": len(found), "segments": sum(len(item.state.segments) for item in found)}
+    report.facts["streams"] = sum(len(item.state.streams) for item in found)
+    for container in found:
+        _add_facts(report, container)
+    report.sections.append(
+        Section("segments", "where the bytes lie", _SEGMENT_COLUMNS, _segments(found)).limited(limit)
+    )
+    report.sections.append(Section("log_files", "tier 1: the log", _LOG_COLUMNS, _logs(path, found)).limited(limit))
+    chunks = _chunks(path)
+    report.facts["tier2"] = f"{len(chunks)} chunks, {size_text(sum(chunk[1] for chunk in chunks))}"
+    report.sections.append(Section("chunks", "tier 2: chunks", _CHUNK_COLUMNS, chunks).limited(limit))
+    return report
+
+
+_SEGMENT_COLUMNS = ("segment", "id", "start", "length", "events", "in tier 2", "chunks", "only in the log", "state")
+_LOG_COLUMNS = ("file", "size", "above sequence", "recycled")
+_CHUNK_COLUMNS = ("name", "size", "segment", "from", "to")
+
+
+def _add_facts(report: Report, found: Container) -> None:
+    if found.checkpoint is not None:
+        report.facts["checkpoint"] = (
+            f"as of sequence {found.checkpoint.sequence}, replay from {found.checkpoint.replay_from}, "
+            f"epoch {found.checkpoint.container_epoch}"
+        )
+    elif found.checkpoint_error:
+        report.problems.append(f"{found.checkpoint_path.name}: {found.checkpoint_error}")
+    if found.report is not None:
+        log = found.report
+        report.facts["log"] = (
+            f"{log.batch_count} batches, {size_text(log.size_bytes)} in use, sequences {log.first_sequence} to "
+            f"{log.last_sequence}, ending {log.ending.value}"
+        )
+        report.problems += [str(damage) for damage in log.damages]
+    if found.log_error:
+        report.problems.append(found.log_error)
+
+
+def _segments(found: list[Container]) -> list[list[Any]]:
+    rows = []
+    for container in found:
+        for name, segment in container.state.segments_by_name.items():
+            in_chunks = sum(chunk.length for chunk in segment.chunks)
+            logged = join_ranges(container.logged.get(segment.segment_id, []))
+            only_logged = sum(
+                end - max(start, segment.flushed_offset) for start, end in logged if end > segment.flushed_offset
+            )
+            state = "sealed" if segment.sealed else "open"
+            rows.append(
+                [
+                    name, segment.segment_id, segment.start_offset, segment.length, segment.event_count,
+                    in_chunks, len(segment.chunks), only_logged, "damaged" if segment.damages else state,
+                ]
+            )  # fmt: skip
+    return rows
+
+
+def _logs(root: Path, found: list[Container]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for container in found:
+        for path in log_files(container.folder):
+            with path.open("rb") as file:
+                header = values_of(read_fields(LogFileHeader, file.read(LogFileHeader.sizeof()), offset=0))
+            floor, flags = header.get("sequence_floor"), header.get("flags")
+            name = path.relative_to(root).as_posix()
+            rows.append([name, path.stat().st_size, floor, bool(flags)])
+    return rows
+
+
+def _chunks(root: Path) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    folder = root / TIER2_FOLDER
+    for path in sorted(folder.rglob("*.chunk")):
+        name = path.relative_to(folder).as_posix()
+        chunk = parse_chunk_name(name)
+        place = (chunk.segment_id, chunk.start_offset, chunk.end_offset) if chunk else (None, None, None)
+        rows.append([f"{TIER2_FOLDER}/{name}", path.stat().st_size, *place])
+    return rows
+
+
+def is_data_folder(path: Path) -> bool:
+    """Return whether a folder is one that a server keeps its data in."""
+    return (path / IDENTITY_NAME).exists() or (path / TIER2_FOLDER).is_dir()

@@ -1,0 +1,205 @@
+"""A log file for people: its header, its batches, the runs and frames in them, and how it ends."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.server.host.files import OsFile, OsFileSystem
+from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, RecoveredRun, Recovery
+from millrace.server.wal.logfile import log_file_name, log_file_number
+from millrace.wire.frames import FrameType
+from millrace.wire.framing import CLASS_OF_TYPE, DECLARATIONS
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
+from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
+from millrace.wire.schema.frames import AppendHeader, FrameHeader
+from millrace.wire.schema.log import LOG_FILE_MAGIC, BatchHeader, LogFileHeader, RunEntry
+
+from .declared import DeclaredField, field_section, problems_of, read_fields, values_of
+from .figures import count_text, time_text
+from .report import Report, Section
+
+MAGIC: Final = LOG_FILE_MAGIC.to_bytes(4, "little")
+RUNS_SHOWN: Final = 2
+"""How many runs of a batch are named in its line; `--hex` and `--json` have all."""
+FRAMES_SHOWN: Final = 16
+"""How many frames of a run `--hex` lays out."""
+
+
+def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
+    """Return what stands in one log file.
+
+    Args:
+        with_hex: lay out every structure field by field.
+        at: leave out batches in front of this offset.
+        limit: most batches shown, 0 for all.
+    """
+    data = path.read_bytes()
+    header = read_fields(LogFileHeader, data[: LogFileHeader.sizeof()], offset=0)
+    values = values_of(header)
+    report = Report("log file", str(path), problems=problems_of(header, what="file header"))
+    report.facts |= {"size": len(data), **{name: value for name, value in values.items() if name != "magic"}}
+    if isinstance(values.get("server_id"), bytes):
+        report.facts["server_id"] = _uuid_text(values["server_id"])
+    if with_hex:
+        report.sections.append(field_section("header", "file header", header, with_hex=True))
+    rows: list[list[Any]] = []
+    details: list[Section] = []
+    omitted = 0
+    reading = Recovery(
+        _OneFile(path, number := _number(path, values)), [path.with_name(log_file_name(number))], owner=None
+    )
+    for item in reading.batches():
+        if isinstance(item, Damage):
+            report.problems.append(f"byte {item.offset}, {count_text(item.size, 'byte')}: {item.reason}{_lost(item)}")
+        elif item.offset < at:
+            continue
+        elif limit and len(rows) >= limit:
+            omitted += 1
+        else:
+            rows.append(_batch_row(item))
+            if with_hex:
+                details += _batch_sections(data, item)
+    columns = ("offset", "size", "sequence", "time", "runs", "frames", "events", "holds")
+    report.sections += [Section("batches", "batches", columns, rows, omitted), *details]
+    found = reading.report
+    if found is not None:
+        report.facts |= {
+            "batch_count": found.batch_count,
+            "sequences": f"{found.first_sequence} to {found.last_sequence}" if found.batch_count else "",
+            "ending": found.ending.value,
+            "end_offset": found.end_offset,
+        }
+        if found.torn_bytes:
+            report.facts["torn_bytes"] = found.torn_bytes
+    return report
+
+
+class _OneFile(OsFileSystem):
+    """Shows one file under the name that its header asks for, so that a copy under another name can be read."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self._path = path
+        self._name = log_file_name(number)
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
+        """Open the one file, for reading."""
+        assert path.name == self._name
+        return super().open(self._path, read_only=True)
+
+
+def _number(path: Path, header: dict[str, Any]) -> int:
+    """Return the number that the file should have: of its name if that is one, else of its header."""
+    named = log_file_number(path.name)
+    if named is not None:
+        return named
+    number = header.get("file_number", 1)
+    return number if isinstance(number, int) and number < 10**16 else 1
+
+
+def _uuid_text(raw: bytes) -> str:
+    text = raw.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _batch_row(batch: RecoveredBatch) -> list[Any]:
+    return [
+        batch.offset,
+        batch.size,
+        batch.sequence,
+        time_text(batch.wall_time_us),
+        len(batch.runs),
+        sum(run.frame_count for run in batch.runs),
+        sum(run.event_count for run in batch.runs),
+        _holds(batch),
+    ]
+
+
+def _holds(batch: RecoveredBatch) -> str:
+    """Say in a few words what a batch holds."""
+    if not batch.runs:
+        return "end of the log, closed in order"
+    texts = [_run_text(run) for run in batch.runs[:RUNS_SHOWN]]
+    if len(batch.runs) > RUNS_SHOWN:
+        texts.append(f"+{len(batch.runs) - RUNS_SHOWN} runs")
+    return ", ".join(texts)
+
+
+def _run_text(run: RecoveredRun) -> str:
+    if run.kind == KIND_APPENDS:
+        size = len(run.frames) - APPEND_HEADER_SIZE_BYTES * run.frame_count
+        writer = f" of writer {run.writer_number}" if run.writer_number else ""
+        return f"segment {run.segment_id} [{run.offset}, {run.offset + size}){writer}"
+    return _type_name(run.frames[8])
+
+
+def _type_name(number: int) -> str:
+    try:
+        return FrameType(number).name
+    except ValueError:
+        return f"type {number}"
+
+
+def _lost(damage: Damage) -> str:
+    texts = [f"segment {segment_id} [{offset}, {offset + size})" for segment_id, offset, size in damage.runs]
+    return f"; lost: {', '.join(texts)}" if texts else "" if damage.is_complete else "; what was lost is not known"
+
+
+def _batch_sections(data: bytes, batch: RecoveredBatch) -> Iterator[Section]:
+    """Lay out a batch: its header, its run table, and the frames of each run."""
+    position = batch.offset
+    header = read_fields(BatchHeader, data[position : position + BatchHeader.sizeof()], offset=position)
+    where = f"batch {batch.sequence}"
+    yield field_section(f"batch_{batch.sequence}_header", f"{where}: header", header, with_hex=True)
+    position += BatchHeader.sizeof()
+    entries = []
+    for _ in range(values_of(header)["run_count"]):
+        entries.append(read_fields(RunEntry, data[position : position + RunEntry.sizeof()], offset=position))
+        position += RunEntry.sizeof()
+    for index, entry in enumerate(entries):
+        name = f"batch_{batch.sequence}_run_{index}"
+        yield field_section(name, f"{where}: run {index}", entry, with_hex=True)
+        size = values_of(entry)["frames_size"]
+        yield from _frame_sections(
+            data[position : position + size], offset=position, name=name, title=f"{where}: run {index}"
+        )
+        position += size
+
+
+def _frame_sections(frames: bytes, *, offset: int, name: str, title: str) -> Iterator[Section]:
+    position = index = 0
+    while position < len(frames):
+        fields = frame_fields(frames[position:], offset=offset + position)
+        length = fields[0].value
+        if not isinstance(length, int) or length < FRAME_HEADER_SIZE_BYTES or index == FRAMES_SHOWN:
+            return
+        kind = _type_name(frames[position + 8])
+        yield field_section(f"{name}_frame_{index}", f"{title}, frame {index}: {kind}", fields, with_hex=True)
+        position += length
+        index += 1
+
+
+def frame_fields(data: bytes, *, offset: int) -> list[DeclaredField]:
+    """Return the fields of the frame that `data` starts with: its header, then the body that its type declares."""
+    length = int.from_bytes(data[:4], "little")
+    frame = data[:length]
+    if frame[8:9] == bytes([FrameType.APPEND]):
+        fields = read_fields(AppendHeader, frame[:APPEND_HEADER_SIZE_BYTES], offset=offset)
+        return fields + payload_fields(frame[APPEND_HEADER_SIZE_BYTES:], offset=offset + APPEND_HEADER_SIZE_BYTES)
+    fields = read_fields(FrameHeader, frame[:FRAME_HEADER_SIZE_BYTES], offset=offset)
+    message = CLASS_OF_TYPE.get(frame[8]) if len(frame) > FRAME_HEADER_SIZE_BYTES else None
+    if message is not None:
+        body = frame[FRAME_HEADER_SIZE_BYTES:]
+        fields += read_fields(DECLARATIONS[message], body, offset=offset + FRAME_HEADER_SIZE_BYTES)
+    return fields
+
+
+def payload_fields(payload: bytes, *, offset: int) -> list[DeclaredField]:
+    """Return the fields of an event block, or the payload as one field where it is none."""
+    if not payload.startswith(BLOCK_MAGIC) or len(payload) < BLOCK_HEADER_SIZE_BYTES:
+        return [DeclaredField(offset, "payload", payload, payload)]
+    block = read_fields(BlockHeader, payload[:BLOCK_HEADER_SIZE_BYTES], offset=offset)
+    columns = payload[BLOCK_HEADER_SIZE_BYTES:]
+    named = [
+        DeclaredField(field.offset, f"block.{field.name}", field.value, field.raw, field.problem) for field in block
+    ]
+    return [*named, DeclaredField(offset + BLOCK_HEADER_SIZE_BYTES, "block columns", columns, columns)]

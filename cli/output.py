@@ -1,0 +1,199 @@
+"""What the commands print: tables and JSON on standard output, everything else on standard error.
+
+Colour, boxes and progress bars appear on a terminal only. In a pipe a table is plain columns, as wide as they are, and
+nothing is cut. Nothing else in this part prints.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from .figures import size_text
+
+_PIPE_WIDTH: Final = 10_000
+"""Columns of a pipe: wide enough that no line is broken or cut."""
+
+
+def console() -> Console:
+    """Return a console on standard output as it is now."""
+    return _console(stderr=False)
+
+
+def error_console() -> Console:
+    """Return a console on standard error as it is now."""
+    return _console(stderr=True)
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is read by a person."""
+    return console().is_terminal
+
+
+def print_text(text: str | Text) -> None:
+    """Print a line as it is; only a `Text` has style."""
+    console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_note(text: str) -> None:
+    """Tell a person something beside the result, on standard error."""
+    error_console().print(Text(text, style="dim"), highlight=False, soft_wrap=True)
+
+
+def print_done(text: str) -> None:
+    """Tell a person that it worked, on standard error: standard output holds results only."""
+    error_console().print(Text.assemble(("done ", "green"), text), highlight=False, soft_wrap=True)
+
+
+def print_error(message: str, *, hint: str = "") -> None:
+    """Say what is wrong, and what can be done about it."""
+    error_console().print(Text.assemble(("error: ", "bold red"), message), highlight=False, soft_wrap=True)
+    if hint:
+        error_console().print(Text(f"       {hint}", style="dim"), highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, indented."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON document in one line, for many of them."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
+) -> None:
+    """Print a table. Numbers, and the columns named by `right`, are set to the right."""
+    _print_columns(make_table(columns, rows, title=title, right=right))
+
+
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
+) -> Table:
+    """Return a table to be printed, or shown live."""
+    content = [list(row) for row in rows]
+    on_terminal = is_terminal()
+    table = Table(
+        title=escape(title) or None,
+        title_justify="left",
+        title_style="bold" if on_terminal else "",
+        box=box.SIMPLE_HEAD if on_terminal else None,
+        pad_edge=on_terminal,
+        padding=(0, 1) if on_terminal else (0, 2, 0, 0),
+        header_style="cyan" if on_terminal else "",
+    )
+    for index, column in enumerate(columns):
+        values = [row[index] for row in content]
+        is_number = all(isinstance(value, int | float) or value in ("", None) for value in values)
+        to_right = column in right or (is_number and any(value not in ("", None) for value in values))
+        table.add_column(
+            column, justify="right" if to_right else "left", no_wrap=to_right or not on_terminal, overflow="fold"
+        )
+    for row in content:
+        table.add_row(*(value if isinstance(value, Text) else escape(_cell(value)) for value in row))
+    return table
+
+
+def print_facts(facts: dict[str, Any], *, title: str = "") -> None:
+    """Print names with their values, one a line."""
+    if title:
+        print_text(Text(title, style="bold"))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="cyan" if is_terminal() else "", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        grid.add_row(escape(name), value if isinstance(value, Text) else escape(_cell(value)))
+    _print_columns(grid)
+
+
+def _print_columns(table: Table) -> None:
+    target = console()
+    if target.is_terminal:
+        target.print(table)
+        return
+    with target.capture() as capture:
+        target.print(table)
+    # Columns are padded to the right, which is of no use in a pipe.
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+class Steps(Protocol):
+    """A progress bar, or nothing that behaves like one."""
+
+    def advance(self, amount: float = 1) -> None:
+        """Go on by that much."""
+        ...
+
+    def describe(self, text: str) -> None:
+        """Say what is being done now."""
+        ...
+
+
+@contextmanager
+def progress(description: str, *, total: float | None, in_bytes: bool = False) -> Iterator[Steps]:
+    """Show a progress bar on standard error while the body runs, if that is a terminal; it leaves no trace."""
+    target = error_console()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        _Amount(in_bytes=in_bytes),
+        TimeElapsedColumn(),
+        console=target,
+        transient=True,
+        disable=not target.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(escape(description), total=total)
+        yield _BarSteps(bar, task)
+
+
+class _BarSteps:
+    def __init__(self, bar: Progress, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def advance(self, amount: float = 1) -> None:
+        self._bar.advance(self._task, amount)
+
+    def describe(self, text: str) -> None:
+        self._bar.update(self._task, description=escape(text))
+
+
+class _Amount(ProgressColumn):
+    """How far it is: counts or sizes, and of how much where that is known."""
+
+    def __init__(self, *, in_bytes: bool) -> None:
+        super().__init__()
+        self._in_bytes = in_bytes
+
+    def render(self, task: Task) -> Text:
+        done = size_text(task.completed) if self._in_bytes else f"{task.completed:,.0f}"
+        if task.total is None:
+            return Text(done)
+        return Text(f"{done} of {size_text(task.total) if self._in_bytes else f'{task.total:,.0f}'}")
+
+
+def _console(*, stderr: bool) -> Console:
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)

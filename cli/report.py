@@ -1,0 +1,107 @@
+"""A finding out of facts, tables and problems that can be shown to a person or printed as JSON."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.text import Text
+
+from .figures import time_text
+from .output import print_facts, print_json, print_table, print_text
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of a report. In JSON it is a list of objects under `name`.
+
+    Attributes:
+        omitted: rows that were left out, because of a limit.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    omitted: int = 0
+
+    def limited(self, limit: int) -> "Section":
+        """Return the section with at most so many rows; 0 is no limit."""
+        if not limit or len(self.rows) <= limit:
+            return self
+        return replace(self, rows=self.rows[:limit], omitted=len(self.rows) - limit)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a command found out."""
+
+    kind: str
+    path: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
+    # What is wrong, a sentence each.
+    problems: list[str] = field(default_factory=list)
+    # What else a person should know.
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as values that JSON knows; bytes become hexadecimal text."""
+        document: dict[str, Any] = {"kind": self.kind, "path": self.path}
+        document |= {name: json_value(value) for name, value in self.facts.items()}
+        for section in self.sections:
+            document[section.name] = [
+                {column: json_value(value) for column, value in zip(section.columns, row, strict=True)}
+                for row in section.rows
+            ]
+            if section.omitted:
+                document[f"{section.name}_omitted"] = section.omitted
+        return document | {"problems": list(self.problems), "notes": list(self.notes)}
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the report."""
+        if as_json:
+            print_json(self.to_json())
+            return
+        print_text(Text.assemble((self.kind, "bold"), f"  {self.path}"))
+        print_facts({name: shown(name, value) for name, value in self.facts.items()})
+        for section in self.sections:
+            print_text("")
+            rows = [
+                [shown(column, value) for column, value in zip(section.columns, row, strict=True)]
+                for row in section.rows
+            ]
+            print_table(section.columns, rows, title=section.title)
+            if section.omitted:
+                print_text(Text(f"... and {section.omitted:,} more (--limit 0 shows all)", style="dim"))
+        if self.notes or self.problems:
+            print_text("")
+        for note in self.notes:
+            print_text(Text(note, style="dim"))
+        for problem in self.problems:
+            print_text(Text.assemble(("problem: ", "bold red"), problem))
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON knows it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, Mapping):
+        return {str(name): json_value(item) for name, item in value.items() if not str(name).startswith("_")}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, uuid.UUID | Text):
+        return str(value)
+    return value
+
+
+def shown(name: str, value: Any) -> Any:
+    """Return a value as a person reads it; its name says what it is."""
+    if name.endswith("_us") and isinstance(value, int):
+        return f"{value} ({time_text(value)})" if value else str(value)
+    if (name.endswith("checksum") or name == "salt") and isinstance(value, int):
+        return f"{value:#010x}" if value < 1 << 32 else f"{value:#018x}"
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(json_value(value), ensure_ascii=False) if value else ""
+    return value

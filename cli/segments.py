@@ -1,0 +1,188 @@
+"""`millrace segment`: create, append to, read, look at, seal, truncate and delete raw segments."""
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from millrace.wire.limits import MIB
+
+from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, TokenOption, connected
+from .figures import count_text, size_text, time_text
+from .output import print_done, print_facts, print_json, print_note, print_table, progress
+
+app = typer.Typer(help="Work with raw segments: durable sequences of bytes.", no_args_is_help=True)
+
+APPEND_BYTES = 1 * MIB
+READ_BYTES = 4 * MIB
+
+SegmentArgument = Annotated[
+    str, typer.Argument(metavar="SEGMENT", help="Name of the segment: SCOPE/NAME.", show_default=False)
+]
+
+
+@app.command()
+def create(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+    """Create a segment."""
+    with connected(address, token_file) as client:
+        client.segments.create(segment)
+    print_done(f"created {segment}")
+
+
+@app.command()
+def append(
+    segment: SegmentArgument,
+    text: Annotated[
+        str | None, typer.Argument(help="What to append; without it, standard input as it is.", show_default=False)
+    ] = None,
+    expected_offset: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Append only if the segment has this length.", show_default=False),
+    ] = None,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Append bytes and print the offset of the first; they are durable then.
+
+    Standard input is appended in pieces of 1 MiB, each of them whole or not at all.
+    """
+    with connected(address, token_file) as client:
+        if text is not None:
+            print(client.segments.append(segment, text.encode(), expected_offset=expected_offset))
+            return
+        first = None
+        with progress(f"appending to {segment}", total=None, in_bytes=True) as steps:
+            while data := sys.stdin.buffer.read(APPEND_BYTES):
+                offset = client.segments.append(segment, data, expected_offset=expected_offset)
+                first = offset if first is None else first
+                expected_offset = offset + len(data) if expected_offset is not None else None
+                steps.advance(len(data))
+        if first is None:
+            print_note("standard input was empty; nothing was appended")
+        else:
+            print(first)
+
+
+@app.command()
+def read(
+    segment: SegmentArgument,
+    offset: Annotated[
+        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Where to start.", show_default="the start")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How much to read.", show_default="to the tail")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as bytes become durable.")] = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Write the bytes of a segment to standard output."""
+    with connected(address, token_file) as client:
+        found = client.segments.info(segment)
+        position = found.start_offset if offset is None else offset
+        left = max_bytes if max_bytes is not None else None if follow else max(1, found.length - position)
+        output = sys.stdout.buffer
+        if follow:
+            for result in client.segments.tail(segment, position):
+                output.write(result.data[:left])
+                output.flush()
+                if left is not None and (left := left - len(result.data)) <= 0:
+                    return
+            return
+        assert left is not None
+        while left > 0:
+            result = client.segments.read(segment, position, max_bytes=min(left, READ_BYTES))
+            output.write(result.data)
+            position, left = result.next_offset, left - len(result.data)
+            if result.at_tail or result.end_of_segment:
+                break
+        output.flush()
+
+
+@app.command()
+def info(
+    segment: SegmentArgument,
+    as_json: JsonOption = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Show a segment."""
+    with connected(address, token_file) as client:
+        found = client.segments.info(segment)
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_facts(
+        {
+            "segment": found.name,
+            "id": found.segment_id,
+            "created": time_text(found.created_us),
+            "state": "sealed" if found.sealed else "open",
+            "start": found.start_offset,
+            "length": found.length,
+            "size": size_text(found.length - found.start_offset),
+            "events": found.event_count,
+        }
+    )
+
+
+@app.command("list")
+def list_segments(
+    prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
+    as_json: JsonOption = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """List segments, those of streams included (their names hold a `#`)."""
+    with connected(address, token_file) as client:
+        found = list(client.segments.list(prefix))
+    if as_json:
+        print_json([asdict(segment) for segment in found])
+        return
+    print_table(
+        ("segment", "id", "start", "length", "events", "created", "state"),
+        [
+            (
+                segment.name,
+                segment.segment_id,
+                segment.start_offset,
+                segment.length,
+                segment.event_count,
+                time_text(segment.created_us),
+                "sealed" if segment.sealed else "open",
+            )
+            for segment in found
+        ],
+    )
+
+
+@app.command()
+def seal(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+    """Let a segment take no more appends, for ever."""
+    with connected(address, token_file) as client:
+        found = client.segments.seal(segment)
+    print_done(f"sealed {segment} at {count_text(found.length, 'byte')}")
+
+
+@app.command()
+def truncate(
+    segment: SegmentArgument,
+    offset: Annotated[int, typer.Argument(min=0, help="Where the segment is to start.", show_default=False)],
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Drop the bytes in front of an offset, for ever; the offsets of the rest stay."""
+    with connected(address, token_file) as client:
+        found = client.segments.truncate(segment, offset)
+    print_done(f"truncated {segment}: it holds [{found.start_offset}, {found.length}) now")
+
+
+@app.command()
+def delete(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+    """Delete a segment with everything in it."""
+    with connected(address, token_file) as client:
+        if client.segments.delete(segment):
+            print_done(f"deleted {segment}")
+        else:
+            print_note(f"there is no segment {segment}; nothing was changed")

@@ -1,0 +1,210 @@
+"""A container as its files say it is, read offline: checkpoint, log and what the two come to.
+
+Nothing is changed, not even what a crash has left for the next start to put right: the checkpoint is read from a
+copy, since SQLite would apply a journal that it finds beside it.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from millrace.server.container.checkpoint import Checkpoint, CheckpointStore
+from millrace.server.container.opening import CHECKPOINT_NAME, LOG_FOLDER
+from millrace.server.container.state import ContainerState
+from millrace.server.errors import ServerError
+from millrace.server.host.files import OsFileSystem
+from millrace.server.wal import (
+    KIND_APPENDS,
+    Damage,
+    LogOwner,
+    RecoveredBatch,
+    RecoveredRun,
+    Recovery,
+    RecoveryReport,
+    log_paths,
+)
+from millrace.wire.errors import WireError
+from millrace.wire.framing import decode
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+
+SIDE_FILES: Final = ("-journal", "-wal", "-shm")
+
+OnBytes = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Container:
+    """What the files of one container say.
+
+    Attributes:
+        checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
+        state: the checkpoint with everything behind it in the log applied.
+        logged: by segment, the ranges that stand in the log and not yet in tier 2, ascending and joined.
+        report: how the log ends; None if it cannot be read, and `log_error` says why.
+    """
+
+    folder: Path
+    checkpoint: Checkpoint | None = None
+    checkpoint_error: str = ""
+    state: ContainerState = field(default_factory=ContainerState)
+    logged: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    report: RecoveryReport | None = None
+    log_error: str = ""
+    # Records of decisions that could not be read or applied.
+    record_problems: list[str] = field(default_factory=list)
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Where the checkpoint is."""
+        return self.folder / CHECKPOINT_NAME
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the log is."""
+        return self.folder / LOG_FOLDER
+
+
+def log_files(folder: Path) -> list[Path]:
+    """Return the log files of the container in `folder`, in their order."""
+    log_folder = folder / LOG_FOLDER
+    return log_paths(OsFileSystem(), log_folder) if log_folder.is_dir() else []
+
+
+@contextmanager
+def copied_checkpoint(path: Path) -> Iterator[Path]:
+    """Lend a copy of a checkpoint, with what SQLite keeps beside it."""
+    with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
+        copy = Path(folder) / path.name
+        for suffix in ("", *SIDE_FILES):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        yield copy
+
+
+def load_checkpoint(path: Path) -> Checkpoint | None:
+    """Return a checkpoint, every row of it verified; None if there is no file.
+
+    Raises:
+        ServerError: it is damaged, or a newer version wrote it. The message does not name the file.
+    """
+    with copied_checkpoint(path) as copy:
+        store = CheckpointStore(copy)
+        try:
+            return store.load()
+        except ServerError as error:
+            error.subject = ""  # the copy is nobody's business
+            raise
+        finally:
+            store.close()
+
+
+def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _: None) -> Container:
+    """Read the container in `folder` as a starting server would, and change nothing.
+
+    Args:
+        folder: of the container.
+        owner: whom the log must belong to, None if that does not matter.
+        on_bytes: is told how many bytes of the log were gone through.
+    """
+    found = Container(folder)
+    try:
+        found.checkpoint = load_checkpoint(found.checkpoint_path)
+    except ServerError as error:
+        found.checkpoint_error = str(error)
+    if found.checkpoint is not None:
+        found.state = found.checkpoint.state
+    recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner)
+    gone_through: dict[Path, int] = {}
+    try:
+        for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0):
+            if isinstance(item, RecoveredBatch):
+                _apply(found, item)
+                end = item.offset + item.size
+                on_bytes(end - gone_through.get(item.path, 0))
+                gone_through[item.path] = end
+            else:
+                _apply_damage(found, item)
+    except (ServerError, OSError) as error:
+        found.log_error = str(error)
+    found.report = recovery.report
+    for path, size in ((path, path.stat().st_size) for path in log_files(folder)):
+        on_bytes(max(0, size - gone_through.get(path, 0)))
+    return found
+
+
+def join_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same bytes as ascending ranges that neither touch nor overlap."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        elif start < end:
+            joined.append((start, end))
+    return joined
+
+
+def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of [start, end) that no range of `present` holds."""
+    missing = []
+    for low, high in join_ranges(present):
+        if low >= end:
+            break
+        if low > start:
+            missing.append((start, low))
+        start = max(start, high)
+    if start < end:
+        missing.append((start, end))
+    return missing
+
+
+def _apply(found: Container, batch: RecoveredBatch) -> None:
+    applied = found.checkpoint.sequence if found.checkpoint else 0
+    for run in batch.runs:
+        if run.kind == KIND_APPENDS:
+            _apply_appends(found, run, is_new=batch.sequence > applied)
+        elif batch.sequence > applied:
+            try:
+                found.state.apply(decode(run.frames)[1])
+            except (WireError, KeyError, NotImplementedError) as error:
+                found.record_problems.append(
+                    f"{batch.path.name}, batch at {batch.offset}: a record cannot be applied: {error!r}"
+                )
+
+
+def _apply_appends(found: Container, run: RecoveredRun, *, is_new: bool) -> None:
+    state = found.state
+    segment = state.segments.get(run.segment_id)
+    if segment is None:
+        if not is_new or run.segment_id < state.next_id:
+            return  # deleted meanwhile
+        segment = state.orphan(run.segment_id)
+    size = len(run.frames) - APPEND_HEADER_SIZE_BYTES * run.frame_count
+    if is_new:
+        state.apply_run(
+            segment,
+            offset=run.offset,
+            size=size,
+            event_count=run.event_count,
+            writer_number=run.writer_number,
+            last_event_number=run.last_event_number,
+        )
+    end = run.offset + size
+    if end > segment.flushed_offset:
+        ranges = found.logged.setdefault(run.segment_id, [])
+        if ranges and ranges[-1][1] == run.offset:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((run.offset, end))
+
+
+def _apply_damage(found: Container, damage: Damage) -> None:
+    """Let a segment be as long as it was, though bytes of it are lost."""
+    for segment_id, offset, size in damage.runs:
+        segment = found.state.segments.get(segment_id)
+        if segment is not None and offset >= segment.flushed_offset:
+            segment.length = max(segment.length, offset + size)

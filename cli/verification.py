@@ -1,0 +1,316 @@
+"""Checks whether a data folder still holds everything that was acknowledged.
+
+Walked are: the identity; the checkpoint, row by row; every batch of the log, with its chain; every page, index and
+summary of every chunk; every copy of the checkpoint in tier 2. Then the parts are held against one another: each byte
+of each segment must stand in a chunk or in the log, and each chunk must be what its name and the checkpoint say.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from millrace.server.container.flusher import CHECKPOINT_PREFIX
+from millrace.server.container.segment import Segment
+from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
+from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
+from millrace.server.host.clock import SystemClock
+from millrace.server.host.files import Closable, OsFileSystem
+from millrace.server.tier2 import (
+    ChunkInfo,
+    ChunkStorage,
+    LocalStorage,
+    Tier2Options,
+    open_chunk,
+    parse_chunk_name,
+    verify_chunk,
+)
+from millrace.server.wal import Ending, LogOwner
+
+from .figures import count_text
+from .survey import Container, load_checkpoint, log_files, missing_ranges, survey
+
+CHUNK_PREFIX: Final = "segments/"
+
+OnStep = Callable[[str, int], None]
+"""Told what is being gone through, and how many bytes of it are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it was written.
+
+    Attributes:
+        file: relative to the data folder.
+        offset: where in the file it starts, None if it is all of it or cannot be told.
+        size: bytes concerned, None if that cannot be told.
+        lost: what of which segment that means, if it can be told.
+    """
+
+    file: str
+    offset: int | None = None
+    size: int | None = None
+    what: str
+    lost: str = ""
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was gone through, and what was found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    # What is no damage, but worth knowing.
+    notes: list[str] = field(default_factory=list)
+    containers: int = 0
+    segments: int = 0
+    batches: int = 0
+    log_bytes: int = 0
+    chunks: int = 0
+    chunk_bytes: int = 0
+
+
+def own_folder(folder: Path) -> Closable | None:
+    """Keep servers out of a data folder until the result is closed; None if it has no lock file.
+
+    Raises:
+        FolderLockedError: a server runs on it.
+        ConfigurationError: it is not a data folder.
+    """
+    if not (folder / CONTAINERS_FOLDER).is_dir():
+        raise ConfigurationError("is not a data folder", subject=str(folder))
+    lock = folder / LOCK_NAME
+    return OsFileSystem().lock(lock) if lock.exists() else None
+
+
+def bytes_to_read(folder: Path) -> int:
+    """Return how many bytes `verify_folder` goes through."""
+    logs = sum(path.stat().st_size for container in container_folders(folder) for path in log_files(container))
+    return logs + sum(path.stat().st_size for path in (folder / TIER2_FOLDER).rglob("*.chunk"))
+
+
+def container_folders(folder: Path) -> list[Path]:
+    """Return the folders of the containers in a data folder, in their order."""
+    return sorted(path for path in (folder / CONTAINERS_FOLDER).iterdir() if path.is_dir())
+
+
+def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) -> Verification:
+    """Go through everything in a data folder that no server uses. Changes nothing. Blocks.
+
+    Raises:
+        FolderVersionError: a newer version wrote it.
+    """
+    result = Verification()
+    files = OsFileSystem()
+    owner_id = None
+    try:
+        owner_id = read_identity(files, folder)
+    except ConfigurationError as error:
+        if type(error) is not ConfigurationError:
+            raise
+        result.findings.append(Finding(file="identity.json", what=error.message))
+    found = []
+    for number, container in enumerate(container_folders(folder)):
+        owner = LogOwner(container_id=number, server_id=owner_id) if owner_id is not None else None
+        found.append(survey(container, owner=owner, on_bytes=lambda size: on_step("log", size)))
+        _judge_container(result, folder, found[-1])
+    asyncio.run(_verify_tier2(result, folder, found, on_step=on_step))
+    return result
+
+
+def _judge_container(result: Verification, folder: Path, found: Container) -> None:
+    """Take over what was found about checkpoint and log."""
+    result.containers += 1
+    result.segments += len(found.state.segments)
+    checkpoint_name = _name(found.checkpoint_path, folder)
+    if found.checkpoint_error:
+        result.findings.append(
+            Finding(file=checkpoint_name, what=f"the checkpoint is damaged: {found.checkpoint_error}")
+        )
+    result.findings += [
+        Finding(file=_name(path, folder), size=path.stat().st_size, what="was set aside as damaged by a server")
+        for path in sorted(found.folder.rglob("*.damaged*"))
+    ]
+    log_name = _name(found.log_folder, folder)
+    if found.log_error:
+        result.findings.append(Finding(file=log_name, what=f"the log cannot be read: {found.log_error}"))
+    result.findings += [Finding(file=log_name, what=problem) for problem in found.record_problems]
+    report = found.report
+    if report is None:
+        return
+    result.batches += report.batch_count
+    result.log_bytes += report.size_bytes
+    for damage in report.damages:
+        result.findings.append(
+            Finding(
+                file=_name(damage.path, folder),
+                offset=damage.offset,
+                size=damage.size,
+                what=damage.reason,
+                lost=_lost_runs(found, damage.runs, is_complete=damage.is_complete),
+            )
+        )
+    if report.ending is Ending.TORN:
+        result.notes.append(
+            f"{log_name}: ends in an incomplete batch of {count_text(report.torn_bytes, 'byte')}, which was never "
+            "acknowledged; the next start cuts it"
+        )
+    checkpoint = found.checkpoint
+    if checkpoint is not None and report.files and 0 < report.last_sequence < checkpoint.sequence:
+        result.findings.append(
+            Finding(
+                file=log_name,
+                what=f"the log ends at sequence {report.last_sequence}, the checkpoint knows of {checkpoint.sequence}",
+            )
+        )
+    if checkpoint is not None and not report.files:
+        result.findings.append(Finding(file=log_name, what="there is no log file beside the checkpoint"))
+    if checkpoint is None and report.first_sequence > 1:
+        result.findings.append(
+            Finding(
+                file=checkpoint_name,
+                what=f"there is no checkpoint that can be read, and the log starts at sequence {report.first_sequence}",
+            )
+        )
+
+
+async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:
+    storage = LocalStorage(OsFileSystem(), folder / TIER2_FOLDER, Tier2Options(), clock=SystemClock())
+    try:
+        chunks = {chunk.name: chunk for chunk in await storage.list(CHUNK_PREFIX)}
+        for chunk in chunks.values():
+            await _verify_chunk(result, storage, chunk)
+            on_step("tier 2", chunk.size)
+        for copy in await storage.list(CHECKPOINT_PREFIX):
+            _verify_copy(result, copy.name, await storage.read(copy.name, offset=0, size=copy.size))
+            on_step("tier 2", copy.size)
+    finally:
+        await storage.close()
+    for container in found:
+        if container.checkpoint_error or container.log_error:
+            result.notes.append(
+                f"{_name(container.folder, folder)}: segments were not held against chunks and log, since what they "
+                "should hold is not known"
+            )
+            continue
+        for segment in container.state.segments.values():
+            _cross_check(result, segment, container, chunks)
+    known = {
+        chunk.name for container in found for segment in container.state.segments.values() for chunk in segment.chunks
+    }
+    orphans = [name for name in chunks if name not in known]
+    if orphans and not any(container.checkpoint_error for container in found):
+        result.notes.append(
+            f"{count_text(len(orphans), 'chunk')} in tier 2 belong to no segment; a crash can leave them, and a server "
+            "deletes them after a grace period"
+        )
+
+
+async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: ChunkInfo) -> None:
+    """Check every byte of a chunk, and that it is the one its name promises."""
+    result.chunks += 1
+    result.chunk_bytes += chunk.size
+    file = f"{TIER2_FOLDER}/{chunk.name}"
+    promised = parse_chunk_name(chunk.name)
+    if promised is None:
+        result.findings.append(Finding(file=file, what="the name is not that of a chunk"))
+        return
+    try:
+        async for damage in verify_chunk(storage, chunk.name, chunk.size):
+            result.findings.append(Finding(file=file, offset=damage.offset, what=damage.message))
+        footer = await open_chunk(storage, chunk.name, chunk.size)
+    except ChunkCorruptError:
+        return  # told by verify_chunk
+    except ServerError as error:
+        result.findings.append(Finding(file=file, what=str(error)))
+        return
+    held = (footer.segment_id, footer.start_offset, footer.length, footer.container_epoch)
+    if held != (promised.segment_id, promised.start_offset, promised.length, promised.container_epoch):
+        result.findings.append(
+            Finding(
+                file=file,
+                offset=0,
+                what=f"holds [{footer.start_offset}, {footer.end_offset}) of segment {footer.segment_id}, "
+                "not what its name says",
+            )
+        )
+
+
+def _verify_copy(result: Verification, name: str, data: bytes) -> None:
+    with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
+        path = Path(folder) / "copy.db"
+        path.write_bytes(data)
+        try:
+            load_checkpoint(path)
+        except ServerError as error:
+            result.findings.append(Finding(file=f"{TIER2_FOLDER}/{name}", what=f"copy of the checkpoint: {error}"))
+
+
+def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:
+    """Check that each byte of a segment stands in a chunk that is there, or in the log."""
+    present = list(found.logged.get(segment.segment_id, ()))
+    for record in segment.chunks:
+        chunk = chunks.get(record.name)
+        file = f"{TIER2_FOLDER}/{record.name}"
+        lost = _range_text(segment, record.start_offset, record.end_offset)
+        if chunk is None:
+            result.findings.append(Finding(file=file, what="the chunk is missing", lost=lost))
+        elif chunk.size != record.size:
+            what = f"has {chunk.size} bytes, the checkpoint says {record.size}"
+            result.findings.append(Finding(file=file, offset=min(chunk.size, record.size), what=what, lost=lost))
+        # What is wrong with a chunk was just told; the bytes are accounted for.
+        present.append((record.start_offset, record.end_offset))
+    for damage in segment.damages:
+        result.findings.append(
+            Finding(
+                file=damage.source,
+                what="was found damaged by a server, which refuses these bytes since",
+                size=damage.end - damage.start,
+                lost=_range_text(segment, damage.start, damage.end),
+            )
+        )
+        present.append((damage.start, damage.end))
+    present += _told_ranges(segment.segment_id, found)
+    for start, end in missing_ranges(segment.start_offset, segment.length, present):
+        result.findings.append(
+            Finding(
+                file=_name(found.folder, found.folder.parent.parent),
+                size=end - start,
+                what="neither a chunk nor the log holds these bytes",
+                lost=_range_text(segment, start, end),
+            )
+        )
+
+
+def _told_ranges(segment_id: int, found: Container) -> Iterable[tuple[int, int]]:
+    """Return what is known as lost from the log; it was told with its place there."""
+    damages = found.report.damages if found.report else ()
+    return [
+        (offset, offset + size)
+        for damage in damages
+        for damaged_id, offset, size in damage.runs
+        if damaged_id == segment_id
+    ]
+
+
+def _lost_runs(found: Container, runs: Iterable[tuple[int, int, int]], *, is_complete: bool) -> str:
+    texts = []
+    for segment_id, offset, size in runs:
+        segment = found.state.segments.get(segment_id)
+        if segment is not None:
+            is_flushed = offset + size <= segment.flushed_offset
+            texts.append(_range_text(segment, offset, offset + size) + (" (tier 2 has it)" if is_flushed else ""))
+        else:
+            texts.append(f"segment {segment_id} [{offset}, {offset + size})" if segment_id else "a record")
+    if not is_complete:
+        texts.append("what it held is not known")
+    return ", ".join(texts)
+
+
+def _range_text(segment: Segment, start: int, end: int) -> str:
+    return f"{segment.name} [{start}, {end})"
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
