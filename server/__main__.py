@@ -19,10 +19,11 @@ from .options import Address, ServerOptions, options_from_environment
 
 async def _serve(options: ServerOptions) -> None:
     async with Server(options) as server:
+        server.own_process()
         line = json.dumps({"address": server.address, "console": server.console_address})
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-        await server.serve_until_signal()
+        await server.wait_for_end()
 
 
 def main() -> int:

@@ -162,11 +162,10 @@ class Server:
         await self._release()
         logger.info("stopped duration_s=%.3f", self._clock.monotonic_s() - started_s)
 
-    async def serve_until_signal(self) -> None:
-        """Return on SIGTERM or SIGINT.
+    def own_process(self) -> None:
+        """Take the process for this server alone: its signals, its memory, its garbage collector.
 
-        Raises:
-            BaseException: what ended a background task that should not have ended.
+        Called before anybody is told that the server is there: from here on SIGTERM and SIGINT end it in good order.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -176,6 +175,13 @@ class Server:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+    async def wait_for_end(self) -> None:
+        """Return when a signal asks the server to end.
+
+        Raises:
+            BaseException: what ended a background task that should not have ended.
+        """
         await self._ended.wait()
         if self._fatal is not None:
             raise self._fatal
