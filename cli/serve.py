@@ -70,9 +70,10 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
         server = Server(options)
         await server.start()
     try:
+        server.own_process()
         if with_banner:
             terminal.print(_banner(server.address, server.console_address, options.data_folder, server.statistics()))
-        await server.serve_until_signal()
+        await server.wait_for_end()
         if with_banner:
             terminal.print(Text("stopping: finishing what is under way", style="dim"))
     finally:
