@@ -6,7 +6,7 @@ what must be remembered is in the offsets, which Spark keeps.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from millrace.client.batch import SegmentRange, plan_segment
@@ -88,39 +88,13 @@ class Planner:
             DataLossError: it lies behind the truncation, and `failOnDataLoss` is true.
         """
         cut = await self.named(option, choice, info)
-        kept, missing = self.behind_head({segment_id: Mark(*place, -1) for segment_id, place in cut.positions}, info)
+        kept, missing = behind_head({segment_id: Mark(*place, -1) for segment_id, place in cut.positions}, info)
+        self._refuse(missing)
         return StreamCut.of(info.name, {segment_id: mark.place for segment_id, mark in kept.items()}), missing
 
     async def clamped(self, option: str, choice: CutChoice, info: StreamInfo) -> StreamCut:
         """As `place`, for a cut in front of which nothing is missed."""
         return within(await self.named(option, choice, info), info)
-
-    def behind_head(self, marks: Marks, info: StreamInfo) -> tuple[dict[int, Mark], list[MissingRange]]:
-        """Return the marks moved to the head where they lie in front of it, and the ranges between.
-
-        A moved mark has a count of -1, which stands for unknown.
-
-        Raises:
-            DataLossError: some are moved, and `failOnDataLoss` is true.
-        """
-        kept: dict[int, Mark] = {}
-        missing: list[MissingRange] = []
-        for segment in info.segments:
-            mark = marks[segment.segment_id]
-            if mark.offset < segment.start_offset:
-                missing.append(
-                    MissingRange(
-                        segment_id=segment.segment_id,
-                        start_offset=mark.offset,
-                        start_index=mark.event_index,
-                        end_offset=segment.start_offset,
-                    )
-                )
-                mark = Mark(segment.start_offset, 0, -1)
-            kept[segment.segment_id] = mark
-        if missing and self._options.fail_on_data_loss:
-            raise DataLossError(info.name, missing)
-        return kept, missing
 
     async def marks(self, cut: StreamCut, info: StreamInfo) -> dict[int, Mark]:
         """Return the marks of a cut between head and tail.
@@ -157,7 +131,7 @@ class Planner:
             raise CheckpointError(
                 f"the checkpoint does not fit: {error}; was the stream deleted and made again?"
             ) from None
-        kept, missing = self.behind_head(offset.marks, info)
+        kept, missing = behind_head(offset.marks, info)
         counted: list[MissingRange] = []
         tail = tail_marks(info)
         for gap in missing:
@@ -173,7 +147,12 @@ class Planner:
                     events=mark.events - offset.marks[gap.segment_id].events,
                 )
             )
+        self._refuse(counted)
         return kept, counted
+
+    def _refuse(self, missing: Sequence[MissingRange]) -> None:
+        if missing and self._options.fail_on_data_loss:
+            raise DataLossError(self._options.stream, missing)
 
     # --- limits ---
 
@@ -280,6 +259,29 @@ class Planner:
 def tail_marks(info: StreamInfo) -> dict[int, Mark]:
     """Return the marks of the tail."""
     return {segment.segment_id: Mark(segment.length, 0, segment.event_count) for segment in info.segments}
+
+
+def behind_head(marks: Marks, info: StreamInfo) -> tuple[dict[int, Mark], list[MissingRange]]:
+    """Return the marks moved to the head where they lie in front of it, and the ranges between.
+
+    A moved mark has a count of -1, which stands for unknown.
+    """
+    kept: dict[int, Mark] = {}
+    missing: list[MissingRange] = []
+    for segment in info.segments:
+        mark = marks[segment.segment_id]
+        if mark.offset < segment.start_offset:
+            missing.append(
+                MissingRange(
+                    segment_id=segment.segment_id,
+                    start_offset=mark.offset,
+                    start_index=mark.event_index,
+                    end_offset=segment.start_offset,
+                )
+            )
+            mark = Mark(segment.start_offset, 0, -1)
+        kept[segment.segment_id] = mark
+    return kept, missing
 
 
 def within(cut: StreamCut, info: StreamInfo) -> StreamCut:

@@ -1,0 +1,167 @@
+"""One SparkSession and one server for all tests; each test has streams and folders of its own.
+
+A local Spark is a JVM; starting it takes seconds, and so it is started when the first test asks for it.
+"""
+
+import itertools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import millrace
+from millrace.blocking import Client
+from millrace.client.blocks import Event
+from millrace.client.testing import TestServer
+from millrace.spark_source import MillraceDataSource
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[TestServer]:
+    with millrace.testing.server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: TestServer) -> Iterator[Client]:
+    with millrace.blocking.connect(server.address) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the first python3 of the path, which has no millrace
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    folder = tmp_path_factory.mktemp("spark")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own, about the versions of other packages
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("millrace tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.streaming.pollingDelay", "20ms")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        session.dataSource.register(MillraceDataSource)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def stream() -> str:
+    """A name that no other test uses."""
+    return f"tests/{next(_numbers)}"
+
+
+Row = tuple[bytes, str | None, int | None, int, int, int]
+
+
+class Shop:
+    """What a test does again and again: fill a stream, read it plainly, read it through Spark."""
+
+    def __init__(self, client: Client, server: TestServer, stream: str, folder: Path) -> None:
+        self.client = client
+        self.address = server.address
+        self.stream = stream
+        self.folder = folder
+        self.written = 0
+
+    def create(self, segments: int = 1) -> None:
+        config = millrace.StreamConfig(scaling=millrace.ScalingPolicy.fixed(segments))
+        assert self.client.create_stream(self.stream, config)
+
+    def write(self, blocks: int, *, events: int = 10, size: int = 10, keys: int = 7) -> None:
+        """Write blocks of events whose values begin with their number, each block under one of a few keys."""
+        with self.client.writer(self.stream) as writer:
+            for block in range(blocks):
+                numbers = range(self.written, self.written + events)
+                self.written += events
+                key = f"key-{block % keys}" if keys else None
+                writer.write_many([f"{number:09}".encode().ljust(size, b".") for number in numbers], key=key).result()
+
+    def plain(self, **cuts: Any) -> list[Event]:
+        """Return what the plain reader reads."""
+        with self.client.reader(self.stream, **{"end": millrace.TAIL, **cuts}) as reader:
+            return list(reader)
+
+    def options(self, **options: object) -> dict[str, str]:
+        given = {"address": self.address, "stream": self.stream, **options}
+        return {name: str(value) for name, value in given.items()}
+
+    def batch(self, spark: SparkSession, **options: object) -> DataFrame:
+        return spark.read.format("millrace").options(**self.options(**options)).load()
+
+    def run(
+        self,
+        spark: SparkSession,
+        sink: Callable[[DataFrame, int], None],
+        *,
+        checkpoint: str = "checkpoint",
+        trigger: dict[str, Any] | None = None,
+        **options: object,
+    ) -> StreamingQuery:
+        """Start a query that hands each batch to `sink`."""
+        rows = spark.readStream.format("millrace").options(**self.options(**options)).load()
+        return (
+            rows.writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+
+
+@pytest.fixture
+def shop(client: Client, server: TestServer, stream: str, tmp_path: Path) -> Shop:
+    return Shop(client, server, stream, tmp_path)
+
+
+class Batches:
+    """A sink that keeps the rows of each batch; a batch that comes again takes the place of the first."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[Row]] = {}
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        self.rows[number] = rows_of(frame)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(self.rows[number]) for number in sorted(self.rows)]
+
+    @property
+    def all(self) -> list[Row]:
+        return [row for number in sorted(self.rows) for row in self.rows[number]]
+
+
+@pytest.fixture
+def batches() -> Batches:
+    return Batches()
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    """Return the rows in the order of their partitions, as a plain reader would give them."""
+    columns = frame.selectExpr("value", "key", "unix_micros(timestamp)", "segment", "offset", "index").collect()
+    return [(bytes(row[0]), *tuple(row)[1:]) for row in columns]
+
+
+def rows_of_events(events: Sequence[Event]) -> list[Row]:
+    return [
+        (event.value, event.key, event.timestamp_us, event.segment_id, event.offset, event.event_index)
+        for event in events
+    ]
+
+
+def position(row: Row) -> tuple[int, int, int]:
+    return row[3:]

@@ -1,0 +1,111 @@
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millrace
+from millrace.spark_source.errors import OptionError
+from millrace.spark_source.options import SourceOptions, TimeCut, parse_options
+
+GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
+
+
+def test_two_options_are_enough() -> None:
+    assert parse_options(GIVEN) == SourceOptions(address="127.0.0.1:9240", stream="shop/orders")
+
+
+def test_every_option_is_read_without_regard_to_case() -> None:
+    """Spark hands all names over in small letters."""
+    options = parse_options(
+        {
+            **GIVEN,
+            "startcut": "TAIL",
+            "endcut": "shop/orders@1:8.2",
+            "MAXBYTESPERTRIGGER": "64m",
+            "maxeventspertrigger": "1000",
+            "partitionbytes": "1 MiB",
+            "failondataloss": "False",
+            "token": "secret",
+            "tls": "true",
+        }
+    )
+
+    assert options == SourceOptions(
+        address="127.0.0.1:9240",
+        stream="shop/orders",
+        start_cut=millrace.TAIL,
+        end_cut=millrace.StreamCut.of("shop/orders", {1: (8, 2)}),
+        max_bytes=64 << 20,
+        max_events=1000,
+        partition_bytes=1 << 20,
+        fail_on_data_loss=False,
+        token="secret",
+        tls=True,
+    )
+    assert "secret" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("text", "unix_us"),
+    [
+        ("1700000000000000", 1_700_000_000_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000_000),
+        ("2023-11-14 23:13:20.000001+01:00", 1_700_000_000_000_001),
+    ],
+)
+def test_a_cut_can_be_a_time(text: str, unix_us: int) -> None:
+    """Behaviour 54: slices by time."""
+    assert parse_options({**GIVEN, "startCut": text}).start_cut == TimeCut(unix_us)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("7b", 7), ("64m", 64 << 20), ("64M", 64 << 20), ("2k", 2048), ("1 GiB", 1 << 30), ("3tb", 3 << 40)],
+)
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert parse_options({**GIVEN, "maxBytesPerTrigger": text}).max_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "reason"),
+    [
+        ("address", "", "missing"),
+        ("address", "host:port", "is not a port"),
+        ("stream", " ", "missing"),
+        ("startCut", "yesterday", "is none of"),
+        ("startCut", "2023-11-14T22:13:20", "no time zone"),
+        ("startCut", "shop/orders@", "no position"),
+        ("endCut", "shop/carts@1:0.0", "a cut of shop/carts"),
+        ("maxBytesPerTrigger", "64 x", "is no size"),
+        ("maxBytesPerTrigger", "0", "must be above 0"),
+        ("maxBytesPerTrigger", "999999999t", "below 8 EiB"),
+        ("maxEventsPerTrigger", "-1", "no number above 0"),
+        ("maxEventsPerTrigger", "0", "no number above 0"),
+        ("partitionBytes", "lots", "is no size"),
+        ("failOnDataLoss", "yes", "neither true nor false"),
+        ("tls", "1", "neither true nor false"),
+        ("path", "/data", "unknown"),
+        ("startCuts", "head", "did you mean startCut"),
+    ],
+)
+def test_a_wrong_option_is_named(option: str, text: str, reason: str) -> None:
+    """Behaviour 60."""
+    with pytest.raises(OptionError, match=reason) as caught:
+        parse_options({**GIVEN, option: text})
+
+    assert caught.value.option == option
+    assert f'option "{option}"' in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["address", "stream"])
+def test_a_missing_option_is_named(option: str) -> None:
+    """Behaviour 60."""
+    with pytest.raises(OptionError, match=f'option "{option}": missing'):
+        parse_options({name: text for name, text in GIVEN.items() if name != option})
+
+
+@given(st.sampled_from(["startCut", "endCut", "maxBytesPerTrigger", "failOnDataLoss", "address"]), st.text(max_size=40))
+def test_no_text_raises_anything_else(option: str, text: str) -> None:
+    with suppress(OptionError):
+        parse_options({**GIVEN, option: text})

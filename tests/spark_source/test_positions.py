@@ -1,0 +1,72 @@
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.client.batch import SegmentRange
+from millrace.client.seeking import Mark
+from millrace.spark_source.errors import CheckpointError
+from millrace.spark_source.positions import RANGE_COST_BYTES, RangePartition, StreamOffset, pack
+
+MARKS = st.dictionaries(
+    st.integers(1, 1 << 63),
+    st.builds(Mark, st.integers(0, 1 << 62), st.integers(0, 1 << 31), st.integers(0, 1 << 62)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(MARKS, st.integers(0, 1 << 40))
+def test_an_offset_comes_back_from_its_json(marks: dict[int, Mark], lost: int) -> None:
+    offset = StreamOffset("shop/orders", marks, lost)
+    backwards = StreamOffset("shop/orders", dict(reversed(marks.items())), lost)
+
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
+
+
+def test_the_example_of_the_docstring_is_an_offset() -> None:
+    from millrace.spark_source import positions
+
+    assert positions.__doc__ is not None
+    example = next(line for line in positions.__doc__.splitlines() if line.strip().startswith("{"))
+    offset = StreamOffset.from_json(json.loads(example))
+
+    assert offset.marks == {12: Mark(4096, 0, 130), 13: Mark(8192, 17, 217)}
+    assert json.dumps(offset.to_json()) == example.strip()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"cut": "a/b@1:0.0"},
+        {"cut": "a/b@1:0.0", "events": {}},
+        {"cut": 1, "events": {}},
+        {"cut": "x", "events": {}},
+    ],
+)
+def test_anything_else_is_no_offset(content: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="no offset of this source"):
+        StreamOffset.from_json(content)
+
+
+@given(st.lists(st.integers(0, 100 << 20), max_size=40), st.integers(1, 64 << 20))
+def test_ranges_are_packed_in_order_up_to_the_size(sizes: list[int], partition_bytes: int) -> None:
+    ranges = [
+        SegmentRange(segment_id=number, start_offset=0, start_index=0, end_offset=size, end_index=0)
+        for number, size in enumerate(sizes, 1)
+    ]
+    partitions = pack(ranges, partition_bytes=partition_bytes)
+
+    assert [part for partition in partitions for part in partition.ranges] == ranges
+    for partition in partitions:
+        cost = sum(part.size_bytes + RANGE_COST_BYTES for part in partition.ranges)
+        assert len(partition.ranges) == 1 or cost <= partition_bytes
+
+
+def test_a_partition_travels_to_a_task() -> None:
+    part = SegmentRange(segment_id=1, start_offset=8, start_index=2, end_offset=64, end_index=0)
+    assert pickle.loads(pickle.dumps(RangePartition([part]))).ranges == (part,)
