@@ -28,6 +28,7 @@ from millrace.server.front.connection import Connection, FrontCounters
 from millrace.server.front.handlers import Handlers
 from millrace.server.front.replies import error_reply
 from millrace.server.host.clock import Clock, SystemClock
+from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
@@ -40,6 +41,9 @@ from millrace.wire.framing import encode
 logger = logging.getLogger(__name__)
 
 REOPEN_DELAY_S: Final = 1.0
+SHUTDOWN_FLUSH_S_MIN: Final = 0.1
+DESCRIPTORS_RESERVED_COUNT: Final = 256
+"""Kept for the files of the log, of tier 2 and of the console."""
 STALL_WARNING_S: Final = 1.0
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
@@ -86,6 +90,7 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
         self._reopening: asyncio.Task[None] | None = None
+        self._connections_count_max = options.front.connections_count_max
         self._stopping = False
         # Set when the server should stop by itself.
         self._ended: asyncio.Event = asyncio.Event()
@@ -131,11 +136,12 @@ class Server:
                 self._files, self._folder.tier2, options.tier2, clock=self._clock
             )
             await self._open_container()
+            self._bound_connections(descriptor_limit())
             self._listener = await self._listen()
             if options.console is not None:
                 self._console = self._start_console(options.console)
         except BaseException:
-            await self._release()
+            await self._release(flush_s=0.0)
             raise
         logger.info(
             "serving address=%s console=%s data_folder=%s", self.address, self.console_address, options.data_folder
@@ -159,7 +165,8 @@ class Server:
             logger.warning("connections cut at shutdown count=%d", len(self._connections))
             for connection in list(self._connections):
                 connection.abort()
-        await self._release()
+        elapsed_s = self._clock.monotonic_s() - started_s
+        await self._release(flush_s=max(SHUTDOWN_FLUSH_S_MIN, 0.9 * self._options.shutdown_s - elapsed_s))
         logger.info("stopped duration_s=%.3f", self._clock.monotonic_s() - started_s)
 
     def own_process(self) -> None:
@@ -170,6 +177,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
+        self._bound_connections(raise_descriptor_limit())
         keep_freed_memory()
         gc.collect()
         gc.freeze()
@@ -189,10 +197,12 @@ class Server:
     def statistics(self) -> dict[str, Any]:
         """Return frozen records by part. May be called from any thread."""
         opened = self._open
-        assert opened is not None
         assert self._cache is not None
+        parts: dict[str, Any] = {"cache": self._cache.statistics(), "front": self._counters}
+        if opened is None:  # the container is being recovered
+            return parts
         state = opened.container.state
-        return {
+        return parts | {
             "server": ServerStatistics(
                 segments=len(state.segments),
                 streams=len(state.streams),
@@ -203,8 +213,6 @@ class Server:
             ),
             "recovery": opened.summary,
             "wal": opened.wal.statistics(),
-            "cache": self._cache.statistics(),
-            "front": self._counters,
         }
 
     def health(self) -> str:
@@ -248,16 +256,17 @@ class Server:
         self._supervisor.start(opened.flusher.run(), name="flusher")
         self._supervisor.start(opened.collect_orphans(), name="orphans")
 
-    async def _close_container(self, *, flush: bool) -> None:
+    async def _close_container(self, *, flush_s: float) -> None:
         await self._supervisor.stop()
         opened, self._open = self._open, None
         if opened is not None:
-            await opened.close(flush=flush)
+            await opened.close(flush_s=flush_s)
 
     def _container_failed(self, error: ServerError) -> None:
         """The log failed: cut all connections and recover from what is on disk."""
         if not self._stopping and self._reopening is None:
             self._reopening = asyncio.get_running_loop().create_task(self._reopen(), name="reopen")
+            self._reopening.add_done_callback(self._reopened)
 
     async def _reopen(self) -> None:
         # Let the error replies of this step leave before the connections go.
@@ -265,7 +274,7 @@ class Server:
         self._handlers = None
         for connection in list(self._connections):
             connection.drain()
-        await self._close_container(flush=False)
+        await self._close_container(flush_s=0.0)
         for connection in list(self._connections):
             connection.abort()
         while not self._stopping:
@@ -276,6 +285,11 @@ class Server:
                 logger.error("recovery failed, will retry retry_after_s=%.1f error=%s", REOPEN_DELAY_S, error)
                 await self._clock.sleep(REOPEN_DELAY_S)
         self._reopening = None
+
+    def _reopened(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("recovery failed for a reason nobody foresaw", exc_info=error)
+            self._task_failed(task.get_name(), error)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """A background task ended for a reason nobody foresaw: stop."""
@@ -292,9 +306,14 @@ class Server:
         except OSError as error:
             raise ConfigurationError(f"cannot listen on {listen}: {error.strerror or error}") from error
 
+    def _bound_connections(self, descriptors_count_max: int) -> None:
+        """Keep connections from using up the descriptors that the log needs for its next file."""
+        spare = descriptors_count_max - DESCRIPTORS_RESERVED_COUNT
+        self._connections_count_max = max(1, min(self._options.front.connections_count_max, spare))
+
     def _make_connection(self) -> asyncio.BaseProtocol:
         handlers = self._handlers
-        if handlers is None or len(self._connections) >= self._options.front.connections_count_max:
+        if handlers is None or self._stopping or len(self._connections) >= self._connections_count_max:
             return _Refusal(self._counters)
         assert self._folder is not None
         connection = Connection(
@@ -326,13 +345,15 @@ class Server:
         except OSError as error:
             raise ConfigurationError(f"cannot listen on {console}: {error.strerror or error}") from error
 
-    async def _release(self) -> None:
+    async def _release(self, *, flush_s: float) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
         if self._console is not None:
             await asyncio.to_thread(self._console.close)
-        await self._close_container(flush=True)
+        await self._close_container(flush_s=flush_s)
         if self._cache is not None:
             await self._cache.close()
         if self._storage is not None and self._given_storage is None:
@@ -355,6 +376,4 @@ class _Refusal(asyncio.Protocol):
         shed.close()
 
 
-SHED_FRAME: Final = encode(
-    error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000))
-)
+SHED_FRAME: Final = encode(error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000)))

@@ -1,9 +1,9 @@
 """The data folder: whose it is, and that only one server has it.
 
-    identity.json     format version and server id, written once
-    lock              held while a server runs
-    containers/0000/  log and checkpoint of a container
-    tier2/            chunks
+identity.json     format version and server id, written once
+lock              held while a server runs
+containers/0000/  log and checkpoint of a container
+tier2/            chunks
 """
 
 import json
@@ -20,6 +20,8 @@ IDENTITY_NAME: Final = "identity.json"
 LOCK_NAME: Final = "lock"
 CONTAINERS_FOLDER: Final = "containers"
 TIER2_FOLDER: Final = "tier2"
+IGNORED_NAMES: Final = ("lost+found",)
+"""What the root of a fresh file system holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,16 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
         FolderVersionError: a newer version wrote it.
         ConfigurationError: it holds something else.
     """
-    files.make_directories(path)
-    lock = files.lock(path / LOCK_NAME)
+    try:
+        files.make_directories(path)
+        lock = files.lock(path / LOCK_NAME)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be used: {error.strerror or error}", subject=str(path)) from error
     try:
         identity = path / IDENTITY_NAME
         if files.exists(identity):
             return DataFolder(path, read_identity(files, path), lock)
-        others = sorted(set(files.list_directory(path)) - {LOCK_NAME, f"{IDENTITY_NAME}.new"})
+        others = sorted(set(files.list_directory(path)) - {LOCK_NAME, f"{IDENTITY_NAME}.new", *IGNORED_NAMES})
         if others:
             raise ConfigurationError(
                 f"is not empty and not a data folder: it holds {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
@@ -92,7 +97,7 @@ def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
         finally:
             file.close()
         version, server_id = int(content["format_version"]), uuid.UUID(content["server_id"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigurationError(f"is not the identity of a data folder: {error!r}", subject=str(identity)) from error
     if version > FORMAT_VERSION:
         raise FolderVersionError(

@@ -8,8 +8,10 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
+from socket import AF_INET6
+from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import Any
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -17,6 +19,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S: Final = 5.0
+"""How long a request may take to arrive."""
 
 Statistics = Mapping[str, Any]
 """Frozen records by the name of their part."""
@@ -48,7 +53,23 @@ def _metric(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread for each request: somebody who sends his slowly holds nobody up."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("console request failed peer=%s", client_address)
+
+
+class _Server6(_Server):
+    address_family = AF_INET6
+
+
 class _QuietHandler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is that of the base class
         """Keep requests out of standard error."""
         logger.debug("console request %s", format % args)
@@ -77,7 +98,13 @@ class ConsoleSite:
         self._health = health
         registry.register(StatisticsCollector(statistics))
         self._metrics_app = make_wsgi_app(registry)
-        self._server: WSGIServer = make_server(host, port, self._application, handler_class=_QuietHandler)
+        self._server: WSGIServer = make_server(
+            host,
+            port,
+            self._application,
+            server_class=_Server6 if ":" in host else _Server,
+            handler_class=_QuietHandler,
+        )
         self._thread = Thread(target=self._server.serve_forever, name="millrace-console", daemon=True)
         self._thread.start()
 

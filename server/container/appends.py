@@ -15,9 +15,10 @@ from millrace.server.errors import (
     WriterFencedError,
     WriterUnknownError,
 )
+from millrace.wire.checksum import Buffer
 from millrace.wire.decoder import AppendRun
 from millrace.wire.framing import APPEND_HEADER
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, APPEND_SIZE_BYTES_MAX
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 from .segment import Segment, WriterProgress
 from .state import ContainerState
@@ -99,12 +100,10 @@ def check_condition(segment: Segment, run: AppendRun) -> None:
         )
 
 
-def check_size(segment: Segment, run: AppendRun, size: int) -> None:
-    """Raise AppendTooLargeError if a single append is above the limit."""
-    if size > APPEND_SIZE_BYTES_MAX and run.frame_count == 1:
-        raise AppendTooLargeError(
-            f"an append holds at most {APPEND_SIZE_BYTES_MAX} bytes, this one {size}", subject=segment.name
-        )
+def check_size(segment: Segment, size: int, *, size_max: int) -> None:
+    """Raise AppendTooLargeError if a run is above the limit, which only a run of a single append can be."""
+    if size > size_max:
+        raise AppendTooLargeError(f"an append holds at most {size_max} bytes, this one {size}", subject=segment.name)
 
 
 def check_writer(state: ContainerState, run: AppendRun) -> None:
@@ -164,6 +163,18 @@ def deduplicate(segment: Segment, run: AppendRun, frames: bytes) -> list[Piece]:
             duplicate=False,
         ),
     ]  # fmt: skip
+
+
+def last_append_offset(frames: Buffer, *, offset: int, frame_count: int, frame_size: int) -> int:
+    """Return where in the segment the last append of a run starts; the first one starts at `offset`."""
+    if frame_size:
+        return offset + (frame_count - 1) * (frame_size - APPEND_HEADER_SIZE_BYTES)
+    position = 0
+    for _ in range(frame_count - 1):
+        length = int.from_bytes(frames[position : position + 4], "little")
+        position += length
+        offset += length - APPEND_HEADER_SIZE_BYTES
+    return offset
 
 
 def payload_size(frames_size: int, frame_count: int) -> int:

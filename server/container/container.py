@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.server.errors import (
+    LogClosedError,
     LogFailedError,
     NoSpaceError,
     SegmentNotFoundError,
@@ -27,6 +28,7 @@ from millrace.server.wal import KIND_APPENDS, KIND_CONTROL, Run, Wal
 from millrace.wire import frames as f
 from millrace.wire.decoder import AppendRun
 from millrace.wire.framing import encode
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
 from .appends import (
     Owner,
@@ -35,6 +37,7 @@ from .appends import (
     check_size,
     check_writer,
     deduplicate,
+    last_append_offset,
     payload_size,
     progress_of,
 )
@@ -80,6 +83,10 @@ class SegmentContainer:
         self.options = options
         self.clock = clock
         self.sequence = 0  # of the last log batch applied
+        # No single append, and no run of several, may have more bytes, headers included.
+        self.run_size_bytes_max = FRAME_SIZE_BYTES_MAX
+        # Whether the log has failed: what the state holds may be less than what the disk holds.
+        self.has_failed = False
         self._history = history
         self._wal: Wal | None = None
         self._failure: ServerError | None = None
@@ -95,6 +102,7 @@ class SegmentContainer:
         wal: Wal,
         *,
         sequence: int,
+        run_size_bytes_max: int,
         on_progress: Callable[[], None],
         on_failure: Callable[[ServerError], None],
     ) -> None:
@@ -103,11 +111,13 @@ class SegmentContainer:
         Args:
             wal: the started log.
             sequence: of the last batch that the state holds.
+            run_size_bytes_max: the largest run, frames with their headers, that the log takes.
             on_progress: called after each applied batch (the flusher looks whether there is work).
             on_failure: called once if the log fails; the container then refuses everything.
         """
         self._wal = wal
         self.sequence = sequence
+        self.run_size_bytes_max = min(run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         self._on_progress = on_progress
         self._on_failure = on_failure
 
@@ -115,11 +125,6 @@ class SegmentContainer:
     def failure(self) -> ServerError | None:
         """Why the container refuses everything, or None."""
         return self._failure
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the log has failed: what the state holds may be less than what the disk holds."""
-        return isinstance(self._failure, LogFailedError)
 
     def stop(self) -> None:
         """Refuse requests from now on; what is queued for the log still becomes durable."""
@@ -144,19 +149,22 @@ class SegmentContainer:
         """
         segment = self.segment(run.segment_id)
         self._check_running()
-        segment.check_appendable()
         if run.writer_number:
             check_writer(self.state, run)
-            pieces = deduplicate(segment, run, frames)
-            if pieces[0].duplicate:
+            progress = segment.writers.get(run.writer_number)
+            if progress is not None and run.event_number <= progress.admitted:
+                # Also when the segment was sealed since: what is stored is stored.
                 return self._append_again(run, frames, owner, segment)
-        size = payload_size(len(frames), run.frame_count)
-        check_size(segment, run, size)
+        return [self._admit(run, frames, owner, segment)]
+
+    def _admit(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment) -> PendingAppend:
+        segment.check_appendable()
+        if run.writer_number:
+            deduplicate(segment, run, frames)  # refuses a gap
+        check_size(segment, len(frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
         self._check_room()
-        return [self._admit(run, frames, owner, segment, size)]
-
-    def _admit(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment, size: int) -> PendingAppend:
+        size = payload_size(len(frames), run.frame_count)
         pending = PendingAppend(
             owner, segment, segment_id=segment.segment_id, request_id=run.request_id, count=run.frame_count
         )
@@ -201,16 +209,21 @@ class SegmentContainer:
         result = [again]
         if len(pieces) > 1:
             rest = pieces[1]
-            self._check_room()
             new = run._replace(
                 frame_count=rest.append_count,
                 event_count=rest.event_count,
                 request_id=rest.request_id,
                 event_number=rest.event_number,
             )
-            new_frames = frames[rest.start : rest.end]
-            size = payload_size(len(new_frames), rest.append_count)
-            result.append(self._admit(new, new_frames, owner, segment, size))
+            try:
+                result.append(self._admit(new, frames[rest.start : rest.end], owner, segment))
+            except ServerError as error:
+                # Of this part alone: that the other one is stored has to be told.
+                refused = PendingAppend(
+                    owner, segment, segment_id=segment.segment_id, request_id=rest.request_id, count=rest.append_count
+                )
+                refused.fail(error)
+                result.append(refused)
         if last_event_number <= progress.durable:
             again.settled = True
         else:
@@ -335,6 +348,11 @@ class SegmentContainer:
             event_count=run.event_count,
             writer_number=run.writer_number,
             last_event_number=run.last_event_number,
+            last_offset=last_append_offset(
+                run.frames, offset=run.offset, frame_count=run.frame_count, frame_size=run.frame_size
+            )
+            if run.writer_number
+            else -1,
         )
         self.state.hold(
             segment,
@@ -354,7 +372,9 @@ class SegmentContainer:
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
         failure = LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000)
-        self._failure = failure
+        self.has_failed = True
+        # What comes from now on was certainly not stored, and may be tried again.
+        self._failure = LogClosedError("the log failed and is being recovered", retry_after_ms=1000)
         logger.error("log failed sequence=%d waiting=%d error=%r", self.sequence, len(self._in_flight), error)
         owners: set[Owner] = set()
         for pending in self._in_flight:

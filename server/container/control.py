@@ -1,7 +1,8 @@
 """Decisions about segments and writers: checked against the admitted view, logged, then true.
 
-Each method checks and moves the admitted view in one step, without waiting, and then waits for the log. Cancelling the
-wait does not undo the decision. Repeating any of them is harmless.
+Each method checks, queues its record and moves the admitted view in one step, without waiting, and then waits for the
+log. A log that refuses the record has changed nothing. Cancelling the wait does not undo the decision, and what is
+queued stays in the admitted view until it is applied, whoever still waits for it. Repeating any of them is harmless.
 """
 
 import asyncio
@@ -42,10 +43,13 @@ class SegmentControl:
         self._container = container
         self._state = container.state
         self._creating: set[str] = set()
-        # Attributes and writers whose record is queued: the admitted view of what `state` holds durably.
+        # Attributes whose record is queued: the admitted view of what `state` holds durably.
         self._attributes: dict[tuple[int, str], tuple[bytes | None, int]] = {}
         self._attribute_version = 0
-        self._opening: dict[str, Writer] = {}
+        # Segments with a truncation queued, and with a delete queued.
+        self._truncating: dict[int, asyncio.Future[None]] = {}
+        self._deleting: set[int] = set()
+        # (target, source) of the merges that are queued.
         self._merging: dict[tuple[int, int], asyncio.Future[None]] = {}
 
     def find(self, *, segment_id: int, name: str) -> Segment:
@@ -71,20 +75,20 @@ class SegmentControl:
         checked_name(name, kind="segment name")
         if name in self._state.segments_by_name or name in self._creating:
             raise SegmentExistsError("the segment exists", subject=name)
+        segment_id = self._state.take_id()
+        decided = self._container.decide(f.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
         self._creating.add(name)
-        try:
-            segment_id = self._state.take_id()
-            await self._container.decide(f.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
-        finally:
-            self._creating.discard(name)
+        decided.add_done_callback(lambda _: self._creating.discard(name))
+        await asyncio.shield(decided)
         return self._container.segment(segment_id)
 
     async def seal(self, segment: Segment) -> None:
         """Let the segment take no more appends, for ever. Appends admitted before are stored."""
         self._refuse_part_of_stream(segment)
         if not segment.sealed:
+            decided = self._container.decide(f.SegmentSealed(segment.segment_id))
             segment.closing = True
-            await self._container.decide(f.SegmentSealed(segment.segment_id))
+            await decided
 
     async def truncate(self, segment: Segment, offset: int) -> None:
         """Move the start of the segment to `offset`; the offsets of the rest stay.
@@ -101,7 +105,11 @@ class SegmentControl:
                 length=segment.length,
             )
         if offset > segment.start_offset:
-            await self._container.decide(f.SegmentTruncated(segment.segment_id, offset))
+            self._refuse_merging(segment)
+            decided = self._container.decide(f.SegmentTruncated(segment.segment_id, offset))
+            self._truncating[segment.segment_id] = decided
+            decided.add_done_callback(lambda _: self._truncated(segment.segment_id, decided))
+            await asyncio.shield(decided)
 
     async def merge(self, target: Segment, source_id: int) -> None:
         """Move all bytes of a sealed segment to the end of another, in one step that is seen whole or not at all.
@@ -114,6 +122,9 @@ class SegmentControl:
             SegmentError: the target takes no appends, or there is no such source.
         """
         self._refuse_part_of_stream(target)
+        # How much there is to merge is known when it is truncated.
+        while (truncating := self._truncating.get(source_id)) is not None and not truncating.done():
+            await asyncio.shield(truncating)
         if merge_marker(source_id) in target.attributes:
             return
         if (under_way := self._merging.get((target.segment_id, source_id))) is not None:
@@ -125,8 +136,9 @@ class SegmentControl:
             raise InvalidArgumentError("a segment cannot be merged into itself", subject=source.name)
         if not source.sealed:
             raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=source.name)
-        if any(merging == source_id for _, merging in self._merging):
-            raise SegmentNotFoundError("the segment is being merged into another", subject=source.name)
+        self._refuse_merging(source)
+        if source_id in self._deleting:
+            raise SegmentNotFoundError("the segment is being deleted", subject=source.name)
         target.check_appendable()
         size = source.length - source.start_offset
         record = f.SegmentMerged(
@@ -137,27 +149,28 @@ class SegmentControl:
             size=size,
             event_count=source.event_count,
         )
-        merging = self._container.decide(record)
+        decided = self._container.decide(record)
         target.next_offset += size
-        self._merging[target.segment_id, source_id] = merging
-        try:
-            await asyncio.shield(merging)
-        finally:
-            del self._merging[target.segment_id, source_id]
+        pair = target.segment_id, source_id
+        self._merging[pair] = decided
+        decided.add_done_callback(lambda _: self._merging.pop(pair))
+        await asyncio.shield(decided)
 
     async def delete(self, segment: Segment) -> None:
         """Delete the segment with everything in it."""
         self._refuse_part_of_stream(segment)
+        self._refuse_merging(segment)
+        decided = self._container.decide(f.SegmentDeleted(segment.segment_id))
         segment.closing = True
-        await self._container.decide(f.SegmentDeleted(segment.segment_id))
+        self._deleting.add(segment.segment_id)
+        decided.add_done_callback(lambda _: self._deleting.discard(segment.segment_id))
+        await asyncio.shield(decided)
 
     def attribute(self, segment: Segment, key: str) -> bytes | None:
         """Return the durable value of an attribute, None if absent."""
         return segment.attributes.get(key)
 
-    async def set_attribute(
-        self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None
-    ) -> None:
+    async def set_attribute(self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None) -> None:
         """Set an attribute if it has the expected value; None stands for absent, both ways.
 
         Raises:
@@ -177,16 +190,12 @@ class SegmentControl:
             raise InvalidArgumentError(f"a segment has at most {ATTRIBUTES_PER_SEGMENT_COUNT_MAX} attributes")
         self._attribute_version += 1
         version = self._attribute_version
+        decided = self._container.decide(
+            f.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b"")
+        )
         self._attributes[place] = (value, version)
-        try:
-            await self._container.decide(
-                f.AttributeSet(
-                    segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""
-                )
-            )
-        finally:
-            if self._attributes.get(place, (None, 0))[1] == version:
-                del self._attributes[place]
+        decided.add_done_callback(lambda _: self._attribute_decided(place, version))
+        await asyncio.shield(decided)
 
     async def open_writer(self, writer_id: str) -> OpenedWriter:
         """Open a writer under a new epoch; from now on appends of older epochs are refused.
@@ -196,23 +205,21 @@ class SegmentControl:
         writer = None
         if writer_id:
             checked_writer_id(writer_id)
-            writer = self._state.writers_by_id.get(writer_id) or self._opening.get(writer_id)
+            writer = self._state.writers_by_id.get(writer_id) or self._state.admitted_writers.get(writer_id)
         known = writer is not None
         now_us = self._container.clock.unix_us()
         if writer is None:
             writer = Writer(writer_number=self._state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
-            if writer_id:
-                self._opening[writer_id] = writer
-        writer.admitted_epoch += 1
-        epoch = writer.admitted_epoch
-        try:
-            await self._container.decide(
-                f.WriterRecorded(
-                    writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
-                )
+        epoch = writer.admitted_epoch + 1
+        decided = self._container.decide(
+            f.WriterRecorded(
+                writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
             )
-        finally:
-            self._opening.pop(writer_id, None)
+        )
+        writer.admitted_epoch = epoch
+        if writer_id and not known:
+            self._state.admitted_writers[writer_id] = writer
+        await decided
         return OpenedWriter(writer.writer_number, epoch, known)
 
     def find_writer(self, writer_id: str) -> Writer | None:
@@ -226,6 +233,18 @@ class SegmentControl:
             progress = self._container.segment(segment_id).writers.get(writer_number)
             states.append(f.WriterState(segment_id, progress.durable if progress else 0))
         return states
+
+    def _truncated(self, segment_id: int, decided: asyncio.Future[None]) -> None:
+        if self._truncating.get(segment_id) is decided:
+            del self._truncating[segment_id]
+
+    def _attribute_decided(self, place: tuple[int, str], version: int) -> None:
+        if self._attributes.get(place, (None, 0))[1] == version:
+            del self._attributes[place]
+
+    def _refuse_merging(self, segment: Segment) -> None:
+        if any(source_id == segment.segment_id for _, source_id in self._merging):
+            raise SegmentNotFoundError("the segment is being merged into another", subject=segment.name)
 
     def _refuse_part_of_stream(self, segment: Segment) -> None:
         if segment.stream_id:

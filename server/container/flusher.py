@@ -40,9 +40,13 @@ CHECKPOINT_COPIES_KEPT: Final = 2
 CHECKPOINT_PREFIX: Final = "checkpoints/"
 
 
-def checkpoint_copy_name(sequence: int) -> str:
-    """Return the name in tier 2 of the copy of the checkpoint as of a log sequence number."""
-    return f"{CHECKPOINT_PREFIX}{sequence:020d}.chunk"
+def checkpoint_copy_name(*, sequence: int, container_epoch: int, number: int) -> str:
+    """Return the name in tier 2 of a copy of the checkpoint as of a log sequence number; the newest sorts last.
+
+    One sequence may be copied more than once, when bytes were flushed and nothing was appended: chunks never change
+    under their name, so copy `number` of the container's epoch has a name of its own.
+    """
+    return f"{CHECKPOINT_PREFIX}{sequence:020d}-{container_epoch:08x}-{number:08x}.chunk"
 
 
 class Flusher:
@@ -79,6 +83,7 @@ class Flusher:
         self._recycled_sequence = 0
         self._checkpoint_s = clock.monotonic_s()
         self._copied_s = self._checkpoint_s
+        self._copy_count = 0
         # Chunks that the checkpoint does not refer to any more, but its newest copy in tier 2 may. With the checkpoint
         # lost they would be needed, so a new copy comes first.
         self._garbage: list[str] = []
@@ -341,9 +346,7 @@ class Flusher:
         footer = await self._history.footer(chunk)
         pieces, offset = [], chunk.start_offset
         while offset < chunk.end_offset:
-            pieces.append(
-                await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset)
-            )
+            pieces.append(await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset))
             offset += len(pieces[-1])
         return pieces
 
@@ -388,7 +391,10 @@ class Flusher:
     async def _copy_checkpoint(self, sequence: int) -> None:
         data = await asyncio.to_thread(self._checkpoints.export)
         self._copy_size_bytes = len(data)
-        await self._storage.publish(checkpoint_copy_name(sequence), [data])
+        self._copy_count += 1
+        name = checkpoint_copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
+        await self._storage.publish(name, [data])
+        self._copied_s = self._clock.monotonic_s()
         copies = await self._storage.list(CHECKPOINT_PREFIX)
         for copy in copies[:-CHECKPOINT_COPIES_KEPT]:
             await self._storage.delete(copy.name)

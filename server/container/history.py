@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Final
 
 from millrace.server.cache import PageCache
-from millrace.server.errors import ChunkCorruptError, SegmentDamagedError
+from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError
 from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_chunk
 
 from .segment import ChunkRecord, Segment
@@ -84,7 +84,7 @@ class History:
             if chunk.start_offset < end and chunk.end_offset > start and chunk.name not in self._merged:
                 try:
                     footer = await self.footer(chunk)
-                except ChunkCorruptError:
+                except (ChunkCorruptError, ChunkNotFoundError):
                     continue
                 segment.index.merge(entry for entry in footer.entries() if entry.offset >= segment.start_offset)
                 self._merged.add(chunk.name)
@@ -94,9 +94,12 @@ class History:
         try:
             footer = await self.footer(chunk)
             return await read_chunk(self._storage, footer, offset=offset, size=size)
-        except ChunkCorruptError as error:
+        except (ChunkCorruptError, ChunkNotFoundError) as error:
+            if not segment.deleted and self._chunk_at(segment, offset) != chunk:
+                # It was small, and was replaced while we looked; what replaced it holds the same bytes.
+                return await self._fetch(segment, offset, size)
             raise SegmentDamagedError(
-                f"bytes at offset {offset} are damaged in tier 2: {error}",
+                f"bytes at offset {offset} are damaged or missing in tier 2: {error}",
                 subject=segment.name,
                 start_offset=segment.start_offset,
                 length=segment.length,

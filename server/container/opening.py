@@ -26,7 +26,7 @@ from millrace.server.tier2 import ChunkStorage, parse_chunk_name
 from millrace.server.wal import KIND_APPENDS, Damage, LogOwner, RecoveredBatch, RecoveredRun, Wal, WalOptions
 from millrace.wire.framing import decode
 
-from .appends import payload_size
+from .appends import last_append_offset, payload_size
 from .checkpoint import Checkpoint, CheckpointStore, take_rows
 from .container import SegmentContainer
 from .flusher import CHECKPOINT_PREFIX, Flusher
@@ -68,7 +68,6 @@ class OpenContainer:
         checkpoints: CheckpointStore,
         summary: RecoverySummary,
         orphans: list[str],
-        storage: ChunkStorage,
         options: ContainerOptions,
         clock: Clock,
     ) -> None:
@@ -79,33 +78,33 @@ class OpenContainer:
         self.summary = summary
         self._checkpoints = checkpoints
         self._orphans = orphans
-        self._storage = storage
         self._options = options
         self._clock = clock
 
     async def collect_orphans(self) -> None:
-        """Delete, after the grace, the chunks that no segment knew when the container started."""
+        """Give up, after the grace, the chunks that no segment knew when the container started."""
         if not self._orphans:
             return
         await self._clock.sleep(self._options.orphan_grace_s)
-        for name in self._orphans:
-            await self._storage.delete(name)
-        logger.info("orphan chunks deleted count=%d", len(self._orphans))
+        # The flusher deletes them once no copy of the checkpoint in use refers to them.
+        self.container.state.garbage += self._orphans
+        logger.info("orphan chunks given up count=%d", len(self._orphans))
         self._orphans = []
 
-    async def close(self, *, flush: bool = True) -> None:
-        """End: what is queued becomes durable; with `flush`, the next start has nothing to replay.
+    async def close(self, *, flush_s: float) -> None:
+        """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
 
         The flusher's task must have ended. A failure to flush is logged and costs only time at the next start.
         """
         self.container.stop()
         await self.wal.close()
-        if flush and not self.container.has_failed:
+        if flush_s > 0 and not self.container.has_failed:
             try:
-                await self.flusher.flush(everything=True)
-                await self.flusher.checkpoint()
-            except ServerError as error:
-                logger.warning("flush at shutdown failed error=%s", error)
+                async with asyncio.timeout(flush_s):
+                    await self.flusher.flush()
+                    await self.flusher.checkpoint()
+            except (ServerError, OSError) as error:  # a TimeoutError is an OSError
+                logger.warning("flush at shutdown failed error=%r", error)
         await asyncio.to_thread(self._checkpoints.close)
 
 
@@ -131,7 +130,7 @@ async def open_container(
     started_s = clock.monotonic_s()
     files.make_directories(folder)
     checkpoints = CheckpointStore(folder / CHECKPOINT_NAME)
-    checkpoint = await _load_checkpoint(checkpoints, storage)
+    checkpoint, is_restored = await _load_checkpoint(checkpoints, storage)
     state = checkpoint.state if checkpoint else ContainerState()
     history = History(storage=storage, cache=cache)
     container = SegmentContainer(state=state, history=history, options=container_options, clock=clock)
@@ -145,13 +144,20 @@ async def open_container(
         owner=LogOwner(container_id=0, server_id=server_id),
         metrics=metrics,
     )
-    await asyncio.to_thread(_replay, state, wal, checkpoint)
-    await wal.start()
-    report = wal.report
-    sequence = max(wal.durable_sequence, checkpoint.sequence if checkpoint else 0)
-    chunks = await storage.list("segments/")
-    epoch = _next_epoch(checkpoint, [chunk.name for chunk in chunks])
-    await _save_first_checkpoint(checkpoints, state, sequence=sequence, epoch=epoch)
+    try:
+        chunks = await storage.list("segments/")
+        await asyncio.to_thread(_replay, state, wal, checkpoint, has_chunks=bool(chunks))
+        # The checkpoint may know of batches that the log has lost: their numbers are not given again.
+        await wal.start(after_sequence=checkpoint.sequence if checkpoint else 0)
+        report = wal.report
+        sequence = wal.durable_sequence
+        epoch = _next_epoch(checkpoint, [chunk.name for chunk in chunks])
+        await _save_first_checkpoint(checkpoints, state, sequence=sequence, epoch=epoch)
+    except BaseException:
+        # Another attempt will open the same files.
+        await wal.close()
+        await asyncio.to_thread(checkpoints.close)
+        raise
     known = {chunk.name for segment in state.segments.values() for chunk in segment.chunks}
     flusher = Flusher(
         state=state,
@@ -166,7 +172,18 @@ async def open_container(
         read=container.read,
         on_relief=container.relieve,
     )
-    container.start(wal, sequence=sequence, on_progress=flusher.poke, on_failure=on_failure)
+    container.start(
+        wal,
+        sequence=sequence,
+        run_size_bytes_max=wal_options.run_size_bytes_max,
+        on_progress=flusher.poke,
+        on_failure=on_failure,
+    )
+    orphans = [chunk.name for chunk in chunks if chunk.name not in known]
+    if orphans and (is_restored or report.damages):
+        # They may hold what the checkpoint or the log has lost.
+        logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
+        orphans = []
     summary = RecoverySummary(
         checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
         last_sequence=sequence,
@@ -189,20 +206,21 @@ async def open_container(
         flusher=flusher,
         checkpoints=checkpoints,
         summary=summary,
-        orphans=[chunk.name for chunk in chunks if chunk.name not in known],
-        storage=storage,
+        orphans=orphans,
         options=container_options,
         clock=clock,
     )
 
 
-async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> Checkpoint | None:
-    """Return the checkpoint, from its newest good copy in tier 2 if it is damaged or gone."""
+async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> tuple[Checkpoint | None, bool]:
+    """Return the checkpoint, from its newest good copy in tier 2 if it is damaged or gone, and whether it was so."""
+    is_damaged = False
     try:
         checkpoint = await asyncio.to_thread(checkpoints.load)
         if checkpoint is not None:
-            return checkpoint
+            return checkpoint, False
     except CheckpointDamagedError as error:
+        is_damaged = True
         aside = await asyncio.to_thread(checkpoints.set_aside)
         logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
     for copy in reversed(await storage.list(CHECKPOINT_PREFIX)):
@@ -214,47 +232,94 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
             continue
         logger.warning("checkpoint restored from tier 2 name=%s", copy.name)
-        return checkpoint
-    return None
+        return checkpoint, True
+    return None, is_damaged
 
 
-def _replay(state: ContainerState, wal: Wal, checkpoint: Checkpoint | None) -> None:
-    """Apply what the log holds behind the checkpoint, and hold again what is not in tier 2. Blocks."""
+def _replay(state: ContainerState, wal: Wal, checkpoint: Checkpoint | None, *, has_chunks: bool) -> None:
+    """Apply what the log holds behind the checkpoint, and hold again what is not in tier 2. Blocks.
+
+    Raises:
+        LogCorruptError: the checkpoint is lost, and the log alone does not tell what there was.
+    """
     applied = checkpoint.sequence if checkpoint else 0
+    is_numbered = False
     for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
         if isinstance(item, Damage):
             logger.error("log damaged %s", item)
             for segment_id, offset, size in item.runs:
                 segment = state.segments.get(segment_id)
                 if segment is not None and offset >= segment.flushed_offset and size:
-                    segment.damages.append(DamagedRange(offset, offset + size, f"{item.path.name} at {item.offset}"))
+                    _add_damage(state, segment, offset, offset + size, f"{item.path.name} at {item.offset}")
                     segment.length = max(segment.length, offset + size)
-                    state.changes.segments.add(segment_id)
             continue
+        if not is_numbered and item.sequence > applied:
+            is_numbered = True
+            _number_events(state)
         state.begin_batch(item.sequence, item.wall_time_us)
         for run in item.runs:
             if run.kind == KIND_APPENDS:
                 _replay_run(state, run, item, is_new=item.sequence > applied)
             elif item.sequence > applied:
                 state.apply(decode(run.frames)[1])
-    if checkpoint is None and not state.segments and wal.report.last_sequence and wal.report.first_sequence > 1:
-        raise LogCorruptError(
-            f"there is no checkpoint, and the log starts at sequence {wal.report.first_sequence} only; "
-            "put a copy of checkpoint.db back, or salvage the folder"
-        )
-    for segment in state.unflushed.values():
-        _number_events(segment)
+    if not is_numbered:
+        _number_events(state)
+    if checkpoint is None:
+        _refuse_lost_checkpoint(wal, has_chunks=has_chunks)
+    for segment in state.segments.values():
+        if segment.flushed_offset < segment.length:
+            _mark_gaps(state, segment)
     state.admit_as_durable()
+
+
+def _refuse_lost_checkpoint(wal: Wal, *, has_chunks: bool) -> None:
+    """Raise unless the log goes back to its very beginning, so that it says all that a checkpoint could."""
+    report = wal.report
+    if report.last_sequence and report.first_sequence > 1:
+        found = f"the log starts at sequence {report.first_sequence} only"
+    elif not report.last_sequence and has_chunks:
+        found = "the log is empty, though tier 2 is not"
+    else:
+        return
+    raise LogCorruptError(
+        f"there is no checkpoint, and {found}; put a copy of {CHECKPOINT_NAME} back, or salvage the folder"
+    )
+
+
+def _add_damage(state: ContainerState, segment: Segment, start: int, end: int, source: str) -> None:
+    """Refuse reads of [start, end) from now on, as far as they are not refused already."""
+    for known in sorted(segment.damages, key=lambda damage: damage.start):
+        if known.start <= start < known.end:
+            start = known.end
+        elif start < known.start < end:
+            segment.damages.append(DamagedRange(start, known.start, source))
+            start = known.end
+    if start < end:
+        segment.damages.append(DamagedRange(start, end, source))
+    state.changes.segments.add(segment.segment_id)
+
+
+def _mark_gaps(state: ContainerState, segment: Segment) -> None:
+    """Name as damaged what should be in the tail and is not: the log has lost what the checkpoint still knew."""
+    position = max(segment.flushed_offset, segment.start_offset)
+    for extent in segment.tail.extents:
+        if extent.offset > position:
+            _add_damage(state, segment, position, extent.offset, "the log")
+        position = max(position, extent.end)
+    if position < segment.length:
+        _add_damage(state, segment, position, segment.length, "the log")
 
 
 def _replay_run(state: ContainerState, run: RecoveredRun, batch: RecoveredBatch, *, is_new: bool) -> None:
     segment = state.segments.get(run.segment_id)
     if segment is None:
-        if not is_new or run.segment_id < state.next_id:
-            return  # deleted meanwhile
+        if not is_new:
+            return  # deleted before the checkpoint
+        # Nothing is appended behind the record of a delete: it is the record of the creation that was lost.
         segment = state.orphan(run.segment_id)
     size = payload_size(len(run.frames), run.frame_count)
     if is_new:
+        segment.index.add(run.offset, events=segment.event_count, wall_time_us=batch.wall_time_us)
         state.apply_run(
             segment,
             offset=run.offset,
@@ -262,6 +327,11 @@ def _replay_run(state: ContainerState, run: RecoveredRun, batch: RecoveredBatch,
             event_count=run.event_count,
             writer_number=run.writer_number,
             last_event_number=run.last_event_number,
+            last_offset=last_append_offset(
+                run.frames, offset=run.offset, frame_count=run.frame_count, frame_size=run.frame_size
+            )
+            if run.writer_number
+            else -1,
         )
     if run.offset + size > max(segment.flushed_offset, segment.start_offset):
         state.hold(
@@ -274,23 +344,25 @@ def _replay_run(state: ContainerState, run: RecoveredRun, batch: RecoveredBatch,
                 frame_size=run.frame_size,
                 event_count=run.event_count,
                 sequence=batch.sequence,
-                end_events=0,
+                end_events=segment.event_count if is_new else 0,
                 wall_time_us=batch.wall_time_us,
             ),
         )
 
 
-def _number_events(segment: Segment) -> None:
-    """Count the events of the tail backwards from the end, and index its borders.
+def _number_events(state: ContainerState) -> None:
+    """Count the events of the tails backwards from the end, and index their borders.
 
-    Only the total is stored: what lies before the tail follows from it.
+    For what the checkpoint knew: only the total is stored, and what lies before the tail follows from it. So this is
+    done when all of that is held again, and nothing newer yet.
     """
-    end_events = segment.event_count
-    for extent in reversed(segment.tail.extents):
-        extent.end_events = end_events
-        end_events -= extent.event_count
-    for extent in segment.tail.extents:
-        segment.index.add(extent.offset, events=extent.start_events, wall_time_us=extent.wall_time_us)
+    for segment in state.unflushed.values():
+        end_events = segment.event_count
+        for extent in reversed(segment.tail.extents):
+            extent.end_events = end_events
+            end_events -= extent.event_count
+        for extent in segment.tail.extents:
+            segment.index.add(extent.offset, events=extent.start_events, wall_time_us=extent.wall_time_us)
 
 
 def _next_epoch(checkpoint: Checkpoint | None, chunk_names: list[str]) -> int:
@@ -304,6 +376,4 @@ async def _save_first_checkpoint(
 ) -> None:
     replay_from = min((segment.tail.first.sequence for segment in state.unflushed.values()), default=sequence + 1)
     rows = take_rows(state, state.take_changes())
-    await asyncio.to_thread(
-        checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch
-    )
+    await asyncio.to_thread(checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch)

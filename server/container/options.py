@@ -20,6 +20,7 @@ class ContainerOptions:
         tail_size_bytes_low: less than this is in memory again.
         queue_size_bytes_high, queue_size_bytes_low: the same for what waits for the log.
         checkpoint_interval_s: at least this often, if anything changed.
+        garbage_interval_s: chunks that nothing refers to any more are deleted about this often.
         orphan_grace_s: a chunk in tier 2 that no segment knows is deleted after this long.
     """
 
@@ -33,6 +34,7 @@ class ContainerOptions:
     queue_size_bytes_high: int = 64 * MIB
     queue_size_bytes_low: int = 32 * MIB
     checkpoint_interval_s: float = 10.0
+    garbage_interval_s: float = 60.0
     orphan_grace_s: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -44,5 +46,5 @@ class ContainerOptions:
             raise ConfigurationError("queue_size_bytes_low must be above 0 and at most queue_size_bytes_high")
         if self.flushes_at_once < 1 or self.chunk_size_bytes_small < 0:
             raise ConfigurationError("flushes_at_once must be at least 1, chunk_size_bytes_small at least 0")
-        if min(self.flush_age_s, self.checkpoint_interval_s, self.orphan_grace_s) < 0:
+        if min(self.flush_age_s, self.checkpoint_interval_s, self.garbage_interval_s, self.orphan_grace_s) < 0:
             raise ConfigurationError("times must not be negative")

@@ -84,6 +84,8 @@ class ContainerState:
         self.segments_by_name: SortedDict[str, Segment] = SortedDict()
         self.writers: dict[int, Writer] = {}
         self.writers_by_id: dict[str, Writer] = {}
+        # Writers whose first record is queued, by id.
+        self.admitted_writers: dict[str, Writer] = {}
         self.streams: dict[int, Stream] = {}
         self.streams_by_name: SortedDict[str, Stream] = SortedDict()
         self.next_id = FIRST_ID
@@ -143,10 +145,12 @@ class ContainerState:
         event_count: int,
         writer_number: int,
         last_event_number: int,
+        last_offset: int = -1,
     ) -> None:
         """Carry out the durable state of a run of appends; its bytes are the caller's business.
 
-        A run that starts behind the length shows that damage took the bytes between; they become a damaged range.
+        `last_offset` is where its last append starts, -1 if nobody knows. A run that starts behind the length shows
+        that damage took the bytes between; they become a damaged range.
         """
         if offset > segment.length:
             segment.damages.append(DamagedRange(segment.length, offset, "the log"))
@@ -157,7 +161,7 @@ class ContainerState:
             if progress is None:
                 progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
             progress.durable = max(progress.durable, last_event_number)
-            progress.last_offset = offset
+            progress.last_offset = last_offset
             self.changes.progress.add((segment.segment_id, writer_number))
         self.changes.segments.add(segment.segment_id)
 
@@ -244,8 +248,8 @@ class ContainerState:
     def _truncate_segments(self, positions: Iterable[f.CutPosition]) -> None:
         for segment_id, offset in positions:
             segment = self.segments.get(segment_id)
-            if segment is None or offset <= segment.start_offset:
-                continue
+            if segment is None or segment.link is not None or offset <= segment.start_offset:
+                continue  # one that was merged belongs to its target now
             segment.start_offset = min(offset, segment.length)
             self.release(segment, segment.start_offset)
             kept = [chunk for chunk in segment.chunks if chunk.end_offset > segment.start_offset]
@@ -257,7 +261,9 @@ class ContainerState:
             segment.notify()
 
     def _segment_deleted(self, record: f.SegmentDeleted) -> None:
-        self._delete_segments([record.segment_id])
+        segment = self.segments.get(record.segment_id)
+        if segment is not None and segment.link is None:  # one that was merged belongs to its target now
+            self._delete_segments([record.segment_id])
 
     def _delete_segments(self, segment_ids: Iterable[int]) -> None:
         for segment_id in segment_ids:
@@ -323,7 +329,7 @@ class ContainerState:
     def _writer_recorded(self, record: f.WriterRecorded) -> None:
         writer = self.writers.get(record.writer_number)
         if writer is None:
-            writer = Writer(
+            writer = self.admitted_writers.pop(record.writer_id, None) or Writer(
                 writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
             )
             self.add_writer(writer)

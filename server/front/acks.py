@@ -5,7 +5,8 @@ Outcomes leave in that order too: acks are cumulative, an error comes after all 
 A failed append breaks the pipeline of its segment: what the client had already sent behind it must not be applied, or
 an ordered pipeline would skip. The server cannot know what the client had sent before it saw the error, so it asks: a
 PING goes out behind the error, and appends to that segment fail until its PONG comes back. Every client answers PINGs
-in order with what it sends, so this needs nothing of it.
+in order with what it sends, so this needs nothing of it. The error itself may have to wait for earlier appends; its
+PING waits with it, or the client would answer before it could know.
 """
 
 from collections import deque
@@ -31,15 +32,18 @@ class AppendPipeline:
 
     def __init__(self) -> None:
         self._pending: deque[PendingAppend] = deque()
+        # Id of the PING whose PONG mends the segment, 0 while the error has not been sent.
         self._broken: dict[int, int] = {}
         self._barrier = 0
         self.count = 0  # appends (not runs) that await their outcome
 
     def add(self, pending: list[PendingAppend]) -> None:
-        """Take note of appends that were admitted."""
+        """Take note of appends that were admitted; one that failed already breaks its segment from here on."""
         for append in pending:
             self._pending.append(append)
             self.count += append.count
+            if append.error is not None:
+                self._broken.setdefault(append.segment_id, 0)
 
     def refuse(self, append: PendingAppend, error: ServerError) -> None:
         """Take note of appends that were not: the segment is broken from here on.
@@ -49,7 +53,6 @@ class AppendPipeline:
         """
         append.fail(error)
         self.add([append])
-        self._broken.setdefault(append.segment_id, 0)
         if len(self._broken) > BROKEN_SEGMENTS_COUNT_MAX:
             raise ProtocolError(f"appends to {len(self._broken)} segments failed, and no PONG came")
 
@@ -69,6 +72,7 @@ class AppendPipeline:
         frames: list[bytes] = []
         entries: list[f.AppendAckEntry] = []
         last_request_id = 0
+        told = False
         while pending and pending[0].settled:
             append = pending.popleft()
             self.count -= append.count
@@ -77,22 +81,20 @@ class AppendPipeline:
                     frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
                     entries = []
                 last_request_id = append.request_id + append.count - 1
-                entries.append(
-                    f.AppendAckEntry(append.request_id, append.offset, append.count, int(append.duplicate))
-                )
+                entries.append(f.AppendAckEntry(append.request_id, append.offset, append.count, int(append.duplicate)))
                 continue
             if entries:
                 frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
                 entries = []
             reply = error_reply(append.error)
             frames += [encode(reply, request_id=append.request_id + number) for number in range(append.count)]
-            self._broken.setdefault(append.segment_id, 0)
+            if self._broken.get(append.segment_id) == 0:
+                if not told:
+                    self._barrier += 1
+                    told = True
+                self._broken[append.segment_id] = self._barrier
         if entries:
             frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
-        if self._broken and not all(self._broken.values()):
-            self._barrier += 1
-            self._broken = {segment: asked or self._barrier for segment, asked in self._broken.items()}
+        if told:
             frames.append(encode(f.Ping(), request_id=self._barrier))
         return frames
-
-

@@ -27,7 +27,7 @@ from millrace.wire.decoder import AppendRun, FrameBuffer, checked_control, scan_
 from millrace.wire.errors import ChecksumError, ErrorCode, ForeignProtocolError, ProtocolError, WireError
 from millrace.wire.framing import decode, encode, encode_data
 from millrace.wire.limits import (
-    APPEND_SIZE_BYTES_MAX,
+    APPEND_HEADER_SIZE_BYTES,
     APPENDS_IN_FLIGHT_MAX,
     CONSOLE_PORT,
     FRAME_SIZE_BYTES_MAX,
@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 _APPEND: Final = int(f.FrameType.APPEND)
 SERVER_NAME: Final = "millrace"
+FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
+"""A peer that asks for much and takes little is lent no more than about this, beside what its socket holds."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         self._readers: dict[int, ParkedRead | Subscription] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._frame_began_s = 0.0
+        # What reads that wait for tier 2 may bring at most.
+        self._fetching_bytes = 0
         self._reading = True
         self._throttled = False
         self.write_paused = False
@@ -139,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """End at once."""
+        self._session.close()
         if self._transport is not None:
             self._transport.abort()
 
@@ -156,10 +161,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _arm_timer(self) -> None:
         delay_s = self._session.next_deadline_s() - self._clock.monotonic_s()
-        self._timer = asyncio.get_running_loop().call_later(max(0.01, delay_s), self._deadline)
+        delay_s = max(0.01, min(delay_s, self._options.frame_timeout_s))
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._deadline)
 
     def _deadline(self) -> None:
         now_s = self._clock.monotonic_s()
+        if self._session.state is SessionState.CLOSED:
+            # Closed long ago, and the peer still has not taken what was sent.
+            self.abort()
+            return
+        if not self._reading and not self.write_paused:
+            # We do not listen: that nothing arrives says nothing about the peer.
+            self._session.received(now_s)
         action = self._session.on_deadline(now_s)
         if self._frame_began_s and now_s - self._frame_began_s > self._options.frame_timeout_s:
             logger.warning("frame does not arrive peer=%s since_s=%.1f", self._peer, now_s - self._frame_began_s)
@@ -214,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._throttled
             or self._pipeline.count >= APPENDS_IN_FLIGHT_MAX
             or len(self._tasks) >= self._options.tasks_count_max
+            or self._fetching_bytes >= FETCHING_BYTES_MAX
         )
 
     def _update_reading(self) -> None:
@@ -243,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 start = buffer.start
                 if buffer.data[start + 8] == _APPEND:
-                    self._take_appends(start)
+                    self._take_appends(start, end)
                 else:
                     self._take_frame(start, end)
         except WireError as error:
@@ -255,15 +269,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading and self._blocked:
             self._update_reading()
 
-    def _take_appends(self, start: int) -> None:
+    def _take_appends(self, start: int, end: int) -> None:
         buffer = self._buffer
         view = buffer.view(0, buffer.end)
-        run = scan_run(buffer.data, view, start=start, end=buffer.end)
+        # A single append may be larger than the log takes; the container says so. A run of several never is.
+        limit = min(buffer.end, max(end, start + self._container.run_size_bytes_max))
+        run = scan_run(buffer.data, view, start=start, end=limit)
         assert run is not None, "a whole append stands here"
         self._session.on_frame(_APPEND)
         self._session.check_request_id(_APPEND, run.request_id, count=run.frame_count)
         frames = bytes(view[start : run.end])
         buffer.consume(run.end)
+        self._frame_began_s = 0.0
         self._counters.appends_total += run.frame_count
         try:
             self._append(run, frames)
@@ -297,6 +314,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"{message.type.name} with flags or an event count")
         self._session.check_request_id(header.type, header.request_id)
         self._buffer.consume(end)
+        self._frame_began_s = 0.0
         self._counters.frames_total += 1
         if isinstance(message, f.Read):
             self._read(message, header.request_id)
@@ -356,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
                     version=version,
                     features=0,
                     frame_size_max=FRAME_SIZE_BYTES_MAX,
-                    append_size_max=APPEND_SIZE_BYTES_MAX,
+                    append_size_max=self._container.run_size_bytes_max - APPEND_HEADER_SIZE_BYTES,
                     appends_in_flight_max=APPENDS_IN_FLIGHT_MAX,
                     server_id=self._server_id,
                     server=SERVER_NAME,
@@ -367,11 +385,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _handle(self, message: f.Message, request_id: int) -> None:
         try:
-            reply = await self._handlers.handle(message)
+            frame = encode(await self._handlers.handle(message), request_id=request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
             self.send_error(request_id, error)
         else:
-            self._send(encode(reply, request_id=request_id))
+            self._send(frame)
 
     def start_task(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         """Run a coroutine for as long as the connection lives."""
@@ -399,7 +417,9 @@ class Connection(asyncio.BufferedProtocol):
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
             pieces = self._container.read_now(segment, message.offset, size_max)
             if pieces is None:
-                _ = self.start_task(self._read_cold(segment, message.offset, size_max, request_id), name="read")
+                self._fetching_bytes += size_max
+                task = self.start_task(self._read_cold(segment, message.offset, size_max, request_id), name="read")
+                task.add_done_callback(lambda _: self._fetched(size_max))
             elif pieces or segment.sealed or not message.wait_ms or self._session.state is not SessionState.ACTIVE:
                 self.send_data(request_id, segment, message.offset, pieces)
             else:
@@ -415,6 +435,10 @@ class Connection(asyncio.BufferedProtocol):
                 )
         except ServerError as error:
             self.send_error(request_id, error)
+
+    def _fetched(self, size_max: int) -> None:
+        self._fetching_bytes -= size_max
+        self._update_reading()
 
     async def _read_cold(self, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
         try:

@@ -3,7 +3,7 @@
 Errors are raised; the connection turns them into replies in one place.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
@@ -14,7 +14,7 @@ from millrace.server.container.history import History
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import StreamController
 from millrace.wire import frames as f
-from millrace.wire.limits import LIST_PAGE_COUNT_MAX
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_writer_id
 
 from .replies import segment_info
@@ -128,8 +128,7 @@ class Handlers:
         return f.Attribute(int(value is not None), value or b"")
 
     async def _open_writer(self, message: f.OpenWriter) -> f.Message:
-        for segment_id in message.segment_ids:
-            self.container.segment(segment_id)
+        self._check_segments(message.segment_ids)
         opened = await self._control.open_writer(message.writer_id)
         return f.WriterOpened(
             writer_number=opened.writer_number,
@@ -139,6 +138,7 @@ class Handlers:
         )
 
     async def _get_writer(self, message: f.GetWriter) -> f.Message:
+        self._check_segments(message.segment_ids)
         writer = self._control.find_writer(checked_writer_id(message.writer_id))
         number = writer.writer_number if writer else 0
         return f.WriterOpened(
@@ -147,6 +147,13 @@ class Handlers:
             known=int(writer is not None),
             states=self._control.writer_states(number, message.segment_ids),
         )
+
+    def _check_segments(self, segment_ids: Sequence[int]) -> None:
+        """Raise if a segment does not exist, or if there are more than one reply can hold."""
+        if len(segment_ids) > SEGMENTS_PER_STREAM_MAX:
+            raise InvalidArgumentError(f"a request names at most {SEGMENTS_PER_STREAM_MAX} segments")
+        for segment_id in segment_ids:
+            self.container.segment(segment_id)
 
     async def _get_index(self, message: f.GetIndex) -> f.Message:
         segment = self.container.segment(message.segment_id)

@@ -25,10 +25,8 @@ def error_reply(error: BaseException) -> f.ErrorReply:
             message=error.message[:MESSAGE_LENGTH_MAX],
             successors=[],
         )
-    if isinstance(error, InvalidNameError):
-        return _plain(ErrorCode.INVALID_NAME, str(error))
-    if isinstance(error, ProtocolError | CodecError):
-        return _plain(ErrorCode.PROTOCOL, str(error))
+    if isinstance(error, InvalidNameError | ProtocolError | CodecError):
+        return _plain(error.code, str(error))
     logger.error("request failed unexpectedly", exc_info=error)
     return _plain(ErrorCode.INTERNAL, "the server failed; its log says how")
 

@@ -15,6 +15,8 @@ from millrace.wire.frames import DataFlag
 from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX
 
 PUSH_SIZE_BYTES_MAX: Final = 1 * MIB
+PUSHES_AT_ONCE_MAX: Final = 4
+"""After so many, a subscription that is far behind lets others go first."""
 
 
 class ReplySink(Protocol):
@@ -94,7 +96,10 @@ class ParkedRead:
 class Subscription:
     """Pushes a segment from an offset on, as far as the reader gave credit."""
 
-    __slots__ = ("_container", "_credit_bytes", "_fetching", "_offset", "_request_id", "_segment", "_sink")
+    __slots__ = (
+        "_container", "_credit_bytes", "_fetching", "_has_ended", "_is_continuing", "_offset", "_request_id",
+        "_segment", "_sink",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -113,6 +118,8 @@ class Subscription:
         self._offset = offset
         self._credit_bytes = credit_bytes
         self._fetching: asyncio.Task[None] | None = None
+        self._is_continuing = False
+        self._has_ended = False
         segment.watchers.add(self)
 
     def segment_changed(self) -> None:
@@ -130,6 +137,7 @@ class Subscription:
 
     def cancel(self) -> None:
         """Push nothing any more."""
+        self._has_ended = True
         self._segment.watchers.discard(self)
         if self._fetching is not None:
             self._fetching.cancel()
@@ -137,7 +145,9 @@ class Subscription:
     def pump(self) -> None:
         """Push from memory as long as there are bytes, credit and room; fetch what is not in memory."""
         try:
-            while self._fetching is None and not self._sink.write_paused:
+            for _ in range(PUSHES_AT_ONCE_MAX):
+                if self._fetching is not None or self._sink.write_paused:
+                    return
                 pieces = self._container.read_now(self._segment, self._offset, self._size_wanted)
                 if pieces is None:
                     if self._credit_bytes > 0:
@@ -151,6 +161,15 @@ class Subscription:
                     return
         except ServerError as error:
             self._fail(error)
+        else:
+            if not self._is_continuing:
+                self._is_continuing = True
+                asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._is_continuing = False
+        if not self._has_ended:
+            self.pump()
 
     @property
     def _size_wanted(self) -> int:

@@ -81,12 +81,13 @@ class StreamController:
             raise InvalidArgumentError(
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
-        if len(configuration) > CONFIGURATION_SIZE_BYTES_MAX:
+        if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
             raise InvalidArgumentError(
                 f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name
             )
-        if name in self._creating:
-            await asyncio.shield(self._creating[name])
+        # A done one stays listed until its callback runs; by then the stream is there.
+        while (creating := self._creating.get(name)) is not None and not creating.done():
+            await asyncio.shield(creating)
         if name in self._state.streams_by_name:
             return self.find(name), False
         record = f.StreamCreated(
@@ -99,11 +100,9 @@ class StreamController:
                 for key_range in equal_ranges(segment_count)
             ],
         )
-        self._creating[name] = self._container.decide(record)
-        try:
-            await asyncio.shield(self._creating[name])
-        finally:
-            self._creating.pop(name, None)
+        decided = self._creating[name] = self._container.decide(record)
+        decided.add_done_callback(lambda _: self._creating.pop(name))
+        await asyncio.shield(decided)
         return self.find(name), True
 
     async def seal(self, name: str) -> Stream:
@@ -114,8 +113,9 @@ class StreamController:
         """
         stream = self.find(name)
         if not stream.sealed:
+            decided = self._container.decide(f.StreamSealed(stream.stream_id))
             self._close(stream)
-            await self._container.decide(f.StreamSealed(stream.stream_id))
+            await decided
         return stream
 
     async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:

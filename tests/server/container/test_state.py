@@ -10,7 +10,15 @@ from .test_tail import extent
 
 
 def run(segment: Segment, state: ContainerState, offset: int, size: int, *, writer: int = 0, last: int = 0) -> None:
-    state.apply_run(segment, offset=offset, size=size, event_count=2, writer_number=writer, last_event_number=last)
+    state.apply_run(
+        segment,
+        offset=offset,
+        size=size,
+        event_count=2,
+        writer_number=writer,
+        last_event_number=last,
+        last_offset=offset,
+    )
 
 
 def with_segment() -> tuple[ContainerState, Segment]:
