@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,9 +14,7 @@ from typing import Annotated, Final
 
 import typer
 import uvloop
-from rich.console import Group
 from rich.live import Live
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -29,14 +27,15 @@ from millrace.client.testing import TestServer, server
 
 from .demo_data import Line, Reading, lines, readings
 from .demo_spark import monthly_averages, spark_session, what_is_missing, word_counts
+from .disk import percentile
 from .figures import count_text, duration_text, size_text, time_text
 from .inspect_folder import inspect_folder
-from .output import console, is_terminal, make_table, print_note, print_table, print_text
+from .output import console, is_terminal, make_table, print_made, print_note, print_table, print_text
 from .verification import verify_folder
 
 TEMPERATURES: Final = "demo/temperatures"
 TEXTS: Final = "demo/texts"
-SEGMENTS: Final = 2
+SEGMENTS: Final = 4
 LIVE_S: Final = 8.0
 """How long a year of measurements takes."""
 STEPS_PER_S: Final = 20
@@ -123,7 +122,7 @@ async def _stream(address: str) -> int:
         sensors: dict[str, _Sensor] = {}
         delays_s: list[float] = []
         sent_s: dict[tuple[str, int], float] = {}
-        with Live(console=console(), refresh_per_second=10, transient=False) as live:
+        with _live() as show:
             async with client.reader(TEMPERATURES, start=TAIL) as reader:
                 writing = asyncio.create_task(_write(client, measured, sent_s))
                 received = 0
@@ -133,9 +132,10 @@ async def _stream(address: str) -> int:
                         sensors.setdefault(reading.sensor, _Sensor()).add(reading.timestamp_us, reading.temp_f)
                         delays_s.append(time.monotonic() - sent_s.pop((reading.sensor, reading.timestamp_us)))
                         received += 1
-                    if is_terminal() or received == len(measured):
-                        live.update(_live_view(sensors, received, len(measured), delays_s))
+                    show(_sensor_table(sensors))
                 await writing
+    delay_s = percentile(sorted(delays_s), 50)
+    print_text(Text(f"from write to disk to reader: {duration_text(delay_s)} (median, blocks of events)", style="dim"))
     return len(measured)
 
 
@@ -165,25 +165,33 @@ def _reading_of(event: Event) -> Reading:
     return Reading(content["sensor"], event.timestamp_us or 0, content["temp_f"])
 
 
-def _live_view(sensors: dict[str, _Sensor], received: int, total: int, delays_s: list[float]) -> Group:
+@contextmanager
+def _live() -> Iterator[Callable[[Table], None]]:
+    """Lend a function that shows a table in the place of the one before; in a pipe only the last is printed."""
+    if is_terminal():
+        with Live(console=console(), refresh_per_second=15) as live:
+            yield live.update
+        return
+    shown: list[Table] = []
+    yield lambda table: shown.__setitem__(slice(None), [table])
+    for table in shown:
+        print_made(table)
+
+
+def _sensor_table(sensors: dict[str, _Sensor]) -> Table:
     rows = [
         (
             name,
             time_text(sensor.timestamp_us)[:16],
-            f"{sensor.last:.1f} F",
+            f"{sensor.last:.1f}",
             f"{sensor.low:.1f}",
             f"{sensor.high:.1f}",
             sensor.count,
         )
         for name, sensor in sorted(sensors.items())
     ]
-    table: Table = make_table(
-        ("sensor", "time", "now", "lowest", "highest", "readings"), rows, right=("now", "lowest", "highest")
-    )
-    recent = sorted(delays_s[-2000:])
-    delay = recent[len(recent) // 2] if recent else 0.0
-    line = f"{received:,} of {total:,} received; from write to durable to reader: {duration_text(delay)} (median)"
-    return Group(table, Padding(Text(line, style="dim"), (0, 1)))
+    columns = ("sensor", "time", "now F", "lowest F", "highest F", "readings")
+    return make_table(columns, rows, right=columns[2:])
 
 
 async def _write_texts(address: str) -> int:
@@ -302,6 +310,6 @@ def _farewell(keep: Path | None, count: int, elapsed_s: float) -> None:
     grid.add_column()
     for command, meaning in rows:
         grid.add_row(command, meaning)
-    console().print(grid)
+    print_made(grid)
     if keep is None:
         print_note("the demo's own data is gone; --keep DIR leaves it for you to look at")

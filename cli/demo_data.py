@@ -14,7 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
-CITIES: Final = {"seattle": "seattle-temps.csv", "san-francisco": "sf-temps.csv"}
+STATIONS: Final = {"KSEA": "seattle-temps.csv", "KSFO": "sf-temps.csv"}
+"""The sensors, by the names that weather stations have, with their files."""
 TEXT_MODULES: Final = (
     "argparse", "asyncio.tasks", "bisect", "calendar", "collections", "concurrent.futures", "contextlib", "csv",
     "dataclasses", "datetime", "decimal", "difflib", "email.message", "enum", "fractions", "functools", "heapq",
@@ -51,9 +52,11 @@ def readings() -> list[Reading]:
         ModuleNotFoundError: the package with the measurements is not installed.
     """
     found = []
-    for city, name in CITIES.items():
+    for sensor, name in STATIONS.items():
         text = (files("vega_datasets") / "_data" / name).read_text()
-        found += [Reading(city, _unix_us(row["date"]), float(row["temp"])) for row in csv.DictReader(text.splitlines())]
+        found += [
+            Reading(sensor, _unix_us(row["date"]), float(row["temp"])) for row in csv.DictReader(text.splitlines())
+        ]
     return sorted(found, key=lambda reading: (reading.timestamp_us, reading.sensor))
 
 

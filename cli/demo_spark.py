@@ -51,6 +51,8 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
     """
     from pyspark.sql import SparkSession
 
+    from millrace.spark_source import MillraceDataSource
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder: Any = SparkSession.builder
@@ -60,8 +62,6 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "spark"),
-        # A query is a dozen small tasks here; each tick of waiting for executors is felt.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
     builder = builder.master("local[2]").appName("millrace demo")
@@ -71,6 +71,7 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
         session: SparkSession = builder.getOrCreate()
     try:
         session.sparkContext.setLogLevel("ERROR")
+        session.dataSource.register(MillraceDataSource)
         yield session
     finally:
         session.stop()
@@ -91,7 +92,7 @@ def monthly_averages(spark: "SparkSession", *, address: str, stream: str, folder
         .select("timestamp", reading.alias("reading"))
         .select("timestamp", "reading.*")
     )
-    windows = temperatures.groupBy(F.window("timestamp", "28 days", "28 days", "3 days"), "sensor").agg(
+    windows = temperatures.groupBy(F.window("timestamp", "28 days", startTime="22 days"), "sensor").agg(
         F.min("temp_f").alias("low"),
         F.avg("temp_f").alias("mean"),
         F.max("temp_f").alias("high"),

@@ -74,7 +74,7 @@ def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
 ) -> None:
     """Print a table. Numbers, and the columns named by `right`, are set to the right."""
-    _print_columns(make_table(columns, rows, title=title, right=right))
+    print_made(make_table(columns, rows, title=title, right=right))
 
 
 def make_table(
@@ -113,10 +113,11 @@ def print_facts(facts: dict[str, Any], *, title: str = "") -> None:
     grid.add_column(overflow="fold")
     for name, value in facts.items():
         grid.add_row(escape(name), value if isinstance(value, Text) else escape(_cell(value)))
-    _print_columns(grid)
+    print_made(grid)
 
 
-def _print_columns(table: Table) -> None:
+def print_made(table: Table) -> None:
+    """Print a table that was made before."""
     target = console()
     if target.is_terminal:
         target.print(table)

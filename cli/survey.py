@@ -14,6 +14,7 @@ from typing import Final
 
 from millrace.server.container.checkpoint import Checkpoint, CheckpointStore
 from millrace.server.container.opening import CHECKPOINT_NAME, LOG_FOLDER
+from millrace.server.container.segment import DamagedRange
 from millrace.server.container.state import ContainerState
 from millrace.server.errors import ServerError
 from millrace.server.host.files import OsFileSystem
@@ -54,6 +55,8 @@ class Container:
     logged: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     report: RecoveryReport | None = None
     log_error: str = ""
+    # By segment, what a server found damaged before its last checkpoint.
+    known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
     # Records of decisions that could not be read or applied.
     record_problems: list[str] = field(default_factory=list)
 
@@ -118,6 +121,9 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
         found.checkpoint_error = str(error)
     if found.checkpoint is not None:
         found.state = found.checkpoint.state
+        found.known_damages = {
+            segment.segment_id: tuple(segment.damages) for segment in found.state.segments.values() if segment.damages
+        }
     recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner)
     gone_through: dict[Path, int] = {}
     try:
@@ -164,13 +170,14 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
 
 def _apply(found: Container, batch: RecoveredBatch) -> None:
     applied = found.checkpoint.sequence if found.checkpoint else 0
+    found.state.begin_batch(batch.sequence, batch.wall_time_us)
     for run in batch.runs:
         if run.kind == KIND_APPENDS:
             _apply_appends(found, run, is_new=batch.sequence > applied)
         elif batch.sequence > applied:
             try:
                 found.state.apply(decode(run.frames)[1])
-            except (WireError, KeyError, NotImplementedError) as error:
+            except (WireError, KeyError) as error:
                 found.record_problems.append(
                     f"{batch.path.name}, batch at {batch.offset}: a record cannot be applied: {error!r}"
                 )
@@ -180,8 +187,8 @@ def _apply_appends(found: Container, run: RecoveredRun, *, is_new: bool) -> None
     state = found.state
     segment = state.segments.get(run.segment_id)
     if segment is None:
-        if not is_new or run.segment_id < state.next_id:
-            return  # deleted meanwhile
+        if not is_new:
+            return  # deleted before the checkpoint
         segment = state.orphan(run.segment_id)
     size = len(run.frames) - APPEND_HEADER_SIZE_BYTES * run.frame_count
     if is_new:

@@ -261,7 +261,7 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
             result.findings.append(Finding(file=file, offset=min(chunk.size, record.size), what=what, lost=lost))
         # What is wrong with a chunk was just told; the bytes are accounted for.
         present.append((record.start_offset, record.end_offset))
-    for damage in segment.damages:
+    for damage in found.known_damages.get(segment.segment_id, ()):
         result.findings.append(
             Finding(
                 file=damage.source,
@@ -272,6 +272,9 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
         )
         present.append((damage.start, damage.end))
     present += _told_ranges(segment.segment_id, found)
+    # Bytes of a merged segment stay with the source, which is checked by itself, until a flush copies them.
+    links = [other.link for other in found.state.segments.values() if other.link is not None]
+    present += [(link.offset, link.end) for link in links if link.target_id == segment.segment_id]
     for start, end in missing_ranges(segment.start_offset, segment.length, present):
         result.findings.append(
             Finding(
