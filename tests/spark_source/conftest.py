@@ -1,6 +1,7 @@
 """One SparkSession and one server for all tests; each test has streams and folders of its own.
 
-A local Spark is a JVM; starting it takes seconds, and so it is started when the first test asks for it.
+A local Spark is a JVM; starting it takes seconds, and so it is started when the first test asks for it. The data source
+is not registered: Spark finds it.
 """
 
 import itertools
@@ -19,7 +20,6 @@ import millrace
 from millrace.blocking import Client
 from millrace.client.blocks import Event
 from millrace.client.testing import TestServer
-from millrace.spark_source import MillraceDataSource
 
 _numbers = itertools.count(1)
 
@@ -54,7 +54,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
-        session.dataSource.register(MillraceDataSource)
     yield session
     session.stop()
 
