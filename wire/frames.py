@@ -52,6 +52,16 @@ class FrameType(IntEnum):
     SEAL_STREAM = 53
     TRUNCATE_STREAM = 54
     DELETE_STREAM = 55
+    SCALE_STREAM = 56
+    GET_STREAM_HISTORY = 57
+    STREAM_HISTORY = 58
+    UPDATE_STREAM = 59
+    EXPLAIN_STREAM = 60
+    EXPLANATION = 61
+    SAVE_CUT = 62
+    FORGET_CUT = 63
+    LIST_CUTS = 64
+    CUT_LIST = 65
     SEGMENT_CREATED = 128
     SEGMENT_SEALED = 129
     SEGMENT_TRUNCATED = 130
@@ -63,6 +73,10 @@ class FrameType(IntEnum):
     STREAM_SEALED = 136
     STREAM_TRUNCATED = 137
     STREAM_DELETED = 138
+    STREAM_SCALED = 139
+    STREAM_UPDATED = 140
+    CUT_SAVED = 141
+    CUT_FORGOTTEN = 142
 
 
 class DataFlag(IntEnum):
@@ -117,6 +131,8 @@ class StreamSegment(NamedTuple):
     segment_id: int
     low: int
     last: int
+    epoch: int
+    sealed_epoch: int
     start_offset: int
     length: int
     event_count: int
@@ -129,6 +145,47 @@ class SegmentRangeRecord(NamedTuple):
     segment_id: int
     low: int
     last: int
+
+
+class CutKind(IntEnum):
+    """What a saved cut is for."""
+
+    BOOKMARK = 1  # a place worth finding again
+    CURSOR = 2  # how far a consumer has come: retention by consumption does not pass it
+
+
+class SavedPosition(NamedTuple):
+    """A place in a segment: the offset of a block, and the index of an event in it."""
+
+    segment_id: int
+    offset: int
+    event_index: int
+
+
+class SavedCut(NamedTuple):
+    """A cut that the server keeps under a name."""
+
+    name: str
+    kind: int
+    saved_us: int
+    positions: list[SavedPosition]
+
+
+class KeyRangeRecord(NamedTuple):
+    """A range of the key space, `low` to `last` inclusive."""
+
+    low: int
+    last: int
+
+
+class EpochRecord(NamedTuple):
+    """An epoch of a stream: when and why it began, what it sealed, what it created in its place."""
+
+    number: int
+    started_us: int
+    cause: str
+    sealed_ids: list[int]
+    created: list[SegmentRangeRecord]
 
 
 class CutPosition(NamedTuple):
@@ -478,6 +535,7 @@ class StreamInfo(Message):
     created: int
     stream_id: int
     created_us: int
+    epoch: int
     sealed: int
     name: str
     configuration: str
@@ -486,12 +544,13 @@ class StreamInfo(Message):
 
 @dataclass(frozen=True, slots=True)
 class ListStreams(Message):
-    """List streams by name: those with the prefix, behind `after`; answered by STREAM_LIST."""
+    """List streams by name: those with the prefix and the tag (if any), behind `after`; answered by STREAM_LIST."""
 
     type: ClassVar[FrameType] = FrameType.LIST_STREAMS
     prefix: str
     after: str
     count_max: int
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,6 +577,93 @@ class TruncateStream(Message):
     type: ClassVar[FrameType] = FrameType.TRUNCATE_STREAM
     name: str
     positions: list[CutPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleStream(Message):
+    """Replace segments of a stream by new ones that cover the same keys; answered by STREAM_INFO."""
+
+    type: ClassVar[FrameType] = FrameType.SCALE_STREAM
+    name: str
+    sealed_ids: list[int]
+    ranges: list[KeyRangeRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class GetStreamHistory(Message):
+    """Ask for the epochs of a stream; answered by STREAM_HISTORY."""
+
+    type: ClassVar[FrameType] = FrameType.GET_STREAM_HISTORY
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHistory(Message):
+    """The epochs of a stream, the first one first."""
+
+    type: ClassVar[FrameType] = FrameType.STREAM_HISTORY
+    epochs: list[EpochRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStream(Message):
+    """Give a stream another configuration; answered by STREAM_INFO."""
+
+    type: ClassVar[FrameType] = FrameType.UPDATE_STREAM
+    name: str
+    configuration: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainStream(Message):
+    """Ask why a stream is as it is: scaling, retention, cursors. Answered by EXPLANATION."""
+
+    type: ClassVar[FrameType] = FrameType.EXPLAIN_STREAM
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Message):
+    """What the policies of a stream see, decided last, and wait for, as JSON."""
+
+    type: ClassVar[FrameType] = FrameType.EXPLANATION
+    facts: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCut(Message):
+    """Keep a cut of a stream under a name, in place of one of that name; answered by DONE."""
+
+    type: ClassVar[FrameType] = FrameType.SAVE_CUT
+    stream: str
+    name: str
+    kind: int
+    positions: list[SavedPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCut(Message):
+    """Forget a saved cut; answered by DONE, `changed` = 0 if there was none."""
+
+    type: ClassVar[FrameType] = FrameType.FORGET_CUT
+    stream: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListCuts(Message):
+    """Ask for the saved cuts of a stream; answered by CUT_LIST."""
+
+    type: ClassVar[FrameType] = FrameType.LIST_CUTS
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutList(Message):
+    """Saved cuts, by name."""
+
+    type: ClassVar[FrameType] = FrameType.CUT_LIST
+    cuts: list[SavedCut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,6 +754,49 @@ class StreamCreated(Message):
     name: str
     configuration: str
     segments: list[SegmentRangeRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamScaled(Message):
+    """Record: an epoch of a stream begins; segments are sealed, their successors exist."""
+
+    type: ClassVar[FrameType] = FrameType.STREAM_SCALED
+    stream_id: int
+    epoch: int
+    scaled_us: int
+    cause: str
+    sealed_ids: list[int]
+    created: list[SegmentRangeRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUpdated(Message):
+    """Record: a stream has another configuration."""
+
+    type: ClassVar[FrameType] = FrameType.STREAM_UPDATED
+    stream_id: int
+    configuration: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutSaved(Message):
+    """Record: a cut has a name."""
+
+    type: ClassVar[FrameType] = FrameType.CUT_SAVED
+    stream_id: int
+    name: str
+    kind: int
+    saved_us: int
+    positions: list[SavedPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class CutForgotten(Message):
+    """Record: a cut has no name any more."""
+
+    type: ClassVar[FrameType] = FrameType.CUT_FORGOTTEN
+    stream_id: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,11 +80,21 @@ DECLARATIONS: Final[dict[type[f.Message], Any]] = {
     f.CreateStream: schema.CreateStream,
     f.GetStream: schema.StreamRequest,
     f.StreamInfo: schema.StreamInfo,
-    f.ListStreams: schema.ListRequest,
+    f.ListStreams: schema.ListStreams,
     f.StreamList: schema.StreamList,
     f.SealStream: schema.StreamRequest,
     f.TruncateStream: schema.TruncateStream,
     f.DeleteStream: schema.StreamRequest,
+    f.ScaleStream: schema.ScaleStream,
+    f.GetStreamHistory: schema.StreamRequest,
+    f.StreamHistory: schema.StreamHistory,
+    f.UpdateStream: schema.UpdateStream,
+    f.ExplainStream: schema.StreamRequest,
+    f.Explanation: schema.Explanation,
+    f.SaveCut: schema.SaveCut,
+    f.ForgetCut: schema.CutName,
+    f.ListCuts: schema.StreamRequest,
+    f.CutList: schema.CutList,
     f.SegmentCreated: schema.SegmentCreated,
     f.SegmentSealed: schema.SegmentSealed,
     f.SegmentTruncated: schema.SegmentTruncated,
@@ -96,6 +106,10 @@ DECLARATIONS: Final[dict[type[f.Message], Any]] = {
     f.StreamSealed: schema.StreamSealed,
     f.StreamTruncated: schema.StreamTruncated,
     f.StreamDeleted: schema.StreamDeleted,
+    f.StreamScaled: schema.StreamScaled,
+    f.StreamUpdated: schema.StreamUpdated,
+    f.CutSaved: schema.CutSaved,
+    f.CutForgotten: schema.CutForgotten,
 }
 """The layout of each message. The inspector renders frames from these."""
 
@@ -109,6 +123,12 @@ ITEMS: Final[dict[tuple[type[f.Message], str], Any]] = {
     (f.TruncateStream, "positions"): f.CutPosition,
     (f.StreamCreated, "segments"): f.SegmentRangeRecord,
     (f.StreamTruncated, "positions"): f.CutPosition,
+    (f.ScaleStream, "ranges"): f.KeyRangeRecord,
+    (f.StreamScaled, "created"): f.SegmentRangeRecord,
+    (f.StreamHistory, "epochs"): f.EpochRecord,
+    (f.SaveCut, "positions"): f.SavedPosition,
+    (f.CutSaved, "positions"): f.SavedPosition,
+    (f.CutList, "cuts"): f.SavedCut,
 }
 """The class of the items of each list of structures."""
 

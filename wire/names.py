@@ -43,9 +43,9 @@ def checked_name(name: str, *, kind: str) -> str:
     return name
 
 
-def segment_of_stream(stream: str, number: int) -> str:
-    """Return the internal name of segment `number` of a stream: `scope/name#number`."""
-    return f"{stream}#{number}"
+def segment_of_stream(stream: str, *, epoch: int, index: int) -> str:
+    """Return the internal name of a segment of a stream: `scope/name#epoch.index`."""
+    return f"{stream}#{epoch}.{index}"
 
 
 def checked_writer_id(writer_id: str) -> str:

@@ -63,7 +63,7 @@ BOTH_WAYS: Final = frozenset({FrameType.PING, FrameType.PONG})
 REPLIES: Final = frozenset({
     FrameType.ERROR, FrameType.THROTTLE, FrameType.DONE, FrameType.APPEND_ACK, FrameType.SEGMENT_INFO,
     FrameType.SEGMENT_LIST, FrameType.DATA, FrameType.ATTRIBUTE, FrameType.WRITER_OPENED, FrameType.INDEX,
-    FrameType.STREAM_INFO, FrameType.STREAM_LIST,
+    FrameType.STREAM_INFO, FrameType.STREAM_LIST, FrameType.STREAM_HISTORY, FrameType.EXPLANATION, FrameType.CUT_LIST,
 })  # fmt: skip
 """What only a server sends, after the handshake."""
 HANDSHAKE: Final = frozenset({FrameType.HELLO, FrameType.HELLO_REPLY})

@@ -4,6 +4,7 @@ A checkpoint writes the rows of what changed since the one before, so that a con
 the busy ones only.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +16,9 @@ from millrace.wire import frames as f
 from .checkpoint_tables import (
     ATTRIBUTES,
     CHUNKS,
+    CUTS,
     DAMAGES,
+    EPOCHS,
     LINKS,
     PROGRESS,
     SEGMENTS,
@@ -27,7 +30,8 @@ from .checkpoint_tables import (
     Table,
 )
 from .segment import ChunkRecord, DamagedRange, Segment, WriterProgress
-from .state import Changes, ContainerState, Stream, Writer
+from .state import Changes, ContainerState, Writer
+from .stream import Stream, StreamPart
 from .tail import LinkedExtent
 
 
@@ -79,6 +83,8 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
             WRITERS: [(writer.writer_number,) for writer in writers],
             STREAMS: gone_streams + changed_streams,
             STREAM_SEGMENTS: gone_streams + changed_streams,
+            EPOCHS: gone_streams + changed_streams,
+            CUTS: gone_streams + changed_streams,
         },
         added={
             SEGMENTS: [_segment_row(segment) for segment in segments],
@@ -88,13 +94,19 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
             ATTRIBUTES: list(_attribute_rows(state, changes.attributes)),
             WRITERS: [(writer.writer_number, writer.epoch, writer.opened_us, writer.writer_id) for writer in writers],
             STREAMS: [
-                (stream.stream_id, stream.created_us, int(stream.sealed), stream.name, stream.configuration)
+                (stream.stream_id, stream.created_us, stream.epoch, int(stream.sealed), stream.name, stream.configuration)
                 for stream in streams
             ],
             STREAM_SEGMENTS: [
-                (stream.stream_id, position, segment_id, f"{low:016x}", f"{last:016x}")
+                (stream.stream_id, position, *part[:1], *part[3:], *_range_texts(part.low, part.last))
                 for stream in streams
-                for position, (segment_id, low, last) in enumerate(stream.segments)
+                for position, part in enumerate(stream.parts)
+            ],
+            EPOCHS: [_epoch_row(stream.stream_id, epoch) for stream in streams for epoch in stream.epochs],
+            CUTS: [
+                (stream.stream_id, cut.kind, cut.saved_us, cut.name, json.dumps(cut.positions))
+                for stream in streams
+                for cut in stream.cuts.values()
             ],
         },
         chunks=dict.fromkeys(changes.deleted_segments, ())
@@ -230,16 +242,56 @@ def _add_writer(state: ContainerState, row: Row) -> None:
     state.add_writer(Writer(writer_number=writer_number, writer_id=writer_id, epoch=epoch, opened_us=opened_us))
 
 
+def _range_texts(low: int, last: int) -> tuple[str, str]:
+    return f"{low:016x}", f"{last:016x}"
+
+
+def _epoch_row(stream_id: int, epoch: f.EpochRecord) -> Row:
+    created = [(segment_id, *_range_texts(low, last)) for segment_id, low, last in epoch.created]
+    return (
+        stream_id,
+        epoch.number,
+        epoch.started_us,
+        epoch.cause,
+        json.dumps(list(epoch.sealed_ids)),
+        json.dumps(created),
+    )
+
+
+def _add_epoch(state: ContainerState, row: Row) -> None:
+    stream_id, number, started_us, cause, sealed_ids, created = row
+    state.streams[stream_id].epochs.append(
+        f.EpochRecord(
+            number=number,
+            started_us=started_us,
+            cause=cause,
+            sealed_ids=json.loads(sealed_ids),
+            created=[
+                f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16))
+                for segment_id, low, last in json.loads(created)
+            ],
+        )
+    )
+
+
+def _add_cut(state: ContainerState, row: Row) -> None:
+    stream_id, kind, saved_us, name, positions = row
+    state.streams[stream_id].cuts[name] = f.SavedCut(
+        name, kind, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
+    )
+
+
 def _add_stream(state: ContainerState, row: Row) -> None:
-    stream_id, created_us, sealed, name, configuration = row
-    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us, segments=[])
+    stream_id, created_us, epoch, sealed, name, configuration = row
+    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us)
+    stream.epoch = stream.admitted_epoch = epoch
     stream.sealed = bool(sealed)
     state.add_stream(stream)
 
 
 def _add_stream_segment(state: ContainerState, row: Row) -> None:
-    stream_id, _, segment_id, low, last = row
-    state.streams[stream_id].segments.append(f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)))
+    stream_id, _, segment_id, epoch, sealed_epoch, low, last = row
+    state.streams[stream_id].parts.append(StreamPart(segment_id, int(low, 16), int(last, 16), epoch, sealed_epoch))
 
 
 def _add_link(state: ContainerState, row: Row) -> None:
@@ -268,6 +320,8 @@ ADD: Final[Mapping[Table, Callable[[ContainerState, Row], None]]] = {
     WRITERS: _add_writer,
     STREAMS: _add_stream,
     STREAM_SEGMENTS: _add_stream_segment,
+    EPOCHS: _add_epoch,
+    CUTS: _add_cut,
     LINKS: _add_link,
 }
 """How a stored row becomes part of a state. Rows come in the order of the tables and of their keys."""

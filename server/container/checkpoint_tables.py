@@ -125,15 +125,29 @@ STREAMS: Final = Table(
     "streams",
     number=9,
     key=["stream_id"],
-    integers=["stream_id", "created_us", "sealed"],
+    integers=["stream_id", "created_us", "epoch", "sealed"],
     texts=["name", "configuration"],
 )
 STREAM_SEGMENTS: Final = Table(
     "stream_segments",
     number=10,
     key=["stream_id", "position"],
-    integers=["stream_id", "position", "segment_id"],
+    integers=["stream_id", "position", "segment_id", "epoch", "sealed_epoch"],
     texts=["low", "last"],
+)
+EPOCHS: Final = Table(
+    "epochs",
+    number=12,
+    key=["stream_id", "number"],
+    integers=["stream_id", "number", "started_us"],
+    texts=["cause", "sealed_ids", "created"],  # the lists as JSON, key ranges in hexadecimal digits
+)
+CUTS: Final = Table(
+    "cuts",
+    number=13,
+    key=["stream_id", "name"],
+    integers=["stream_id", "kind", "saved_us"],
+    texts=["name", "positions"],  # the positions as JSON
 )
 LINKS: Final = Table(
     "links",
@@ -144,7 +158,7 @@ LINKS: Final = Table(
         "wall_time_us"
     ],
 )  # fmt: skip
-TABLES: Final = (SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS, LINKS)
+TABLES: Final = (SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS, EPOCHS, CUTS, LINKS)
 """The tables of what a container knows, parents first."""
 
 META: Final = Table(

@@ -18,6 +18,7 @@ from millrace.wire import frames as f
 from millrace.wire.names import segment_of_stream
 
 from .segment import DamagedRange, Segment, WriterProgress
+from .stream import Stream
 from .tail import Extent, LinkedExtent
 
 
@@ -32,23 +33,6 @@ class Writer:
         self.epoch = epoch
         self.admitted_epoch = epoch
         self.opened_us = opened_us
-
-
-class Stream:
-    """A stream: its segments in the order of their key ranges."""
-
-    __slots__ = ("closing", "configuration", "created_us", "name", "sealed", "segments", "stream_id")
-
-    def __init__(
-        self, *, stream_id: int, name: str, configuration: str, created_us: int, segments: list[f.SegmentRangeRecord]
-    ) -> None:
-        self.stream_id = stream_id
-        self.name = name
-        self.configuration = configuration
-        self.created_us = created_us
-        self.segments = segments
-        self.sealed = False
-        self.closing = False  # admitted: a seal or a delete is queued
 
 
 @dataclass(slots=True)
@@ -107,6 +91,10 @@ class ContainerState:
             f.AttributeSet: self._attribute_set,
             f.WriterRecorded: self._writer_recorded,
             f.StreamCreated: self._stream_created,
+            f.StreamScaled: self._stream_scaled,
+            f.StreamUpdated: self._stream_updated,
+            f.CutSaved: self._cut_saved,
+            f.CutForgotten: self._cut_forgotten,
             f.StreamSealed: self._stream_sealed,
             f.StreamTruncated: self._stream_truncated,
             f.StreamDeleted: self._stream_deleted,
@@ -341,34 +329,79 @@ class ContainerState:
     def _stream_created(self, record: f.StreamCreated) -> None:
         if record.stream_id in self.streams:
             return
-        for number, (segment_id, _, _) in enumerate(record.segments):
+        stream = Stream(
+            stream_id=record.stream_id,
+            name=record.name,
+            configuration=record.configuration,
+            created_us=record.created_us,
+        )
+        self.add_stream(stream)
+        self._begin_epoch(
+            stream,
+            f.EpochRecord(
+                number=0, started_us=record.created_us, cause="created", sealed_ids=[], created=record.segments
+            ),
+        )
+
+    def _stream_scaled(self, record: f.StreamScaled) -> None:
+        stream = self.streams.get(record.stream_id)
+        if stream is None or record.epoch <= stream.epoch:
+            return
+        self._begin_epoch(
+            stream,
+            f.EpochRecord(
+                number=record.epoch,
+                started_us=record.scaled_us,
+                cause=record.cause,
+                sealed_ids=record.sealed_ids,
+                created=record.created,
+            ),
+        )
+        self._seal_segments(record.sealed_ids)
+
+    def _begin_epoch(self, stream: Stream, epoch: f.EpochRecord) -> None:
+        """Create the segments of an epoch before those which they replace are sealed: readers find both."""
+        for index, (segment_id, _, _) in enumerate(epoch.created):
             self._create_segment(
                 segment_id,
-                name=segment_of_stream(record.name, number),
-                created_us=record.created_us,
-                stream_id=record.stream_id,
+                name=segment_of_stream(stream.name, epoch=epoch.number, index=index),
+                created_us=epoch.started_us,
+                stream_id=stream.stream_id,
             )
-        self.add_stream(
-            Stream(
-                stream_id=record.stream_id,
-                name=record.name,
-                configuration=record.configuration,
-                created_us=record.created_us,
-                segments=list(record.segments),
-            )
-        )
-        self.changes.streams.add(record.stream_id)
+        stream.begin_epoch(epoch)
+        self.changes.streams.add(stream.stream_id)
+
+    def _stream_updated(self, record: f.StreamUpdated) -> None:
+        stream = self.streams.get(record.stream_id)
+        if stream is not None:
+            stream.configuration = record.configuration
+            self.changes.streams.add(record.stream_id)
 
     def _stream_sealed(self, record: f.StreamSealed) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is None:
             return
         stream.sealed = True
-        self._seal_segments(segment_id for segment_id, _, _ in stream.segments)
+        self._seal_segments(stream.segment_ids)
         self.changes.streams.add(record.stream_id)
 
     def _stream_truncated(self, record: f.StreamTruncated) -> None:
         self._truncate_segments(record.positions)
+        stream = self.streams.get(record.stream_id)
+        if stream is None:
+            return
+        # What was replaced and holds nothing any more is gone; who read it to its end goes on with the successors.
+        empty = {
+            part.segment_id
+            for part in stream.parts
+            if part.sealed_epoch
+            and (segment := self.segments.get(part.segment_id)) is not None
+            and segment.start_offset == segment.length
+        }
+        if empty:
+            stream.parts = [part for part in stream.parts if part.segment_id not in empty]
+            self._delete_segments(empty)
+            self.changes.streams.add(record.stream_id)
 
     def _stream_deleted(self, record: f.StreamDeleted) -> None:
         stream = self.streams.pop(record.stream_id, None)
@@ -376,6 +409,18 @@ class ContainerState:
             return
         if self.streams_by_name.get(stream.name) is stream:
             del self.streams_by_name[stream.name]
-        self._delete_segments(segment_id for segment_id, _, _ in stream.segments)
+        self._delete_segments(stream.segment_ids)
         self.changes.streams.discard(record.stream_id)
         self.changes.deleted_streams.add(record.stream_id)
+
+    def _cut_saved(self, record: f.CutSaved) -> None:
+        stream = self.streams.get(record.stream_id)
+        if stream is not None:
+            stream.cuts[record.name] = f.SavedCut(record.name, record.kind, record.saved_us, record.positions)
+            self.changes.streams.add(record.stream_id)
+
+    def _cut_forgotten(self, record: f.CutForgotten) -> None:
+        stream = self.streams.get(record.stream_id)
+        if stream is not None:
+            stream.cuts.pop(record.name, None)
+            self.changes.streams.add(record.stream_id)

@@ -54,6 +54,12 @@ class Handlers:
             f.SealStream: self._seal_stream,
             f.TruncateStream: self._truncate_stream,
             f.DeleteStream: self._delete_stream,
+            f.ScaleStream: self._scale_stream,
+            f.UpdateStream: self._update_stream,
+            f.GetStreamHistory: self._get_stream_history,
+            f.SaveCut: self._save_cut,
+            f.ForgetCut: self._forget_cut,
+            f.ListCuts: self._list_cuts,
         }
 
     async def handle(self, message: f.Message) -> f.Message:
@@ -194,9 +200,34 @@ class Handlers:
 
     async def _truncate_stream(self, message: f.TruncateStream) -> f.Message:
         stream = await self._streams.truncate(message.name, message.positions)
-        for segment_id, _, _ in stream.segments:
+        for segment_id in stream.segment_ids:
             self._history.forget(self.container.segment(segment_id))
         return self._streams.describe(stream)
+
+    async def _scale_stream(self, message: f.ScaleStream) -> f.Message:
+        stream = await self._streams.scale(
+            message.name, sealed_ids=message.sealed_ids, ranges=message.ranges, cause="asked for"
+        )
+        return self._streams.describe(stream)
+
+    async def _update_stream(self, message: f.UpdateStream) -> f.Message:
+        return self._streams.describe(
+            await self._streams.update(message.name, configuration=message.configuration)
+        )
+
+    async def _get_stream_history(self, message: f.GetStreamHistory) -> f.Message:
+        return f.StreamHistory(list(self._streams.find(message.name).epochs))
+
+    async def _save_cut(self, message: f.SaveCut) -> f.Message:
+        await self._streams.save_cut(message.stream, message.name, kind=message.kind, positions=message.positions)
+        return f.Done(1)
+
+    async def _forget_cut(self, message: f.ForgetCut) -> f.Message:
+        return f.Done(int(await self._streams.forget_cut(message.stream, message.name)))
+
+    async def _list_cuts(self, message: f.ListCuts) -> f.Message:
+        cuts = self._streams.find(message.name).cuts
+        return f.CutList([cuts[name] for name in sorted(cuts)])
 
     async def _delete_stream(self, message: f.DeleteStream) -> f.Message:
         return f.Done(int(await self._streams.delete(message.name)))

@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Sequence
 
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.state import Stream
+from millrace.server.container.stream import Stream, covers_key_space_once
 from millrace.server.errors import (
     CutInvalidError,
+    CutTruncatedError,
     InvalidArgumentError,
     OffsetBeyondEndError,
     StreamNotFoundError,
@@ -22,6 +23,8 @@ from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, equal_ranges
 
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
+CUT_NAME_SIZE_BYTES_MAX = 255
+CUTS_PER_STREAM_COUNT_MAX = 1000
 
 
 class StreamController:
@@ -31,6 +34,7 @@ class StreamController:
         self._container = container
         self._state = container.state
         self._creating: dict[str, asyncio.Future[None]] = {}
+        self._scaling: dict[str, asyncio.Future[None]] = {}
 
     def find(self, name: str) -> Stream:
         """Return a stream by name.
@@ -46,13 +50,11 @@ class StreamController:
     def describe(self, stream: Stream, *, created: bool = False) -> f.StreamInfo:
         """Return what is known of a stream and its segments, as a message."""
         segments = []
-        for segment_id, low, last in stream.segments:
-            segment = self._container.segment(segment_id)
+        for part in stream.parts:
+            segment = self._container.segment(part.segment_id)
             segments.append(
                 f.StreamSegment(
-                    segment_id,
-                    low,
-                    last,
+                    *part,
                     segment.start_offset,
                     segment.length,
                     segment.event_count,
@@ -63,6 +65,7 @@ class StreamController:
             created=int(created),
             stream_id=stream.stream_id,
             created_us=stream.created_us,
+            epoch=stream.epoch,
             sealed=int(stream.sealed),
             name=stream.name,
             configuration=stream.configuration,
@@ -81,10 +84,7 @@ class StreamController:
             raise InvalidArgumentError(
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
-        if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
-            raise InvalidArgumentError(
-                f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name
-            )
+        _check_configuration(configuration, name)
         # A done one stays listed until its callback runs; by then the stream is there.
         while (creating := self._creating.get(name)) is not None and not creating.done():
             await asyncio.shield(creating)
@@ -118,32 +118,113 @@ class StreamController:
             await decided
         return stream
 
-    async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:
-        """Move the start of the stream to a cut.
+    async def scale(
+        self, name: str, *, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord], cause: str
+    ) -> Stream:
+        """Replace segments by new ones that cover the same keys, in one record: seen wholly or not at all.
+
+        Writers to the replaced ones are told that they are sealed and find the successors; readers read those after
+        their predecessors. Repeating a scale that was done is a no-op.
 
         Raises:
             StreamNotFoundError: there is none.
-            CutInvalidError: the cut does not name every segment of the stream exactly once.
+            StreamSealedError: the stream takes no more events.
+            InvalidArgumentError: the ranges do not cover exactly what the sealed segments cover, or a segment is not
+                an open one of the stream.
+        """
+        stream = self.find(name)
+        while (changing := self._scaling.get(name)) is not None and not changing.done():
+            await asyncio.shield(changing)
+        if self._was_done(stream, sealed_ids, ranges):
+            return stream
+        self.check_open(stream)
+        self._check_scale(stream, sealed_ids, ranges)
+        epoch = stream.epoch + 1
+        record = f.StreamScaled(
+            stream_id=stream.stream_id,
+            epoch=epoch,
+            scaled_us=self._container.clock.unix_us(),
+            cause=cause,
+            sealed_ids=list(sealed_ids),
+            created=[f.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
+        )
+        decided = self._scaling[name] = self._container.decide(record)
+        stream.admitted_epoch = epoch
+        for segment_id in sealed_ids:
+            self._container.segment(segment_id).closing = True
+        decided.add_done_callback(lambda _: self._scaling.pop(name, None))
+        await asyncio.shield(decided)
+        return stream
+
+    async def update(self, name: str, *, configuration: str) -> Stream:
+        """Give a stream another configuration.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            InvalidArgumentError: the configuration is too long.
+        """
+        stream = self.find(name)
+        _check_configuration(configuration, name)
+        if configuration != stream.configuration:
+            await self._container.decide(f.StreamUpdated(stream.stream_id, configuration))
+        return stream
+
+    async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[f.SavedPosition]) -> None:
+        """Keep a cut under a name, in place of one of that name.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            CutInvalidError: it does not cover the key space once, or lies outside of its segments.
+            InvalidArgumentError: the name, the kind or the number of cuts is out of bounds.
+        """
+        stream = self.find(stream_name)
+        if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
+            raise InvalidArgumentError(f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text")
+        if kind not in (f.CutKind.BOOKMARK, f.CutKind.CURSOR):
+            raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
+        if name not in stream.cuts and len(stream.cuts) >= CUTS_PER_STREAM_COUNT_MAX:
+            raise InvalidArgumentError(f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name)
+        self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
+        await self._container.decide(
+            f.CutSaved(
+                stream_id=stream.stream_id,
+                name=name,
+                kind=kind,
+                saved_us=self._container.clock.unix_us(),
+                positions=list(positions),
+            )
+        )
+
+    async def forget_cut(self, stream_name: str, name: str) -> bool:
+        """Forget a saved cut; return False if there is none of that name.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        stream = self.find(stream_name)
+        if name not in stream.cuts:
+            return False
+        await self._container.decide(f.CutForgotten(stream.stream_id, name))
+        return True
+
+    async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:
+        """Move the start of the stream to a cut; segments that lie wholly before it are gone.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            CutInvalidError: the cut does not cover the key space exactly once.
+            CutTruncatedError: the cut names a segment that was truncated away.
             OffsetBeyondEndError: a position lies beyond its segment.
         """
         stream = self.find(name)
-        mine = {segment_id for segment_id, _, _ in stream.segments}
-        named = [position.segment_id for position in positions]
-        if len(named) != len(set(named)) or set(named) != mine:
-            raise CutInvalidError(
-                f"the cut names segments {sorted(named)}, the stream has {sorted(mine)}", subject=name
-            )
-        for segment_id, offset in positions:
-            segment = self._container.segment(segment_id)
-            if offset > segment.length:
-                raise OffsetBeyondEndError(
-                    f"the cut lies at {offset} in segment {segment_id}, which ends at {segment.length}",
-                    subject=name,
-                    start_offset=segment.start_offset,
-                    length=segment.length,
-                )
-        if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in positions):
-            await self._container.decide(f.StreamTruncated(stream.stream_id, list(positions)))
+        self._check_cut(stream, positions)
+        cut_parts = [part for part in stream.parts if part.segment_id in {segment_id for segment_id, _ in positions}]
+        everything = list(positions)
+        for part in stream.parts:
+            if any(part.precedes(other) for other in cut_parts):
+                everything.append(f.CutPosition(part.segment_id, self._container.segment(part.segment_id).length))
+        if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything):
+            await self._container.decide(f.StreamTruncated(stream.stream_id, everything))
         return stream
 
     async def delete(self, name: str) -> bool:
@@ -160,6 +241,53 @@ class StreamController:
         await self._container.decide(f.StreamDeleted(stream.stream_id))
         return True
 
+    def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord]) -> bool:
+        """Return whether an epoch of the stream replaced just these segments by just these ranges."""
+        wanted = (sorted(sealed_ids), sorted((low, last) for low, last in ranges))
+        return any(
+            (sorted(epoch.sealed_ids), sorted((low, last) for _, low, last in epoch.created)) == wanted
+            for epoch in stream.epochs[1:]
+        )
+
+    def _check_scale(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord]) -> None:
+        open_parts = {part.segment_id: part for part in stream.open_parts}
+        strangers = [segment_id for segment_id in sealed_ids if segment_id not in open_parts]
+        if strangers or not sealed_ids or len(set(sealed_ids)) != len(sealed_ids):
+            raise InvalidArgumentError(
+                f"segments to seal must be open ones of the stream, each once: {sorted(open_parts)}", subject=stream.name
+            )
+        # The others stay as they are; with them the new ranges must be what the open segments were: all keys, once.
+        others = [(part.low, part.last) for part in open_parts.values() if part.segment_id not in set(sealed_ids)]
+        if not covers_key_space_once([*others, *((low, last) for low, last in ranges)]):
+            raise InvalidArgumentError(
+                "the new ranges must cover exactly the keys of the segments to seal, each key once", subject=stream.name
+            )
+        if len(others) + len(ranges) > SEGMENTS_PER_STREAM_MAX:
+            raise InvalidArgumentError(f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments", subject=stream.name)
+
+    def _check_cut(self, stream: Stream, positions: Sequence[f.CutPosition]) -> None:
+        parts = []
+        for segment_id, offset in positions:
+            part = stream.part(segment_id)
+            if part is None:
+                if any(segment_id == each for epoch in stream.epochs for each, _, _ in epoch.created):
+                    raise CutTruncatedError(f"segment {segment_id} of the cut was truncated away", subject=stream.name)
+                raise CutInvalidError(f"segment {segment_id} is none of the stream", subject=stream.name)
+            segment = self._container.segment(segment_id)
+            if offset > segment.length:
+                raise OffsetBeyondEndError(
+                    f"the cut lies at {offset} in segment {segment_id}, which ends at {segment.length}",
+                    subject=stream.name,
+                    start_offset=segment.start_offset,
+                    length=segment.length,
+                )
+            parts.append(part)
+        if not covers_key_space_once((part.low, part.last) for part in parts):
+            raise CutInvalidError(
+                f"a cut covers every key exactly once; that of segments {sorted(s for s, _ in positions)} does not",
+                subject=stream.name,
+            )
+
     def check_open(self, stream: Stream) -> None:
         """Raise StreamSealedError if the stream takes no more events."""
         if stream.sealed or stream.closing:
@@ -167,5 +295,10 @@ class StreamController:
 
     def _close(self, stream: Stream) -> None:
         stream.closing = True
-        for segment_id, _, _ in stream.segments:
+        for segment_id in stream.segment_ids:
             self._container.segment(segment_id).closing = True
+
+
+def _check_configuration(configuration: str, name: str) -> None:
+    if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
+        raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)

@@ -157,6 +157,7 @@ SegmentDescription = Struct(
 SegmentInfo = Struct(*SegmentDescription.subcons, Terminated)
 
 ListRequest = Struct("prefix" / Text, "after" / Text, "count_max" / Int32ul, Terminated)
+ListStreams = Struct("prefix" / Text, "after" / Text, "count_max" / Int32ul, "tag" / Text, Terminated)
 SegmentList = Struct("segments" / PrefixedArray(Int32ul, SegmentDescription), "more" / Int8ul, Terminated)
 
 Read = Struct(
@@ -215,6 +216,8 @@ StreamSegment = Struct(
     "segment_id" / Int64ul,
     "low" / Int64ul,  # first place of its key range
     "last" / Int64ul,  # last place of its key range, inclusive: 2^64 does not fit
+    "epoch" / Int32ul,  # of the stream, in which the segment came to be
+    "sealed_epoch" / Int32ul,  # which replaced it by successors; 0 while it was not
     "start_offset" / Int64ul,
     "length" / Int64ul,
     "event_count" / Int64ul,
@@ -223,6 +226,7 @@ StreamSegment = Struct(
 StreamDescription = Struct(
     "stream_id" / Int64ul,
     "created_us" / Int64sl,
+    "epoch" / Int32ul,
     "sealed" / Int8ul,
     "name" / Text,
     "configuration" / Text,
@@ -231,6 +235,40 @@ StreamDescription = Struct(
 StreamInfo = Struct("created" / Int8ul, *StreamDescription.subcons, Terminated)
 StreamList = Struct("names" / PrefixedArray(Int32ul, Struct("name" / Text)), "more" / Int8ul, Terminated)
 CutPosition = Struct("segment_id" / Int64ul, "offset" / Int64ul)
+ScaleStream = Struct(
+    "name" / Text,
+    "sealed_ids" / PrefixedArray(Int16ul, Int64ul),
+    "ranges" / PrefixedArray(Int16ul, Struct("low" / Int64ul, "last" / Int64ul)),
+    Terminated,
+)
+EpochRange = Struct("segment_id" / Int64ul, "low" / Int64ul, "last" / Int64ul)
+Epoch = Struct(
+    "number" / Int32ul,
+    "started_us" / Int64sl,
+    "cause" / Text,
+    "sealed_ids" / PrefixedArray(Int16ul, Int64ul),
+    "created" / PrefixedArray(Int16ul, EpochRange),
+)
+UpdateStream = Struct("name" / Text, "configuration" / Text, Terminated)
+Explanation = Struct("facts" / PascalString(Int32ul, "utf8"), Terminated)  # JSON, for people and scripts
+
+SavedPosition = Struct("segment_id" / Int64ul, "offset" / Int64ul, "event_index" / Int32ul)
+SaveCut = Struct(
+    "stream" / Text,
+    "name" / Text,
+    "kind" / Int8ul,  # 1 bookmark, 2 cursor: what lies behind a cursor may be needed still
+    "positions" / PrefixedArray(Int16ul, SavedPosition),
+    Terminated,
+)
+CutName = Struct("stream" / Text, "name" / Text, Terminated)
+SavedCut = Struct(
+    "name" / Text,
+    "kind" / Int8ul,
+    "saved_us" / Int64sl,
+    "positions" / PrefixedArray(Int16ul, SavedPosition),
+)
+CutList = Struct("cuts" / PrefixedArray(Int32ul, SavedCut), Terminated)
+StreamHistory = Struct("epochs" / PrefixedArray(Int32ul, Epoch), Terminated)
 TruncateStream = Struct("name" / Text, "positions" / PrefixedArray(Int16ul, CutPosition), Terminated)
 
 # --- records of decisions: only in the log ---
@@ -260,6 +298,25 @@ StreamCreated = Struct(
     "segments" / PrefixedArray(Int16ul, Struct("segment_id" / Int64ul, "low" / Int64ul, "last" / Int64ul)),
     Terminated,
 )
+StreamScaled = Struct(
+    "stream_id" / Int64ul,
+    "epoch" / Int32ul,  # the one that begins
+    "scaled_us" / Int64sl,
+    "cause" / Text,
+    "sealed_ids" / PrefixedArray(Int16ul, Int64ul),
+    "created" / PrefixedArray(Int16ul, Struct("segment_id" / Int64ul, "low" / Int64ul, "last" / Int64ul)),
+    Terminated,
+)
+StreamUpdated = Struct("stream_id" / Int64ul, "configuration" / Text, Terminated)
+CutSaved = Struct(
+    "stream_id" / Int64ul,
+    "name" / Text,
+    "kind" / Int8ul,
+    "saved_us" / Int64sl,
+    "positions" / PrefixedArray(Int16ul, SavedPosition),
+    Terminated,
+)
+CutForgotten = Struct("stream_id" / Int64ul, "name" / Text, Terminated)
 StreamSealed = Struct("stream_id" / Int64ul, Terminated)
 StreamTruncated = Struct("stream_id" / Int64ul, "positions" / PrefixedArray(Int16ul, CutPosition), Terminated)
 StreamDeleted = Struct("stream_id" / Int64ul, Terminated)
