@@ -4,7 +4,7 @@ Codecs are derived when this module is imported; nothing here runs construct. Ap
 because their header is fixed and their payload is never copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from struct import error as StructError  # noqa: N812  # the class is an exception, spelled in lower case for its age
@@ -113,7 +113,7 @@ DECLARATIONS: Final[dict[type[f.Message], Any]] = {
 }
 """The layout of each message. The inspector renders frames from these."""
 
-ITEMS: Final[dict[tuple[type[f.Message], str], Any]] = {
+ITEMS: Final[dict[tuple[type[Any], str], Any]] = {
     (f.AppendAck, "entries"): f.AppendAckEntry,
     (f.SegmentList, "segments"): f.SegmentDescription,
     (f.WriterOpened, "states"): f.WriterState,
@@ -129,8 +129,10 @@ ITEMS: Final[dict[tuple[type[f.Message], str], Any]] = {
     (f.SaveCut, "positions"): f.SavedPosition,
     (f.CutSaved, "positions"): f.SavedPosition,
     (f.CutList, "cuts"): f.SavedCut,
+    (f.EpochRecord, "created"): f.SegmentRangeRecord,
+    (f.SavedCut, "positions"): f.SavedPosition,
 }
-"""The class of the items of each list of structures."""
+"""The class of the items of each list of structures, in messages and in the items themselves."""
 
 
 class FrameHeader(NamedTuple):
@@ -155,7 +157,7 @@ class _Binding:
         self._codec = codec
         self._names = names
         self._get = attrgetter(*names) if names else None
-        self._items = [(index, ITEMS[cls, name]) for index, name in enumerate(names) if (cls, name) in ITEMS]
+        self._items = _item_makers(cls, names)
 
     def body(self, message: f.Message) -> bytes:
         if self._get is None:
@@ -167,9 +169,29 @@ class _Binding:
         values: Any = self._codec.unpack(data, offset, end)
         if self._items:
             values = list(values)
-            for index, item in self._items:
-                values[index] = [item._make(value) for value in values[index]]
+            for index, make in self._items:
+                values[index] = [make(value) for value in values[index]]
         return self._cls(**dict(zip(self._names, values, strict=True)))
+
+
+def _item_makers(cls: type[Any], names: Sequence[str]) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return, for each list of structures among the fields, its index and what makes an item of plain values."""
+    return [(index, _item_maker(ITEMS[cls, name])) for index, name in enumerate(names) if (cls, name) in ITEMS]
+
+
+def _item_maker(item: Any) -> Callable[[Any], Any]:
+    nested = _item_makers(item, item._fields)
+    if not nested:
+        make: Callable[[Any], Any] = item._make
+        return make
+
+    def make_nested(values: Any) -> Any:
+        values = list(values)
+        for index, make in nested:
+            values[index] = [make(value) for value in values[index]]
+        return item._make(values)
+
+    return make_nested
 
 
 _BINDINGS: Final = {cls: _Binding(cls, derive(struct, name=cls.__name__)) for cls, struct in DECLARATIONS.items()}

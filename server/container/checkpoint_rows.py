@@ -94,7 +94,14 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
             ATTRIBUTES: list(_attribute_rows(state, changes.attributes)),
             WRITERS: [(writer.writer_number, writer.epoch, writer.opened_us, writer.writer_id) for writer in writers],
             STREAMS: [
-                (stream.stream_id, stream.created_us, stream.epoch, int(stream.sealed), stream.name, stream.configuration)
+                (
+                    stream.stream_id,
+                    stream.created_us,
+                    stream.epoch,
+                    int(stream.sealed),
+                    stream.name,
+                    stream.configuration,
+                )
                 for stream in streams
             ],
             STREAM_SEGMENTS: [

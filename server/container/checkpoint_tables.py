@@ -158,7 +158,9 @@ LINKS: Final = Table(
         "wall_time_us"
     ],
 )  # fmt: skip
-TABLES: Final = (SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS, EPOCHS, CUTS, LINKS)
+TABLES: Final = (
+    SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS, EPOCHS, CUTS, LINKS
+)  # fmt: skip
 """The tables of what a container knows, parents first."""
 
 META: Final = Table(

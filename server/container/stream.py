@@ -1,8 +1,8 @@
 """The state of one stream in memory: its segments over all epochs, and the cuts kept for it.
 
-At any time the open segments of a stream partition the key space. Scaling replaces some of them by *successors* that cover
-the same keys: the replaced ones are sealed, and a new *epoch* begins. A segment knows the epoch it came with and the
-epoch that replaced it; who precedes and who succeeds whom follows from that and from the overlap of key ranges.
+At any time the open segments of a stream partition the key space. Scaling replaces some of them by *successors* that
+cover the same keys: the replaced ones are sealed, and a new *epoch* begins. A segment knows the epoch it came with and
+the epoch that replaced it; who precedes and who succeeds whom follows from that and from the overlap of key ranges.
 """
 
 from collections.abc import Iterable
@@ -33,8 +33,8 @@ class Stream:
     """A stream; `parts` holds every segment that still has something to read, in the order of creation."""
 
     __slots__ = (
-        "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs", "name", "parts", "sealed",
-        "stream_id",
+        "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs", "name", "parts",
+        "sealed", "stream_id",
     )  # fmt: skip
 
     def __init__(self, *, stream_id: int, name: str, configuration: str, created_us: int) -> None:

@@ -211,9 +211,7 @@ class Handlers:
         return self._streams.describe(stream)
 
     async def _update_stream(self, message: f.UpdateStream) -> f.Message:
-        return self._streams.describe(
-            await self._streams.update(message.name, configuration=message.configuration)
-        )
+        return self._streams.describe(await self._streams.update(message.name, configuration=message.configuration))
 
     async def _get_stream_history(self, message: f.GetStreamHistory) -> f.Message:
         return f.StreamHistory(list(self._streams.find(message.name).epochs))

@@ -116,20 +116,65 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
             created=1,
             stream_id=31,
             created_us=1_700_000_000_000_002,
+            epoch=7,
             sealed=0,
             name="shop/orders",
             configuration="{}",
             segments=[
-                f.StreamSegment(32, 0, (1 << 63) - 1, 1, 2, 3, 0),
-                f.StreamSegment(33, 1 << 63, (1 << 64) - 1, 4, 5, 6, 1),
+                f.StreamSegment(32, 0, (1 << 63) - 1, 5, 0, 1, 2, 3, 0),
+                f.StreamSegment(33, 1 << 63, (1 << 64) - 1, 6, 7, 4, 5, 6, 1),
             ],
         ),
     ),
-    "list_streams": (23, 0, f.ListStreams("shop/", "", 1000)),
+    "list_streams": (23, 0, f.ListStreams("shop/", "", 1000, "winter")),
     "stream_list": (23, 0, f.StreamList([f.StreamName("shop/orders"), f.StreamName("shop/returns")], 0)),
     "seal_stream": (24, 0, f.SealStream("shop/orders")),
     "truncate_stream": (25, 0, f.TruncateStream("shop/orders", [f.CutPosition(32, 7), f.CutPosition(33, 1 << 38)])),
     "delete_stream": (26, 0, f.DeleteStream("shop/orders")),
+    "scale_stream": (
+        27,
+        0,
+        f.ScaleStream(
+            "shop/orders", [32], [f.KeyRangeRecord(0, (1 << 62) - 1), f.KeyRangeRecord(1 << 62, (1 << 63) - 1)]
+        ),
+    ),
+    "get_stream_history": (28, 0, f.GetStreamHistory("shop/orders")),
+    "stream_history": (
+        28,
+        0,
+        f.StreamHistory(
+            [
+                f.EpochRecord(0, 1_700_000_000_000_006, "created", [], [f.SegmentRangeRecord(32, 0, (1 << 64) - 1)]),
+                f.EpochRecord(
+                    1,
+                    1_700_000_000_000_007,
+                    "asked for",
+                    [32],
+                    [f.SegmentRangeRecord(33, 0, 1 << 63), f.SegmentRangeRecord(34, (1 << 63) + 1, (1 << 64) - 1)],
+                ),
+            ]
+        ),
+    ),
+    "update_stream": (29, 0, f.UpdateStream("shop/orders", '{"retention": null}')),
+    "explain_stream": (30, 0, f.ExplainStream("shop/orders")),
+    "explanation": (30, 0, f.Explanation('{"stream": "shop/orders"}')),
+    "save_cut": (
+        31,
+        0,
+        f.SaveCut(
+            stream="shop/orders",
+            name="before the sale",
+            kind=1,
+            positions=[f.SavedPosition(33, 7, 2), f.SavedPosition(34, 1 << 40, 0)],
+        ),
+    ),
+    "forget_cut": (32, 0, f.ForgetCut("shop/orders", "before the sale")),
+    "list_cuts": (33, 0, f.ListCuts("shop/orders")),
+    "cut_list": (
+        33,
+        0,
+        f.CutList([f.SavedCut("nightly", 2, 1_700_000_000_000_008, [f.SavedPosition(33, 8, 1)])]),
+    ),
     "segment_created": (0, 0, f.SegmentCreated(11, 1_700_000_000_000_003, "raw/a")),
     "segment_sealed": (0, 0, f.SegmentSealed(11)),
     "segment_truncated": (0, 0, f.SegmentTruncated(11, 1 << 39)),
@@ -156,6 +201,27 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
             segments=[f.SegmentRangeRecord(32, 0, (1 << 63) - 1), f.SegmentRangeRecord(33, 1 << 63, (1 << 64) - 1)],
         ),
     ),
+    "stream_scaled": (
+        0,
+        0,
+        f.StreamScaled(
+            stream_id=31,
+            epoch=1,
+            scaled_us=1_700_000_000_000_009,
+            cause="above its target",
+            sealed_ids=[32],
+            created=[f.SegmentRangeRecord(34, 0, 1 << 61), f.SegmentRangeRecord(35, (1 << 61) + 1, (1 << 63) - 1)],
+        ),
+    ),
+    "stream_updated": (0, 0, f.StreamUpdated(31, '{"tags": ["winter"]}')),
+    "cut_saved": (
+        0,
+        0,
+        f.CutSaved(
+            stream_id=31, name="nightly", kind=2, saved_us=1_700_000_000_000_010, positions=[f.SavedPosition(33, 8, 1)]
+        ),
+    ),
+    "cut_forgotten": (0, 0, f.CutForgotten(31, "nightly")),
     "stream_sealed": (0, 0, f.StreamSealed(31)),
     "stream_truncated": (0, 0, f.StreamTruncated(31, [f.CutPosition(32, 9)])),
     "stream_deleted": (0, 0, f.StreamDeleted(31)),

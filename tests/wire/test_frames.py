@@ -3,8 +3,17 @@ from typing import Any
 
 import pytest
 
-from millrace.wire.frames import DataFlag, FrameType, Message, Ping, Throttle
-from millrace.wire.framing import CLASS_OF_TYPE, DECLARATIONS, ITEMS
+from millrace.wire.frames import (
+    DataFlag,
+    EpochRecord,
+    FrameType,
+    Message,
+    Ping,
+    SegmentRangeRecord,
+    StreamHistory,
+    Throttle,
+)
+from millrace.wire.framing import CLASS_OF_TYPE, DECLARATIONS, ITEMS, decode, encode
 from tests.support.strategies import fields_of, unrenamed
 
 NUMBERS = """
@@ -13,9 +22,11 @@ GET_SEGMENT 19, SEGMENT_INFO 20, SEAL_SEGMENT 21, TRUNCATE_SEGMENT 22, DELETE_SE
 LIST_SEGMENTS 25, SEGMENT_LIST 26, READ 27, DATA 28, SUBSCRIBE 29, CREDIT 30, UNSUBSCRIBE 31, SET_ATTRIBUTE 32,
 GET_ATTRIBUTE 33, ATTRIBUTE 34, OPEN_WRITER 35, WRITER_OPENED 36, GET_WRITER 37, GET_INDEX 38, SEEK 39, INDEX 40,
 CREATE_STREAM 48, GET_STREAM 49, STREAM_INFO 50, LIST_STREAMS 51, STREAM_LIST 52, SEAL_STREAM 53, TRUNCATE_STREAM 54,
-DELETE_STREAM 55, SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
+DELETE_STREAM 55, SCALE_STREAM 56, GET_STREAM_HISTORY 57, STREAM_HISTORY 58, UPDATE_STREAM 59, EXPLAIN_STREAM 60,
+EXPLANATION 61, SAVE_CUT 62, FORGET_CUT 63, LIST_CUTS 64, CUT_LIST 65,
+SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
 SEGMENT_MERGED 132, ATTRIBUTE_SET 133, WRITER_RECORDED 134, STREAM_CREATED 135, STREAM_SEALED 136,
-STREAM_TRUNCATED 137, STREAM_DELETED 138
+STREAM_TRUNCATED 137, STREAM_DELETED 138, STREAM_SCALED 139, STREAM_UPDATED 140, CUT_SAVED 141, CUT_FORGOTTEN 142
 """
 
 
@@ -47,11 +58,25 @@ def test_a_message_has_the_fields_of_its_declaration(cls: Any) -> None:
     assert [field.name for field in fields(cls)] == declared
 
 
-@pytest.mark.parametrize(("cls", "name"), ITEMS)
-def test_an_item_has_the_fields_of_its_declaration(cls: type[Message], name: str) -> None:
-    declared = unrenamed(unrenamed(dict(fields_of(DECLARATIONS[cls]))[name].subcons[1]).subcon)
+def item_fields(declaration: Any, name: str) -> list[tuple[str, Any]]:
+    """The fields of the items of a list, declared."""
+    return fields_of(unrenamed(unrenamed(dict(fields_of(declaration))[name].subcons[1]).subcon))
 
-    assert ITEMS[cls, name]._fields == tuple(field for field, _ in fields_of(declared))
+
+@pytest.mark.parametrize(("cls", "name"), [key for key in ITEMS if key[0] in DECLARATIONS])
+def test_an_item_has_the_fields_of_its_declaration(cls: type[Message], name: str) -> None:
+    declared = item_fields(DECLARATIONS[cls], name)
+
+    assert ITEMS[cls, name]._fields == tuple(field for field, _ in declared)
+
+
+def test_an_item_of_an_item_is_of_its_class() -> None:
+    history = StreamHistory([EpochRecord(1, 2, "asked for", [3], [SegmentRangeRecord(4, 5, 6)])])
+
+    _, decoded = decode(encode(history, request_id=1))
+
+    assert isinstance(decoded, StreamHistory)
+    assert decoded.epochs[0].created[0].last == 6
 
 
 def test_a_message_is_a_value() -> None:

@@ -33,7 +33,7 @@ def test_a_name_is_two_plain_parts(scope: str, name: str) -> None:
 def test_the_longest_name_fits_the_limit_of_the_protocol() -> None:
     longest = checked_name(f"{'a' * PART_LENGTH_MAX}/{'b' * PART_LENGTH_MAX}", kind="stream")
 
-    assert len(segment_of_stream(longest, SEGMENTS_PER_STREAM_MAX)) <= NAME_SIZE_BYTES_MAX
+    assert len(segment_of_stream(longest, epoch=(1 << 32) - 1, index=SEGMENTS_PER_STREAM_MAX)) <= NAME_SIZE_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_name_must_be_text() -> None:
 def test_no_user_can_name_the_segment_of_a_stream(scope: str, name: str, number: int) -> None:
     """Behaviour 52: internal names cannot be reached from outside."""
     with pytest.raises(InvalidNameError):
-        checked_name(segment_of_stream(f"{scope}/{name}", number), kind="segment")
+        checked_name(segment_of_stream(f"{scope}/{name}", epoch=number, index=number), kind="segment")
 
 
 @pytest.mark.parametrize("writer_id", ["a", "till-7", "a b/c#d", "ä\N{SNOWMAN}", "x" * WRITER_ID_SIZE_BYTES_MAX])

@@ -13,7 +13,8 @@ from millrace.wire import frames as f
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
     "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "create_stream", "seal_stream",
-    "truncate_stream", "delete_stream", "merge",
+    "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
+    "forget_cut",
 )  # fmt: skip
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16), st.integers(0, 2**16))
 
@@ -149,8 +150,54 @@ class History:
     def truncate_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams.values()):
             stream = streams[choice % len(streams)]
-            positions = [f.CutPosition(segment_id, amount) for segment_id, _, _ in stream.segments]
+            positions = [f.CutPosition(part.segment_id, amount) for part in stream.parts]
             self.apply(f.StreamTruncated(stream.stream_id, positions))
+
+    def scale_stream(self, choice: int, amount: int) -> None:
+        streams = [stream for stream in self.state.streams.values() if not stream.sealed]
+        if not streams:
+            return
+        stream = streams[choice % len(streams)]
+        parts = stream.open_parts
+        first = amount % len(parts)
+        if amount % 3 or first + 1 == len(parts):
+            low, last = parts[first].low, parts[first].last
+            border = low + (last - low) // 2 + 1
+            sealed, ranges = parts[first : first + 1], [(low, border - 1), (border, last)]
+        else:
+            sealed, ranges = parts[first : first + 2], [(parts[first].low, parts[first + 1].last)]
+        self.apply(
+            f.StreamScaled(
+                stream_id=stream.stream_id,
+                epoch=stream.epoch + 1,
+                scaled_us=self.clock_us,
+                cause=f"größe {amount}",
+                sealed_ids=[part.segment_id for part in sealed],
+                created=[f.SegmentRangeRecord(self.state.take_id(), low, last) for low, last in ranges],
+            )
+        )
+
+    def update_stream(self, choice: int, amount: int) -> None:
+        if streams := list(self.state.streams):
+            self.apply(f.StreamUpdated(streams[choice % len(streams)], f'{{"tags": ["grün-{amount}"]}}'))
+
+    def save_cut(self, choice: int, amount: int) -> None:
+        if streams := list(self.state.streams.values()):
+            stream = streams[choice % len(streams)]
+            positions = [f.SavedPosition(part.segment_id, amount, amount % 3) for part in stream.open_parts]
+            self.apply(
+                f.CutSaved(
+                    stream_id=stream.stream_id,
+                    name=f"marke-ü-{amount % 4}",
+                    kind=1 + amount % 2,
+                    saved_us=self.clock_us,
+                    positions=positions,
+                )
+            )
+
+    def forget_cut(self, choice: int, amount: int) -> None:
+        if streams := list(self.state.streams):
+            self.apply(f.CutForgotten(streams[choice % len(streams)], f"marke-ü-{amount % 4}"))
 
     def delete_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams):
@@ -201,7 +248,13 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         },
         "writer_ids": {name: writer.writer_number for name, writer in sorted(state.writers_by_id.items())},
         "streams": {
-            number: (stream.name, stream.configuration, stream.created_us, stream.sealed, list(stream.segments))
+            number: (
+                (stream.name, stream.configuration, stream.created_us, stream.sealed),
+                stream.epoch,
+                list(stream.parts),
+                list(stream.epochs),
+                dict(sorted(stream.cuts.items())),
+            )
             for number, stream in sorted(state.streams.items())
         },
         "stream_names": {name: stream.stream_id for name, stream in state.streams_by_name.items()},

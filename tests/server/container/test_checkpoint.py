@@ -25,6 +25,7 @@ RICH = history(
     *[(kind, number, 1000 + 7 * number) for number in range(14) for kind in ("append", "append_as_writer", "flush")],
     *[(kind, number, 333) for number in range(5) for kind in ("lose", "set_attribute", "flush", "append", "flush")],
     ("truncate", 3, 5), ("seal_stream", 1, 0), ("delete", 4, 0), ("merge", 1, 2),
+    *[(kind, number, 41 + number) for number in range(6) for kind in ("scale_stream", "save_cut", "update_stream")],
 ).state  # fmt: skip
 assert all((RICH.segments, RICH.writers, RICH.streams))
 

@@ -3,6 +3,7 @@ from hypothesis import strategies as st
 
 from millrace.server.container.segment import ChunkRecord, DamagedRange, Segment
 from millrace.server.container.state import FIRST_ID, Changes, ContainerState
+from millrace.server.container.stream import covers_key_space_once
 from millrace.wire import frames as f
 
 from .histories import STEPS, History, durable_view, history
@@ -47,6 +48,9 @@ def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]
         assert state.next_id > max([0, *state.segments, *state.writers, *state.streams])
         assert set(state.segments_by_name.values()) == set(state.segments.values())
         assert set(state.streams_by_name.values()) == set(state.streams.values())
+        for stream in state.streams.values():
+            assert covers_key_space_once((part.low, part.last) for part in stream.open_parts)
+            assert stream.epoch == stream.epochs[-1].number == len(stream.epochs) - 1
         for segment in state.segments.values():
             assert 0 <= segment.start_offset <= segment.length
             assert segment.flushed_offset <= segment.length
@@ -159,6 +163,10 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
         f.AttributeSet(segment_id=9, present=1, key="k", value=b"v"),
         f.StreamSealed(9),
         f.StreamTruncated(9, [f.CutPosition(8, 5)]),
+        f.StreamScaled(stream_id=9, epoch=1, scaled_us=0, cause="", sealed_ids=[8], created=[]),
+        f.StreamUpdated(9, "{}"),
+        f.CutSaved(stream_id=9, name="a", kind=1, saved_us=0, positions=[]),
+        f.CutForgotten(9, "a"),
         f.StreamDeleted(9),
     ):
         state.apply(record)
@@ -179,7 +187,7 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
     state = past.state
     segments = list(state.segments.values())
     (stream,) = state.streams.values()
-    assert [segment.name for segment in segments] == [f"{stream.name}#0", f"{stream.name}#1"]
+    assert [segment.name for segment in segments] == [f"{stream.name}#0.0", f"{stream.name}#0.1"]
     assert all(segment.stream_id == stream.stream_id for segment in segments)
 
     past.step("seal_stream", 0, 0)
