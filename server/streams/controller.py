@@ -183,7 +183,9 @@ class StreamController:
         if kind not in (f.CutKind.BOOKMARK, f.CutKind.CURSOR):
             raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
         if name not in stream.cuts and len(stream.cuts) >= CUTS_PER_STREAM_COUNT_MAX:
-            raise InvalidArgumentError(f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name)
+            raise InvalidArgumentError(
+                f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name
+            )
         self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
         await self._container.decide(
             f.CutSaved(
@@ -220,9 +222,11 @@ class StreamController:
         self._check_cut(stream, positions)
         cut_parts = [part for part in stream.parts if part.segment_id in {segment_id for segment_id, _ in positions}]
         everything = list(positions)
-        for part in stream.parts:
-            if any(part.precedes(other) for other in cut_parts):
-                everything.append(f.CutPosition(part.segment_id, self._container.segment(part.segment_id).length))
+        everything += [
+            f.CutPosition(part.segment_id, self._container.segment(part.segment_id).length)
+            for part in stream.parts
+            if any(part.precedes(other) for other in cut_parts)
+        ]
         if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything):
             await self._container.decide(f.StreamTruncated(stream.stream_id, everything))
         return stream
@@ -254,7 +258,8 @@ class StreamController:
         strangers = [segment_id for segment_id in sealed_ids if segment_id not in open_parts]
         if strangers or not sealed_ids or len(set(sealed_ids)) != len(sealed_ids):
             raise InvalidArgumentError(
-                f"segments to seal must be open ones of the stream, each once: {sorted(open_parts)}", subject=stream.name
+                f"segments to seal must be open ones of the stream, each once: {sorted(open_parts)}",
+                subject=stream.name,
             )
         # The others stay as they are; with them the new ranges must be what the open segments were: all keys, once.
         others = [(part.low, part.last) for part in open_parts.values() if part.segment_id not in set(sealed_ids)]

@@ -1,0 +1,139 @@
+"""The load of the segments of a stream, looked at now and then from outside: appends pay nothing for it.
+
+Rates come from the lengths and event counts that segments have anyway. Which keys the load falls on is sampled only of
+segments for which somebody wants to know.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from millrace.server.container.segment import Segment
+from millrace.server.container.stream import StreamPart
+
+from .options import StreamsOptions
+from .policy import ScalingKind
+from .samples import recent_keys
+from .scaling import SegmentLoad
+
+SAMPLES_KEPT_COUNT: Final = 2048
+
+
+class Meter:
+    """A rate, averaged over a window: what happened a window ago weighs 1/e of what happened now."""
+
+    __slots__ = ("_rate", "_weight", "_window_s")
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._rate = 0.0
+        self._weight = 0.0  # of what was seen; the rest of 1 is the time before, of which nothing is known
+
+    def add(self, count: float, duration_s: float) -> None:
+        """Take note that so much happened in so many seconds."""
+        part = 1 - math.exp(-duration_s / self._window_s)
+        self._rate += part * (count / duration_s - self._rate)
+        self._weight += part * (1 - self._weight)
+
+    @property
+    def per_s(self) -> float:
+        """The average, over the time that was seen at most."""
+        return self._rate / self._weight if self._weight else 0.0
+
+
+class _SegmentMeter:
+    """What is measured of one open segment."""
+
+    __slots__ = ("bytes", "event_count", "events", "length", "sampled_offset", "samples", "since_s")
+
+    def __init__(self, *, length: int, event_count: int, now_s: float, options: StreamsOptions) -> None:
+        windows = (options.fast_window_s, options.slow_window_s)
+        self.since_s = now_s
+        self.length = length
+        self.event_count = event_count
+        self.bytes = tuple(Meter(window_s) for window_s in windows)
+        self.events = tuple(Meter(window_s) for window_s in windows)
+        # Up to where events were sampled, and of each the place of its key (None without one) and its bytes.
+        self.sampled_offset = 0
+        self.samples: deque[tuple[int | None, int]] = deque(maxlen=SAMPLES_KEPT_COUNT)
+
+
+class StreamLoads:
+    """The loads of the open segments of one stream."""
+
+    def __init__(self, options: StreamsOptions) -> None:
+        self._options = options
+        self._meters: dict[int, _SegmentMeter] = {}
+        self._looked_s: float | None = None
+
+    def look(self, segments: Sequence[Segment], *, now_s: float) -> None:
+        """Measure the open segments of the stream; called once a tick."""
+        before_s, self._looked_s = self._looked_s, now_s
+        meters: dict[int, _SegmentMeter] = {}
+        for segment in segments:
+            meter = self._meters.get(segment.segment_id)
+            if meter is None:
+                # Of a segment that came to be since the last look, all that it holds is new.
+                is_new = before_s is not None
+                meter = _SegmentMeter(
+                    length=0 if is_new else segment.length,
+                    event_count=0 if is_new else segment.event_count,
+                    now_s=now_s if before_s is None else before_s,
+                    options=self._options,
+                )
+            meters[segment.segment_id] = meter
+            duration_s = 0.0 if before_s is None else now_s - before_s
+            if duration_s > 0:
+                for bytes_meter, events_meter in zip(meter.bytes, meter.events, strict=True):
+                    bytes_meter.add(segment.length - meter.length, duration_s)
+                    events_meter.add(segment.event_count - meter.event_count, duration_s)
+                meter.length, meter.event_count = segment.length, segment.event_count
+        self._meters = meters
+
+    def sample(self, segment: Segment) -> None:
+        """Read keys out of the newest blocks of a segment that were not read yet; a bounded number."""
+        meter = self._meters[segment.segment_id]
+        meter.samples.extend(recent_keys(segment, meter.sampled_offset))
+        meter.sampled_offset = segment.length
+
+    def loads(self, parts: Iterable[StreamPart], *, kind: ScalingKind, now_s: float) -> list[SegmentLoad]:
+        """Return the loads of some open parts, counted in what a policy counts."""
+        result = []
+        for part in parts:
+            meter = self._meters[part.segment_id]
+            fast, slow = meter.bytes if kind is ScalingKind.BYTES else meter.events
+            weights: dict[int, float] = {}
+            unkeyed = 0.0
+            for place, size in meter.samples:
+                weight = float(size) if kind is ScalingKind.BYTES else 1.0
+                if place is None:
+                    unkeyed += weight
+                elif part.low <= place <= part.last:
+                    weights[place] = weights.get(place, 0.0) + weight
+            result.append(
+                SegmentLoad(
+                    segment_id=part.segment_id,
+                    low=part.low,
+                    last=part.last,
+                    fast_per_s=fast.per_s,
+                    slow_per_s=slow.per_s,
+                    age_s=now_s - meter.since_s,
+                    weights=sorted(weights.items()),
+                    weight_unkeyed=unkeyed,
+                    sample_count=len(meter.samples),
+                )
+            )
+        return result
+
+    def rates(self, segment_id: int) -> dict[str, float]:
+        """Return the rates of a segment, for people."""
+        meter = self._meters.get(segment_id)
+        if meter is None:
+            return {}
+        return {
+            "bytes_per_s": round(meter.bytes[0].per_s, 1),
+            "bytes_per_s_slow": round(meter.bytes[1].per_s, 1),
+            "events_per_s": round(meter.events[0].per_s, 1),
+            "events_per_s_slow": round(meter.events[1].per_s, 1),
+        }

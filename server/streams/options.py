@@ -1,0 +1,40 @@
+"""Settings of what streams do by themselves."""
+
+from dataclasses import dataclass
+
+from millrace.server.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsOptions:
+    """Rhythms and thresholds of scaling and retention; checked when made.
+
+    Attributes:
+        tick_s: the loads of segments are looked at this often.
+        retention_interval_s: what may go is looked for this often.
+        fast_window_s, slow_window_s: over how long rates are averaged, weighted by age.
+        split_above: a segment is hot above this many times its target,
+        split_after_s: and is split when it was hot for this long.
+        merge_below: neighbours are cold when together they are below this part of the target of one,
+        merge_after_s: and are merged when they were cold for this long.
+    """
+
+    tick_s: float = 2.0
+    retention_interval_s: float = 6.0
+    fast_window_s: float = 10.0
+    slow_window_s: float = 60.0
+    split_above: float = 1.1
+    split_after_s: float = 15.0
+    merge_below: float = 0.5
+    merge_after_s: float = 45.0
+
+    def __post_init__(self) -> None:
+        if min(self.tick_s, self.retention_interval_s, self.fast_window_s) <= 0:
+            raise ConfigurationError("tick_s, retention_interval_s and fast_window_s must be above 0")
+        if self.slow_window_s < self.fast_window_s:
+            raise ConfigurationError("slow_window_s must not be below fast_window_s")
+        # A split gives two segments of half the load each, together what was above the target: never cold at once.
+        if not 0 <= self.merge_below < 1 <= self.split_above:
+            raise ConfigurationError("merge_below must be below 1, split_above at least 1")
+        if min(self.split_after_s, self.merge_after_s) < 0:
+            raise ConfigurationError("split_after_s and merge_after_s must not be negative")

@@ -1,0 +1,121 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.server.errors import InvalidArgumentError
+from millrace.server.streams.policy import (
+    Policy,
+    Retention,
+    RetentionKind,
+    Scaling,
+    ScalingKind,
+    parse_policy,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "null",
+        '{"scaling":{"kind":"fixed","segment_count":4},"retention":null}',
+        '{"scaling":null,"tags":null,"owner":"somebody"}',
+        '{"scaling":{"kind":"fixed","target_per_s":"whatever"}}',
+    ],
+)
+def test_what_is_left_out_or_unknown_changes_nothing(text: str) -> None:
+    assert parse_policy(text) == Policy()
+
+
+def test_a_full_configuration() -> None:
+    text = json.dumps(
+        {
+            "scaling": {"kind": "bytes", "target_per_s": 1e6, "factor": 4, "min_segments": 2, "segment_count": 2},
+            "retention": {"kind": "consumption", "min_bytes": 10, "max_bytes": 99.0, "min_age_s": 1.5, "max_age_s": 7},
+            "tags": ["winter", "überall", "winter"],
+        }
+    )
+
+    assert parse_policy(text) == Policy(
+        scaling=Scaling(kind=ScalingKind.BYTES, target_per_s=1e6, factor=4, min_segments=2),
+        retention=Retention(kind=RetentionKind.CONSUMPTION, min_bytes=10, max_bytes=99, min_age_s=1.5, max_age_s=7.0),
+        tags=frozenset({"winter", "überall"}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("retention", "max_bytes", "max_age_s"),
+    [
+        ({"kind": "size", "min_bytes": 50}, 50, None),
+        ({"kind": "size", "max_bytes": 50}, 50, None),
+        ({"kind": "time", "min_age_s": 50}, None, 50.0),
+        ({"kind": "time", "max_age_s": 50, "max_bytes": 7}, 7, 50.0),
+        ({"kind": "consumption"}, None, None),
+    ],
+)
+def test_one_bound_alone_means_just_that(
+    retention: dict[str, object], max_bytes: int | None, max_age_s: float | None
+) -> None:
+    parsed = parse_policy(json.dumps({"retention": retention})).retention
+    assert parsed is not None
+    assert (parsed.max_bytes, parsed.max_age_s) == (max_bytes, max_age_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "the configuration is an object"),
+        ('{"scaling": 5}', "scaling is an object"),
+        ('{"scaling": {"kind": "fast"}}', "scaling.kind is one of fixed, bytes, events, not 'fast'"),
+        ('{"scaling": {"kind": []}}', "scaling.kind is one of"),
+        ('{"scaling": {"kind": "events"}}', "scaling.target_per_s must be above 0"),
+        ('{"scaling": {"kind": "events", "target_per_s": -1}}', "scaling.target_per_s is a number"),
+        ('{"scaling": {"kind": "events", "target_per_s": NaN}}', "scaling.target_per_s is a number"),
+        ('{"scaling": {"kind": "events", "target_per_s": Infinity}}', "scaling.target_per_s is a number"),
+        ('{"scaling": {"kind": "events", "target_per_s": 5, "factor": 1}}', "scaling.factor=1 must lie between 2"),
+        ('{"scaling": {"kind": "events", "target_per_s": 5, "factor": true}}', "scaling.factor is a whole"),
+        ('{"scaling": {"min_segments": 0}}', "scaling.min_segments=0"),
+        ('{"scaling": {"min_segments": 4097}}', "scaling.min_segments=4097"),
+        ('{"scaling": {"min_segments": Infinity}}', "scaling.min_segments is a whole number"),
+        ('{"retention": {"kind": "size"}}', "by size needs"),
+        ('{"retention": {"kind": "time"}}', "by time needs"),
+        ('{"retention": {}}', "retention.kind is one of size, time, consumption"),
+        ('{"retention": {"kind": "size", "max_bytes": 1.5}}', "retention.max_bytes is a whole number"),
+        ('{"retention": {"kind": "size", "max_bytes": 5, "min_bytes": 6}}', "max_bytes=5 is below min_bytes=6"),
+        ('{"retention": {"kind": "time", "max_age_s": 5, "min_age_s": 6}}', "is below min_age_s"),
+        ('{"tags": "winter"}', "tags is a list"),
+        ('{"tags": ["a\\nb"]}', "a tag is"),
+        ('{"tags": [""]}', "a tag is"),
+    ],
+)
+def test_a_wrong_value_is_named(text: str, named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=named):
+        parse_policy(text)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.fixed_dictionaries(
+    {},
+    optional={
+        name: values | st.sampled_from(["fixed", "bytes", "events", "size", "time", "consumption"])
+        for name in ("kind", "target_per_s", "factor", "min_segments", "min_bytes", "max_bytes", "max_age_s", "min_age")
+    },
+)
+
+
+@given(st.fixed_dictionaries({}, optional={"scaling": objects | values, "retention": objects | values, "tags": values}))
+def test_any_json_is_read_or_refused(content: dict[str, object]) -> None:
+    try:
+        policy = parse_policy(json.dumps(content))
+    except InvalidArgumentError:
+        return
+    assert policy.scaling.kind is ScalingKind.FIXED or policy.scaling.target_per_s > 0
