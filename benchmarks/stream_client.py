@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import importlib
 import json
 import os
 import sys
@@ -127,6 +128,8 @@ WORKS: Final[dict[str, Callable[[millrace.Client, ClientWork], Awaitable[int]]]]
 
 async def run_client(work: ClientWork) -> ClientResult:
     """Do the work; the stream is created if there is none."""
+    # Loaded on first use otherwise, and then measured.
+    importlib.import_module("pyarrow")
     async with millrace.connect(work.address) as client:
         await client.create_stream(work.stream)
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
