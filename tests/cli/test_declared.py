@@ -11,7 +11,9 @@ UNSIGNED_32 = st.integers(0, 2**32 - 1)
 UNSIGNED_64 = st.integers(0, 2**64 - 1)
 
 
-@given(st.tuples(*[UNSIGNED_32] * 2, *[UNSIGNED_64] * 5, *[UNSIGNED_32] * 2, st.integers(-(2**63), 2**63 - 1), UNSIGNED_32))
+@given(
+    st.tuples(*[UNSIGNED_32] * 2, *[UNSIGNED_64] * 5, *[UNSIGNED_32] * 2, st.integers(-(2**63), 2**63 - 1), UNSIGNED_32)
+)
 def test_fields_are_what_was_packed_and_cover_every_byte(values: tuple[int, ...]) -> None:
     codec = derive(ChunkSummary, name="ChunkSummary")
     data = codec.pack(*values)

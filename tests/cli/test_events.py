@@ -114,7 +114,9 @@ def test_a_pipe_is_written_and_tailed_as_lines_come(running: TestServer, ask: Ru
     tail = subprocess.Popen(
         [*program, "tail", "events/pipe", "--from", "head", *address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    writer = subprocess.Popen([*program, "write", "events/pipe", *address], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    writer = subprocess.Popen(
+        [*program, "write", "events/pipe", *address], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert writer.stdin is not None
     assert tail.stdout is not None
 

@@ -7,7 +7,14 @@ from millrace.cli.figures import count_text, duration_text, rate_text, size_text
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (150 << 20, "150 MiB"), (3 << 40, "3.0 TiB"), (1 << 70, "1048576 PiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (150 << 20, "150 MiB"),
+        (3 << 40, "3.0 TiB"),
+        (1 << 70, "1048576 PiB"),
+    ],
 )
 def test_sizes(size: int, text: str) -> None:
     assert size_text(size) == text

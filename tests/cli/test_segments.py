@@ -78,5 +78,7 @@ def test_segments_are_listed_and_deleted(ask: Run) -> None:
     assert ask("segment", "create", "segments-list/a").code == 1
     assert ask("segment", "delete", "segments-list/a").code == 0
     assert "nothing was changed" in ask("segment", "delete", "segments-list/a").err
-    assert [segment["name"] for segment in ask("segment", "list", "segments-list/", "--json").json] == ["segments-list/b"]
+    assert [segment["name"] for segment in ask("segment", "list", "segments-list/", "--json").json] == [
+        "segments-list/b"
+    ]
     assert "segments-list/b" in ask("segment", "list", "segments-list/").out
