@@ -108,6 +108,9 @@ class Flusher:
                 except (ServerError, OSError) as error:
                     logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
                     pause_s = RETRY_S
+            # Whoever is throttled sends nothing that could wake us: what is left over is not left until it is old.
+            if pause_s == RETRY_S or self._due(everything=False):
+                self._work.set()
             await self._clock.sleep(pause_s)
 
     async def flush(self) -> None:
