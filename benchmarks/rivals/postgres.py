@@ -25,6 +25,8 @@ _BATCH_ROWS: Final = 10_000
 _VALUE: Final = b"x" * EVENT_SIZE_BYTES
 # Where Debian keeps the programs that are not for everybody.
 _FOLDERS: Final = "/usr/lib/postgresql/*/bin"
+_SOCKET_TIMEOUT_S: Final = 15.0
+_SOCKET_POLL_S: Final = 0.01
 # It refuses to run as root.
 _USER: Final = "postgres"
 
@@ -112,6 +114,10 @@ def _running_cluster(directory: Path) -> Iterator[tuple[Path, int]]:
             stop_signal=signal.SIGQUIT,
         ) as child:
             child.wait_for_port(port, timeout_s=15.0)
+            # It listens on the port before it makes its local socket.
+            deadline_s = time.monotonic() + _SOCKET_TIMEOUT_S
+            while not (folder / f".s.PGSQL.{port}").exists() and time.monotonic() < deadline_s:
+                time.sleep(_SOCKET_POLL_S)
             yield folder, port
 
 
