@@ -36,6 +36,9 @@ class Stored(NamedTuple):
 
 Outcome = Stored | ErrorCode
 
+PIPELINE_ERRORS = frozenset(ErrorCode) - {ErrorCode.OUTCOME_UNKNOWN, ErrorCode.SHUTTING_DOWN}
+"""Errors of an append after which the connection goes on."""
+
 
 def hello(*, token: str = "", version: int = 1) -> bytes:
     """Return the first frame of a client."""
@@ -66,7 +69,9 @@ class Peer:
         self.pings: list[int] = []
         self.throttles: list[f.Throttle] = []
         self.outcomes: dict[int, Outcome] = {}
+        self.errors: dict[int, f.ErrorReply] = {}
         self._sizes: dict[int, int] = {}
+        self._replies: dict[int, f.Message] = {}
 
     @classmethod
     async def connect(cls, address: str, *, greet: bool = True, token: str = "", read_ahead: int = 1 << 26) -> "Peer":
@@ -149,7 +154,7 @@ class Peer:
             return messages
 
     async def ask(self, message: f.Message, kind: type[M]) -> M:
-        """Send a request and return its reply; what else arrives meanwhile is noted or dropped.
+        """Send a request and return its reply; what else arrives meanwhile is kept.
 
         Raises:
             RefusedError: the reply is an ERROR.
@@ -163,15 +168,18 @@ class Peer:
         return request_id
 
     async def reply(self, request_id: int, kind: type[M]) -> M:
-        """Return the reply to a request."""
-        while True:
+        """Return the reply to a request; those to others are kept until they are asked for."""
+        while request_id not in self._replies:
             header, reply = await self.receive()
-            if header.request_id == request_id and not isinstance(reply, f.AppendAck):
-                if isinstance(reply, f.ErrorReply):
-                    raise RefusedError(reply)
-                assert isinstance(reply, kind), reply
-                return reply
-            self._note(header, reply)
+            if isinstance(reply, f.AppendAck) or header.request_id in self._sizes:
+                self.note(header, reply)
+            else:
+                self._replies[header.request_id] = reply
+        reply = self._replies.pop(request_id)
+        if isinstance(reply, f.ErrorReply):
+            raise RefusedError(reply)
+        assert isinstance(reply, kind), reply
+        return reply
 
     async def append(self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: int) -> list[int]:
         """Send appends of one event each, numbered from `event_number` on; return their request ids."""
@@ -191,10 +199,18 @@ class Peer:
         return list(range(first, first + len(payloads)))
 
     async def settled(self, request_ids: Sequence[int]) -> list[Outcome]:
-        """Return the outcomes of appends, in the order asked for."""
+        """Return the outcomes of appends, in the order asked for.
+
+        If one failed, its segment can be appended to again when this returns: the PING behind the error is answered.
+        """
         while not all(request_id in self.outcomes for request_id in request_ids):
-            self._note(*await self.receive())
-        return [self.outcomes[request_id] for request_id in request_ids]
+            self.note(*await self.receive())
+        outcomes = [self.outcomes[request_id] for request_id in request_ids]
+        if self.answers_pings and any(outcome in PIPELINE_ERRORS for outcome in outcomes):
+            await self.send(encode(f.Ping(), request_id=0))
+            while not isinstance((received := await self.receive())[1], f.Pong):
+                self.note(*received)
+        return outcomes
 
     async def store(self, segment_id: int, *payloads: bytes, **fields: int) -> list[int]:
         """Append and return the offsets; every append must be acknowledged, and not as a duplicate."""
@@ -243,10 +259,12 @@ class Peer:
                 # Only the offset of the first one is told; the others follow, and their sizes are the sender's to know.
                 offset = offset + self._sizes.get(request_id, 0) if offset >= 0 else -1
 
-    def _note(self, header: FrameHeader, message: f.Message) -> None:
+    def note(self, header: FrameHeader, message: f.Message) -> None:
+        """Take note of the outcome of an append."""
         if isinstance(message, f.ErrorReply) and header.request_id:
             assert header.request_id not in self.outcomes, f"two outcomes for {header.request_id}"
             self.outcomes[header.request_id] = ErrorCode(message.code)
+            self.errors[header.request_id] = message
 
 
 def read_request(segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> f.Read:

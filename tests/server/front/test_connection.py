@@ -407,7 +407,7 @@ async def test_a_throttled_peer_is_told_once_why_and_when(tmp_path: Path) -> Non
         await peer.settled(ids)
         ids = await peer.append(segment_id, *payloads[17:])
         while not peer.throttles:
-            peer._note(*await peer.receive())
+            peer.note(*await peer.receive())
         length = (await reader.info(segment_id)).length
         assert length < 60 * 16 * KIB
         storage.open.set()
