@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import millrace
+from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_inspect import chunk_of, flip, log_file
@@ -215,6 +216,29 @@ def test_another_folder_is_refused(run: Run, tmp_path: Path) -> None:
 
     assert outcome.code == 1
     assert "is not a data folder" in outcome.err
+
+
+@pytest.mark.slow
+def test_any_flipped_bit_is_found_and_nothing_else_is_blamed(run: Run, stopped_folder: Path) -> None:
+    """Behaviour 41: wherever it is, in all of every chunk and in every batch of the log that others follow."""
+    log = log_file(stopped_folder)
+    batches = run("inspect", log, "--json").json["batches"][:-1]
+    used = [offset for batch in batches for offset in range(batch["offset"], batch["offset"] + batch["size"])]
+    places = [(log, offset) for offset in (*range(64), *used)]
+    for path in sorted((stopped_folder / "tier2").rglob("*.chunk")):
+        places += [(path, offset) for offset in range(path.stat().st_size)]
+
+    for path, offset in places[::79]:
+        flip(path, offset)
+        findings = verify_folder(stopped_folder).findings
+        flip(path, offset)
+
+        name = path.relative_to(stopped_folder).as_posix()
+        assert {finding.file for finding in findings} == {name}, (name, offset)
+        for finding in findings:
+            assert finding.offset is not None
+            assert finding.offset <= offset
+    assert verify_folder(stopped_folder).findings == []
 
 
 @pytest.mark.slow
