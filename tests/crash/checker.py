@@ -21,6 +21,17 @@ class LostError(AssertionError):
     """Something acknowledged is not there, or something is there that nobody sent."""
 
 
+async def refused(outcome: ErrorCode) -> None:
+    """Wait a moment after an append that was certainly not stored and may be sent again.
+
+    Raises:
+        ConnectionResetError: it was refused for another reason.
+    """
+    if outcome not in (ErrorCode.NO_SPACE, ErrorCode.THROTTLED, ErrorCode.PIPELINE_BROKEN):
+        raise ConnectionResetError(outcome)
+    await asyncio.sleep(0.01)
+
+
 def payload(name: str, number: int, *, seed: int) -> bytes:
     """Return the content of an event: it names itself, and ends in noise that only it has."""
     noise = random.Random(f"{seed}/{name}/{number}")
@@ -54,7 +65,10 @@ class Raw:
                     await peer.settled(await peer.append(self.segment_id, *batch)), batch, strict=True
                 ):
                     if not isinstance(outcome, Stored):
-                        raise ConnectionResetError(outcome)
+                        await refused(outcome)
+                        # Neither this one nor those behind it were stored, and none may turn up.
+                        self.doubtful = []
+                        break
                     if outcome.offset != len(self.content):
                         raise LostError(f"{self.name}: acked at {outcome.offset}, not {len(self.content)}")
                     self.content += item
@@ -103,7 +117,8 @@ class Writer:
                     ids = await peer.append(segment_id, *items, event_number=first, **fields)
                     for outcome in await peer.settled(ids):
                         if not isinstance(outcome, Stored):
-                            raise ConnectionResetError(outcome)
+                            await refused(outcome)
+                            break
                         self.acked[segment_id] = self.acked.get(segment_id, 0) + 1
 
 
@@ -171,7 +186,10 @@ class Decider:
         segment_id = await peer.create_segment(name)
         content = payload(name, 1, seed=self.seed)
         if steps > 1:
-            await peer.store(segment_id, content)
+            (outcome,) = await peer.settled(await peer.append(segment_id, content))
+            if not isinstance(outcome, Stored):
+                await refused(outcome)
+                return
             self.known[name] = (0, content, False)
         if steps > 2:
             await peer.ask(f.TruncateSegment(segment_id, 5), f.SegmentInfo)
