@@ -32,7 +32,6 @@ from .tail import Extent, LinkedExtent
 
 logger = logging.getLogger(__name__)
 
-PAGE_SIZE_BYTES: Final = 64 * KIB
 RETRY_S: Final = 1.0
 PASS_INTERVAL_S: Final = 0.05
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
@@ -62,6 +61,7 @@ class Flusher:
         history: History,
         checkpoints: CheckpointStore,
         container_epoch: int,
+        page_size_bytes: int,
         options: ContainerOptions,
         clock: Clock,
         read: Callable[[Segment, int, int], Awaitable[list[memoryview]]],
@@ -74,6 +74,7 @@ class Flusher:
         self._history = history
         self._checkpoints = checkpoints
         self._container_epoch = container_epoch
+        self._page_size_bytes = page_size_bytes
         self._options = options
         self._clock = clock
         self._read = read
@@ -248,6 +249,8 @@ class Flusher:
 
     async def _flush_segment(self, segment: Segment) -> None:
         """Publish the first contiguous part of the tail of a segment as one chunk."""
+        if not segment.tail:
+            return  # truncated or deleted since it was chosen
         if isinstance(segment.tail.first, LinkedExtent):
             await self._flush_link(segment, segment.tail.first)
             return
@@ -305,7 +308,7 @@ class Flusher:
                 start_events=start_events,
                 end_events=end_events,
                 end_wall_time_us=link.wall_time_us,
-                page_size=PAGE_SIZE_BYTES,
+                page_size=self._page_size_bytes,
             )
             await self._storage.publish(chunk_name(chunk), encoded)
             records.append(
@@ -378,7 +381,7 @@ class Flusher:
             start_events=start_events,
             end_events=extents[-1].end_events,
             end_wall_time_us=extents[-1].wall_time_us,
-            page_size=PAGE_SIZE_BYTES,
+            page_size=self._page_size_bytes,
         )
         record = ChunkRecord(
             start_offset=start,

@@ -258,7 +258,7 @@ class Account:
             except CUT:
                 pass
             except RefusedError as error:
-                if error.code not in (ErrorCode.SHUTTING_DOWN, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.THROTTLED):
+                if error.code not in (ErrorCode.SHUTTING_DOWN, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.NO_SPACE):
                     raise
 
         parts: list[Raw | Writer | Decider] = [*self.raws, *self.writers, *self.deciders]

@@ -15,23 +15,32 @@ class FaultyStorage(MemoryStorage):
         super().__init__(capacity_bytes=capacity_bytes)
         self.open = asyncio.Event()
         self.open.set()
-        # Called with "publish" or "delete", when it is done, and the name: raises to fail the caller afterwards.
-        self.after: Callable[[str, str], None] = lambda action, name: None
+        # Called with "before" or "after", "publish" or "delete", and the name.
+        self.on_step: Callable[[str, str, str], None] = lambda when, action, name: None
         self.failing = False
 
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
         await self.open.wait()
         if self.failing:
             raise StorageError("the medium failed", subject=name)
+        self.on_step("before", "publish", name)
         await super().publish(name, pieces)
-        self.after("publish", name)
+        self.on_step("after", "publish", name)
 
     async def delete(self, name: str) -> None:
+        self.on_step("before", "delete", name)
         await super().delete(name)
-        self.after("delete", name)
+        self.on_step("after", "delete", name)
 
     async def close(self) -> None:
         """Keep everything."""
+
+    def copy(self) -> "FaultyStorage":
+        """Return what another process finds."""
+        other = FaultyStorage(capacity_bytes=self.capacity_bytes)
+        other._chunks = self._chunks.copy()
+        other.size_bytes = self.size_bytes
+        return other
 
     def replace(self, name: str, data: bytes) -> None:
         """Damage a chunk."""
