@@ -21,7 +21,6 @@ from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name,
 from millrace.server.wal import Wal
 from millrace.wire.checksum import Buffer
 from millrace.wire.errors import ErrorCode
-from millrace.wire.limits import KIB
 
 from .checkpoint import CheckpointRows, CheckpointStore, everything, take_rows
 from .history import History
