@@ -63,8 +63,9 @@ class Machine:
 
 
 def machine_of(snapshot: Snapshot, folder: Path, container: ContainerOptions) -> Machine:
-    """Return a machine that starts from a snapshot; `folder` is made anew. The data folder keeps its path."""
-    machine = Machine(folder, container, snapshot.files, snapshot.storage)
+    """Return a machine that starts from a copy of the snapshot; `folder`, which keeps its path, is made anew."""
+    storage = snapshot.storage.copy() if snapshot.storage is not None else None
+    machine = Machine(folder, container, snapshot.files.copy(), storage)
     checkpoint = machine._checkpoint
     if checkpoint.parent.exists():
         shutil.rmtree(checkpoint.parent)

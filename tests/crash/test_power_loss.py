@@ -47,7 +47,7 @@ async def checked(snapshot: Snapshot, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 async def test_a_loss_of_power_loses_nothing_acknowledged(folder: Path, seed: int) -> None:
     """Behaviour 40: all unsynced bytes gone, or any subset of unsynced writes persisted, in log and tier 2."""
     asyncio.get_running_loop().set_debug(False)
@@ -95,8 +95,7 @@ async def test_a_kill_between_any_two_steps_of_flushing_is_harmless(folder: Path
     def step(when: str, action: str, name: str) -> None:
         label = f"{when} {action} of {name.partition('/')[0]}"
         steps[label] = steps.get(label, 0) + 1
-        # The first ones of each kind, and then ever fewer.
-        if steps[label].bit_count() == 1:
+        if steps[label] in {1, 4}:
             snapshots.append(machine.snapshot(server, account, f"{label} {name}"))
         if len(steps) == 8:
             all_seen.set()
