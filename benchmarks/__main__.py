@@ -15,7 +15,7 @@ from typing import Final
 
 from rich.console import Console
 
-from . import append_latency, append_rate, catch_up, event_read, event_write, floors, recovery, tail_latency
+from . import append_latency, append_rate, catch_up, event_read, event_write, floors, recovery, spark_read, tail_latency
 from .report import Report, Row, Section, as_json, as_markdown, as_table
 from .rivals import postgres, rabbitmq_streams, redis_streams
 from .session import AbsentError, Session, machine
@@ -31,6 +31,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "tail-latency": tail_latency.measure,
     "catch-up": catch_up.measure,
     "event-read": event_read.measure,
+    "spark-read": spark_read.measure,
     "recovery": recovery.measure,
 }
 

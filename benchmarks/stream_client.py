@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import importlib
 import json
 import os
 import sys
@@ -104,6 +105,14 @@ async def _read_batches(client: millrace.Client, work: ClientWork) -> int:
     return events
 
 
+async def _read_one_batch(client: millrace.Client, work: ClientWork) -> None:
+    """Load what is loaded with the first batch: a cost of the process, not of its events."""
+    async with client.reader(work.stream, start=millrace.HEAD, end=millrace.TAIL) as reader:
+        async for batch in reader.arrow_batches():
+            assert batch.num_rows
+            break
+
+
 async def _read_one_by_one(client: millrace.Client, work: ClientWork) -> int:
     events = size = 0
     async with client.reader(work.stream, start=millrace.HEAD, end=millrace.TAIL) as reader:
@@ -127,8 +136,12 @@ WORKS: Final[dict[str, Callable[[millrace.Client, ClientWork], Awaitable[int]]]]
 
 async def run_client(work: ClientWork) -> ClientResult:
     """Do the work; the stream is created if there is none."""
+    # Loaded on first use otherwise, and then measured.
+    importlib.import_module("pyarrow")
     async with millrace.connect(work.address) as client:
         await client.create_stream(work.stream)
+        if work.what == "arrow_batches":
+            await _read_one_batch(client, work)
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         events = await WORKS[work.what](client, work)
         return ClientResult(

@@ -36,7 +36,7 @@ from .disk import SyncedWrites, measure_synced_writes, percentile, probe_file
 from .figures import duration_text, rate_text, size_text
 from .output import Steps, print_json, print_note, print_table, progress
 
-ROWS: Final = 11
+STEPS: Final = 12
 DISK_WRITES_MAX: Final = 100_000
 
 
@@ -64,7 +64,7 @@ def bench(
 
     Everything counted is durable. What is written is deleted at the end.
     """
-    with _server_at(address, folder) as place, progress("measuring", total=ROWS) as steps:
+    with _server_at(address, folder) as place, progress("measuring", total=STEPS) as steps:
         rows = uvloop.run(measure(place, folder=folder, duration_s=seconds, steps=steps))
     if as_json:
         print_json({"address": address or "", "folder": str(folder.resolve()), "rows": [_json(row) for row in rows]})

@@ -114,7 +114,7 @@ def _reason(error: Exception) -> str:
 
 def _said(field: DeclaredField) -> Any:
     value = shown(field.name, field.value)
-    if field.name == "magic":
+    if field.name.rpartition(".")[2] == "magic":
         value = field.raw.decode("ascii", "backslashreplace")
     elif isinstance(value, bytes) and len(value) > HEX_BYTES_SHOWN_MAX:
         value = f"{len(value)} bytes"

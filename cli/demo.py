@@ -82,8 +82,7 @@ def demo(
             written = uvloop.run(_stream(running.address))
             text_count = uvloop.run(_write_texts(running.address))
             print_text(f"wrote {count_text(text_count, 'line')} of documentation to {TEXTS}, keyed by module")
-            if with_spark:
-                _query(running, scratch)
+            _query(running, scratch, missing=what_is_missing() if with_spark else "--no-spark was given")
         _title(4, "Where the bytes lie", "the server has stopped; its folder, read offline")
         _show_files(data)
         _title(5, "Is it all there?", "every checksum, and every segment against chunks and log")
@@ -211,8 +210,7 @@ async def _write_texts(address: str) -> int:
 # --- Spark ---
 
 
-def _query(running: TestServer, scratch: Path) -> None:
-    missing = what_is_missing()
+def _query(running: TestServer, scratch: Path, *, missing: str) -> None:
     _title(3, "Spark", 'spark.readStream.format("millrace"), the queries of any Spark program')
     if missing:
         print_text(Text.assemble(("skipped: ", "yellow"), missing))

@@ -54,9 +54,8 @@ def readings() -> list[Reading]:
     found = []
     for sensor, name in STATIONS.items():
         text = (files("vega_datasets") / "_data" / name).read_text()
-        found += [
-            Reading(sensor, _unix_us(row["date"]), float(row["temp"])) for row in csv.DictReader(text.splitlines())
-        ]
+        rows = csv.DictReader(text.splitlines())
+        found += [Reading(sensor, _unix_us(row["date"]), float(row["temp"])) for row in rows]
     return sorted(found, key=lambda reading: (reading.timestamp_us, reading.sensor))
 
 

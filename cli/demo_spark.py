@@ -6,6 +6,7 @@ Both are streaming queries that take what is there and end (`availableNow`): the
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +50,9 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
     Raises:
         Exception: whatever Spark raises when it cannot start.
     """
+    # Nothing of pandas is used here, and the warning would stand in the middle of the show.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+
     from pyspark.sql import SparkSession
 
     from millrace.spark_source import MillraceDataSource

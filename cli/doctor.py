@@ -21,7 +21,6 @@ from .disk import MEMORY_FILE_SYSTEMS, SyncedWrites, file_system_of, measure_syn
 from .figures import duration_text, rate_text, size_text
 from .output import print_json, print_table, progress
 
-MEASURE_S: Final = 3.0
 SYNCS_MAX: Final = 2000
 SLOW_SYNC_S: Final = 0.010
 STALL_S: Final = 0.100
@@ -47,6 +46,7 @@ def doctor(
         Path,
         typer.Argument(metavar="DIR", help="Where the data is, or will be.", exists=True, file_okay=False),
     ] = Path(),
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long syncs are measured.")] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the disk's real sync, and look at what else a server needs. Takes some seconds.
@@ -55,11 +55,11 @@ def doctor(
     """
     with progress("measuring syncs", total=None) as steps, probe_file(folder) as file:
         small = measure_synced_writes(
-            file, size_bytes=4 * KIB, duration_s=MEASURE_S, count_max=SYNCS_MAX, on_write=steps.advance
+            file, size_bytes=4 * KIB, duration_s=seconds, count_max=SYNCS_MAX, on_write=steps.advance
         )
         steps.describe("measuring large writes")
         large = measure_synced_writes(
-            file, size_bytes=MIB, duration_s=MEASURE_S / 2, count_max=SYNCS_MAX, on_write=steps.advance
+            file, size_bytes=MIB, duration_s=seconds / 2, count_max=SYNCS_MAX, on_write=steps.advance
         )
     checks = [*disk_checks(folder, small, large), *machine_checks()]
     if as_json:

@@ -63,7 +63,8 @@ def write(
         in_flight: deque[Future[Stored]] = deque()
         key_of: KeyOf | None = None
         line_number = 0
-        with progress(f"writing to {stream}", total=None) as steps:
+        # A bar would stand in the way of somebody who types.
+        with progress(f"writing to {stream}", total=None, is_shown=not sys.stdin.isatty()) as steps:
             for lines in _line_groups():
                 if key_field is not None and key_of is None and lines:
                     key_of, is_header = _key_reader(key_field, lines[0])

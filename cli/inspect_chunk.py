@@ -51,6 +51,11 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         return report
     payload_end = SUMMARY_SIZE + summary["length"]
     index_end = payload_end + summary["index_count"] * ChunkIndexEntry.sizeof()
+    page_count = -(-summary["length"] // summary["page_size"])
+    size = index_end + page_count * PageChecksum.sizeof() + SUMMARY_SIZE
+    if len(data) != size:
+        report.problems.append(f"byte {min(size, len(data))}: the file has {len(data)} bytes, {size} were published")
+        return report
     report.sections.append(_index(report, data[payload_end:index_end], payload_end, summary, at=at, limit=limit))
     report.sections.append(_pages(report, data, index_end, summary, limit=limit))
     payload = data[SUMMARY_SIZE:payload_end]

@@ -4,9 +4,11 @@ Exit codes: 0 done; 1 a check failed, or the server or the disk refused; 2 wrong
 """
 
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -22,28 +24,37 @@ from millrace.client.errors import (
 )
 from millrace.server.errors import FolderLockedError, FolderVersionError, ServerError
 
-from . import segments, streams
-from .bench import bench
-from .demo import demo
-from .doctor import doctor
-from .events import read, tail, write
-from .inspect import inspect
 from .output import print_error, print_text
-from .serve import serve
-from .verify import verify
 
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 UNREACHABLE: Final = 3
 
-app = typer.Typer(
-    name="millrace",
-    no_args_is_help=True,
-    # An error that we did not foresee is a bug: its traceback is wanted, as Python prints it.
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+PANELS: Final = ("Start here", "Streams and segments", "Events", "Files and machine")
+
+
+class Command(NamedTuple):
+    """Where a command, or a group of them, is to be found: in the module of its name unless another is given."""
+
+    panel: str
+    help: str
+    module: str = ""
+
+
+COMMANDS: Final = {
+    "demo": Command(PANELS[0], "See it work: recorded data, a live tail, Spark, the files."),
+    "serve": Command(PANELS[0], "Run a server."),
+    "stream": Command(PANELS[1], "Create, list, look at, seal, truncate and delete streams.", "streams"),
+    "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", "segments"),
+    "write": Command(PANELS[2], "Write lines of standard input as events.", "events"),
+    "read": Command(PANELS[2], "Print the events between two cuts.", "events"),
+    "tail": Command(PANELS[2], "Print events as they become durable.", "events"),
+    "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder."),
+    "verify": Command(PANELS[3], "Check every byte of a data folder."),
+    "doctor": Command(PANELS[3], "Measure the disk's real sync; look at limits and versions."),
+    "bench": Command(PANELS[3], "Measure appends and reads beside the bare disk."),
+}
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -52,7 +63,6 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit(DONE)
 
 
-@app.callback()
 def _program(
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
@@ -64,29 +74,42 @@ def _program(
     """
 
 
-app.command(short_help="See it work: recorded data, a live tail, Spark, the files.", rich_help_panel="Start here")(demo)
-app.command(short_help="Run a server.", rich_help_panel="Start here")(serve)
-app.add_typer(streams.app, name="stream", rich_help_panel="Streams and segments")
-app.add_typer(segments.app, name="segment", rich_help_panel="Streams and segments")
-app.command(short_help="Write lines of standard input as events.", rich_help_panel="Events")(write)
-app.command(short_help="Print the events between two cuts.", rich_help_panel="Events")(read)
-app.command(short_help="Print events as they become durable.", rich_help_panel="Events")(tail)
-app.command(short_help="Decode a log file, chunk, checkpoint or data folder.", rich_help_panel="Files and machine")(
-    inspect
-)
-app.command(short_help="Check every byte of a data folder.", rich_help_panel="Files and machine")(verify)
-app.command(
-    short_help="Measure the disk's real sync; look at limits and versions.", rich_help_panel="Files and machine"
-)(doctor)
-app.command(short_help="Measure appends and reads beside the bare disk.", rich_help_panel="Files and machine")(bench)
+def make_app(names: Iterable[str]) -> typer.Typer:
+    """Return the program with these commands; only their modules are loaded."""
+    app = typer.Typer(
+        name="millrace",
+        no_args_is_help=True,
+        # An error that we did not foresee is a bug: its traceback is wanted, as Python prints it.
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_program)
+    for name in names:
+        command = COMMANDS[name]
+        module = import_module(f"{__package__}.{command.module or name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=command.help, rich_help_panel=command.panel)
+        else:
+            app.command(name, short_help=command.help, rich_help_panel=command.panel)(getattr(module, name))
+    return app
+
+
+def _needed_commands(arguments: Sequence[str]) -> Iterable[str]:
+    """Return the one command that is called; all of them where help, completion or a wrong name needs them.
+
+    A client command then starts without loading the server, in half the time.
+    """
+    name = arguments[0] if arguments else ""
+    return [name] if name in COMMANDS else list(COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Errors that are foreseen are told in a line, without a traceback."""
     # What the parts have to say goes where `serve` sends it; the other commands speak for themselves.
     logging.getLogger("millrace").addHandler(logging.NullHandler())
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app(args=arguments, prog_name="millrace")
+        make_app(_needed_commands(given))(args=given, prog_name="millrace")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
     except (ConnectionLostError, RequestTimeoutError) as error:

@@ -142,7 +142,9 @@ class Steps(Protocol):
 
 
 @contextmanager
-def progress(description: str, *, total: float | None, in_bytes: bool = False) -> Iterator[Steps]:
+def progress(
+    description: str, *, total: float | None, in_bytes: bool = False, is_shown: bool = True
+) -> Iterator[Steps]:
     """Show a progress bar on standard error while the body runs, if that is a terminal; it leaves no trace."""
     target = error_console()
     bar = Progress(
@@ -152,7 +154,7 @@ def progress(description: str, *, total: float | None, in_bytes: bool = False) -
         TimeElapsedColumn(),
         console=target,
         transient=True,
-        disable=not target.is_terminal,
+        disable=not (is_shown and target.is_terminal),
     )
     with bar:
         task = bar.add_task(escape(description), total=total)

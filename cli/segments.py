@@ -12,7 +12,7 @@ from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, TokenOption,
 from .figures import count_text, size_text, time_text
 from .output import print_done, print_facts, print_json, print_note, print_table, progress
 
-app = typer.Typer(help="Work with raw segments: durable sequences of bytes.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 APPEND_BYTES = 1 * MIB
 READ_BYTES = 4 * MIB

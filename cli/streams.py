@@ -12,7 +12,7 @@ from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, TokenOption,
 from .figures import count_text, size_text, time_text
 from .output import print_done, print_facts, print_json, print_note, print_table, print_text
 
-app = typer.Typer(help="Create, list, look at, seal, truncate and delete streams.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 StreamArgument = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.", show_default=False)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from millrace.server.container.checkpoint import Checkpoint, CheckpointStore
+from millrace.server.container.flusher import CHECKPOINT_PREFIX
 from millrace.server.container.opening import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.container.segment import DamagedRange
 from millrace.server.container.state import ContainerState
 from millrace.server.errors import ServerError
+from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import (
     KIND_APPENDS,
@@ -43,6 +45,7 @@ class Container:
 
     Attributes:
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
+        copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
         state: the checkpoint with everything behind it in the log applied.
         logged: by segment, the ranges that stand in the log and not yet in tier 2, ascending and joined.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
@@ -51,6 +54,7 @@ class Container:
     folder: Path
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
+    copy: Path | None = None
     state: ContainerState = field(default_factory=ContainerState)
     logged: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     report: RecoveryReport | None = None
@@ -59,6 +63,13 @@ class Container:
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
     # Records of decisions that could not be read or applied.
     record_problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the state is all that there was: from a checkpoint, or from a log that goes back to its beginning."""
+        return not self.log_error and (
+            self.checkpoint is not None or self.report is None or self.report.first_sequence <= 1
+        )
 
     @property
     def checkpoint_path(self) -> Path:
@@ -106,6 +117,11 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
             store.close()
 
 
+def checkpoint_copies(data_folder: Path) -> list[Path]:
+    """Return the copies of the checkpoint in tier 2, the newest first."""
+    return sorted((data_folder / TIER2_FOLDER / CHECKPOINT_PREFIX).glob("*.chunk"), reverse=True)
+
+
 def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _: None) -> Container:
     """Read the container in `folder` as a starting server would, and change nothing.
 
@@ -115,10 +131,7 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
         on_bytes: is told how many bytes of the log were gone through.
     """
     found = Container(folder)
-    try:
-        found.checkpoint = load_checkpoint(found.checkpoint_path)
-    except ServerError as error:
-        found.checkpoint_error = str(error)
+    _find_checkpoint(found)
     if found.checkpoint is not None:
         found.state = found.checkpoint.state
         found.known_damages = {
@@ -166,6 +179,24 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
     if start < end:
         missing.append((start, end))
     return missing
+
+
+def _find_checkpoint(found: Container) -> None:
+    """Load the checkpoint, or the newest good copy of it."""
+    try:
+        found.checkpoint = load_checkpoint(found.checkpoint_path)
+    except ServerError as error:
+        found.checkpoint_error = str(error)
+    if found.checkpoint is not None:
+        return
+    for copy in checkpoint_copies(found.folder.parent.parent):
+        found.checkpoint_error = found.checkpoint_error or "it is missing"
+        try:
+            found.checkpoint = load_checkpoint(copy)
+        except ServerError:
+            continue  # `verify` names each copy that is damaged
+        found.copy = copy
+        return
 
 
 def _apply(found: Container, batch: RecoveredBatch) -> None:

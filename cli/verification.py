@@ -125,9 +125,10 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     result.segments += len(found.state.segments)
     checkpoint_name = _name(found.checkpoint_path, folder)
     if found.checkpoint_error:
-        result.findings.append(
-            Finding(file=checkpoint_name, what=f"the checkpoint is damaged: {found.checkpoint_error}")
-        )
+        what = f"the checkpoint cannot be used: {found.checkpoint_error}"
+        result.findings.append(Finding(file=checkpoint_name, what=what))
+    if found.copy is not None:
+        result.notes.append(f"{checkpoint_name}: the next start restores it from {_name(found.copy, folder)}")
     result.findings += [
         Finding(file=_name(path, folder), size=path.stat().st_size, what="was set aside as damaged by a server")
         for path in sorted(found.folder.rglob("*.damaged*"))
@@ -188,7 +189,7 @@ async def _verify_tier2(result: Verification, folder: Path, found: list[Containe
     finally:
         await storage.close()
     for container in found:
-        if container.checkpoint_error or container.log_error:
+        if not container.is_known:
             result.notes.append(
                 f"{_name(container.folder, folder)}: segments were not held against chunks and log, since what they "
                 "should hold is not known"

@@ -5,6 +5,7 @@ plain process it blocks. Load tests and benchmarks share it, so that what they m
 """
 
 import socket
+import threading
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -21,7 +22,7 @@ M = TypeVar("M", bound=f.Message)
 
 
 class ProtocolClient:
-    """One connection, its request ids and its receive buffer. For one thread or greenlet at a time.
+    """One connection, its request ids and its receive buffer. One thread or greenlet may send while another receives.
 
     Args:
         address: "HOST:PORT".
@@ -35,6 +36,8 @@ class ProtocolClient:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
         self._request_id = 0
+        # `receive` answers PINGs, while another may be in the middle of a frame.
+        self._sending = threading.Lock()
         try:
             self.hello = self.request(
                 f.Hello(
@@ -65,21 +68,26 @@ class ProtocolClient:
         """Close the socket; whoever waits on it fails."""
         self.socket.close()
 
-    def next_request_id(self, count: int = 1) -> int:
-        """Take `count` request ids and return the first."""
-        first = self._request_id + 1
-        self._request_id += count
-        return first
+    @property
+    def last_request_id(self) -> int:
+        """The request id taken last; the next one is one above it."""
+        return self._request_id
 
-    def skip_request_ids(self, below: int) -> None:
-        """Use no request id below this one any more."""
-        self._request_id = max(self._request_id, below - 1)
+    def _next_request_id(self) -> int:
+        self._request_id += 1
+        return self._request_id
 
     def send(self, message: f.Message) -> int:
         """Send a request and return its id; the reply is for `receive`."""
-        request_id = self.next_request_id()
-        self.socket.sendall(encode(message, request_id=request_id))
+        with self._sending:
+            request_id = self._next_request_id()
+            self.socket.sendall(encode(message, request_id=request_id))
         return request_id
+
+    def send_credit(self, subscription: int, credit_bytes: int) -> None:
+        """Let a subscription, named by its request id, push that much more."""
+        with self._sending:
+            self.socket.sendall(encode(f.Credit(credit_bytes), request_id=subscription))
 
     def request(self, message: f.Message, reply: type[M]) -> M:
         """Send a request and return its reply, while nothing else is under way.
@@ -95,11 +103,12 @@ class ProtocolClient:
 
     def send_append(self, segment_id: int, payload: Buffer, *, event_count: int = 1) -> int:
         """Send one append and return its request id; its ack is for `receive`."""
-        request_id = self.next_request_id()
-        header = encode_append_header(
-            request_id=request_id, segment_id=segment_id, payload=payload, event_count=event_count
-        )
-        self.socket.sendall(header + payload)
+        with self._sending:
+            request_id = self._next_request_id()
+            header = encode_append_header(
+                request_id=request_id, segment_id=segment_id, payload=payload, event_count=event_count
+            )
+            self.socket.sendall(header + payload)
         return request_id
 
     def receive(self) -> tuple[FrameHeader, f.Message]:
@@ -117,7 +126,8 @@ class ProtocolClient:
             for frame in buffer.frames():
                 header, message = decode(frame)
                 if isinstance(message, f.Ping):
-                    self.socket.sendall(encode(f.Pong(), request_id=header.request_id))
+                    with self._sending:
+                        self.socket.sendall(encode(f.Pong(), request_id=header.request_id))
                 elif isinstance(message, f.ErrorReply):
                     raise RefusedError(header.request_id, message)
                 elif not isinstance(message, f.Throttle):

@@ -240,6 +240,7 @@ class Server:
             storage=self._storage,
             cache=self._cache,
             container_options=options.container,
+            page_size_bytes=options.tier2.page_size_bytes,
             wal_options=options.wal,
             clock=self._clock,
             metrics=self._metrics,

@@ -21,11 +21,13 @@ OPTION_NAMES: Final = (
     "maxBytesPerTrigger",
     "maxEventsPerTrigger",
     "partitionBytes",
+    "columns",
     "failOnDataLoss",
     "token",
     "tls",
 )
-PARTITION_SIZE_BYTES: Final = 32 << 20
+COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index")
+PARTITION_SIZE_BYTES: Final = 64 << 20
 
 _NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
@@ -51,6 +53,7 @@ class SourceOptions:
         end_cut: None reads a batch up to its tail, a stream for ever.
         max_bytes, max_events: the most of one micro-batch; None for no limit.
         partition_bytes: about the bytes that one task reads.
+        columns: what is handed to Spark; it cannot ask a Python source for fewer.
     """
 
     address: str
@@ -60,6 +63,7 @@ class SourceOptions:
     max_bytes: int | None = None
     max_events: int | None = None
     partition_bytes: int = PARTITION_SIZE_BYTES
+    columns: tuple[str, ...] = COLUMN_NAMES
     fail_on_data_loss: bool = True
     token: str = field(default="", repr=False)
     tls: bool = False
@@ -93,6 +97,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         partition_bytes=_size("partitionBytes", given["partitionBytes"])
         if "partitionBytes" in given
         else PARTITION_SIZE_BYTES,
+        columns=_columns(given["columns"]) if "columns" in given else COLUMN_NAMES,
         fail_on_data_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
         token=given.get("token", ""),
         tls=_flag("tls", given.get("tls", "false")),
@@ -140,6 +145,17 @@ def _size(name: str, text: str) -> int:
     if not 0 < size < 1 << 63:
         raise OptionError(name, f"{text!r} must be above 0 and below 8 EiB")
     return size
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    """Return the names in a list like `key, value`."""
+    names = tuple(name.strip().lower() for name in text.split(","))
+    for name in names:
+        if name not in COLUMN_NAMES:
+            raise OptionError("columns", f"there is no column {name!r}; the columns are {', '.join(COLUMN_NAMES)}")
+        if names.count(name) > 1:
+            raise OptionError("columns", f"{name} is named twice")
+    return names
 
 
 def _count(name: str, text: str) -> int:

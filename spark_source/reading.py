@@ -5,6 +5,7 @@ allows, so that the network and Spark work at the same time without a thread bet
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Iterator
 
@@ -37,6 +38,7 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
     ranges = partition.ranges if isinstance(partition, RangePartition) else ()
     if not ranges:
         return
+    _freeze()
     maker = BatchMaker(options.stream, schema)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         turn = runner.get_loop().run_until_complete
@@ -51,6 +53,16 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
                     turn(batches.aclose())  # type: ignore[attr-defined]  # it is a generator
         finally:
             turn(session.close())
+
+
+def _freeze() -> None:
+    """Leave what the worker has imported out of garbage collections, once.
+
+    PySpark collects in full behind every task, and walks all that pyarrow and pandas brought along: 30 ms of processor
+    time for a task that reads 300,000 events in 60.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 async def _open(options: SourceOptions) -> Session:

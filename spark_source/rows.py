@@ -12,7 +12,7 @@
 stand, and the name of the stream, the same for all, is a slice of one array per process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from .errors import SchemaError
+from .options import COLUMN_NAMES
 
 ROWS_MAX: Final = 65536
 """A batch of more rows is handed over in parts: Spark holds one at a time, and a column of Arrow ends at 2 GiB."""
@@ -45,51 +46,72 @@ SCHEMA: Final = StructType(
     ]
 )
 
+assert tuple(SCHEMA.names) == COLUMN_NAMES
+
+
+def schema_of(columns: Sequence[str]) -> StructType:
+    """Return the schema of some columns, in their order."""
+    return StructType([SCHEMA[name] for name in columns])
+
 
 def check_schema(schema: StructType) -> None:
-    """Check a schema that the user wrote; its columns may be nullable, and nothing else may differ.
+    """Check a schema that the user wrote: columns of `SCHEMA` in any order, which may be said to be nullable.
 
     Raises:
-        SchemaError: names the first column that is not as in `SCHEMA`.
+        SchemaError: names the first column that is none, or another.
     """
-    for field, wanted in zip(schema.fields, SCHEMA.fields, strict=False):
-        if field.name != wanted.name:
-            raise SchemaError(
-                field.name, f'the column in this place is "{wanted.name}" {wanted.dataType.simpleString()}'
-            )
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name not in SCHEMA.names:
+            raise SchemaError(field.name, f"there is none; the columns are {', '.join(SCHEMA.names)}")
+        wanted = SCHEMA[field.name]
         if field.dataType != wanted.dataType:
             raise SchemaError(field.name, f"is {wanted.dataType.simpleString()}, not {field.dataType.simpleString()}")
-        if not field.nullable and wanted.nullable:
+        if wanted.nullable and not field.nullable:
             raise SchemaError(field.name, "may be null")
-    for extra in schema.fields[len(SCHEMA.fields) :]:
-        raise SchemaError(extra.name, f"there is none; the columns are {', '.join(SCHEMA.names)}")
-    for lacking in SCHEMA.fields[len(schema.fields) :]:
-        raise SchemaError(lacking.name, "missing; choose columns with select")
+        if field.name in seen:
+            raise SchemaError(field.name, "named twice")
+        seen.add(field.name)
+    if not seen:
+        raise SchemaError("value", "a schema names at least one column")
 
 
 class BatchMaker:
-    """Makes batches for Spark from batches of the client, for one stream."""
+    """Makes batches for Spark from batches of the client, for one stream and some of the columns."""
 
     def __init__(self, stream: str, schema: StructType) -> None:
         self._stream = stream
-        self._schema = _arrow_schema(tuple(field.nullable for field in schema.fields))
+        self._schema = pa.schema([_ARROW_FIELDS[field.name].with_nullable(field.nullable) for field in schema.fields])
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a batch with the columns of `SCHEMA`, as views of what came."""
+        """Yield the events of a batch as views of what came."""
         for start in range(0, len(batch), ROWS_MAX):
             part = batch.slice(start, ROWS_MAX)
-            value, key, timestamp_us, segment, offset, index = part.columns
-            stream = _repeated(self._stream).slice(0, len(part))
-            columns = [value, key, timestamp_us.view(self._schema.field(2).type), stream, segment, offset, index]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            yield pa.RecordBatch.from_arrays(
+                [self._column(name, part) for name in self._schema.names], schema=self._schema
+            )
+
+    def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        if name == "stream":
+            return _repeated(self._stream).slice(0, len(batch))
+        if name == "timestamp":
+            return batch.column("timestamp_us").view(_ARROW_FIELDS[name].type)
+        return batch.column(name)
 
 
-@lru_cache(maxsize=8)
-def _arrow_schema(nullable: tuple[bool, ...]) -> pa.Schema:
-    types = [pa.binary(), pa.string(), pa.timestamp("us", tz="UTC"), pa.string(), pa.int64(), pa.int64(), pa.int32()]
-    return pa.schema(
-        [pa.field(name, kind, null) for name, kind, null in zip(SCHEMA.names, types, nullable, strict=True)]
+_ARROW_FIELDS: Final = {
+    field.name: field
+    for field in (
+        pa.field("value", pa.binary()),
+        pa.field("key", pa.string()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("stream", pa.string()),
+        pa.field("segment", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("index", pa.int32()),
     )
+}
+assert list(_ARROW_FIELDS) == SCHEMA.names
 
 
 @lru_cache(maxsize=4)

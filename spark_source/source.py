@@ -10,7 +10,7 @@ from .batch import Bounds, MillraceBatchReader, bounds_of
 from .link import Link
 from .options import SourceOptions, parse_options
 from .planning import Planner
-from .rows import SCHEMA
+from .rows import schema_of
 from .stream import MillraceStreamReader
 
 
@@ -35,8 +35,9 @@ class MillraceDataSource(DataSource):
         Raises:
             OptionError: an option is missing, unknown or wrong, the stream does not exist, or nothing answers.
         """
-        self._bounds = _look(self._parsed())
-        return SCHEMA
+        options = self._parsed()
+        self._bounds = _look(options)
+        return schema_of(options.columns)
 
     def reader(self, schema: StructType) -> MillraceBatchReader:
         """Return the batch reader."""

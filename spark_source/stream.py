@@ -4,8 +4,7 @@ Spark calls it in one process on the driver, one method after the other. What mu
 offsets; the rest (the connection, the target of `Trigger.AvailableNow`, whose turn it is) is made anew.
 
 Spark gives `latestOffset` the start of the batch and a limit from 4.2 on. 4.0 and 4.1 call it with nothing: then a
-batch starts where the last one ended, and the first batch after a restart is not limited, for nobody says where it
-starts.
+batch starts where the last one ended, and the first batch of a run is not limited, for nobody says where it starts.
 """
 
 import logging

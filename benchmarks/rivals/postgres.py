@@ -25,6 +25,8 @@ _BATCH_ROWS: Final = 10_000
 _VALUE: Final = b"x" * EVENT_SIZE_BYTES
 # Where Debian keeps the programs that are not for everybody.
 _FOLDERS: Final = "/usr/lib/postgresql/*/bin"
+_READY_TIMEOUT_S: Final = 15.0
+_READY_POLL_S: Final = 0.01
 # It refuses to run as root.
 _USER: Final = "postgres"
 
@@ -41,7 +43,7 @@ def postgres(session: Session) -> RivalFigures:
         raise AbsentError("pip install 'millrace[rivals]'") from error
     with _running_cluster(session.directory) as (folder, port):
         address = f"host={folder} port={port} dbname=postgres user={_USER}"
-        with psycopg.connect(address, autocommit=True) as connection:
+        with _connected(psycopg, address) as connection:
             connection.execute("CREATE TABLE events (place bigint GENERATED ALWAYS AS IDENTITY, value bytea NOT NULL)")
             version = connection.execute("SHOW server_version").fetchone()
             latencies, syncs = _counted(connection, lambda: _one_at_a_time(session, connection))
@@ -113,6 +115,18 @@ def _running_cluster(directory: Path) -> Iterator[tuple[Path, int]]:
         ) as child:
             child.wait_for_port(port, timeout_s=15.0)
             yield folder, port
+
+
+def _connected(psycopg: Any, address: str) -> Any:
+    """Connect as soon as the server lets us: it listens before it has its local socket, and before it takes anybody."""
+    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    while True:
+        try:
+            return psycopg.connect(address, autocommit=True)
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(_READY_POLL_S)
 
 
 def _give(folder: Path, user: str) -> None:

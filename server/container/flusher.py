@@ -21,7 +21,6 @@ from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name,
 from millrace.server.wal import Wal
 from millrace.wire.checksum import Buffer
 from millrace.wire.errors import ErrorCode
-from millrace.wire.limits import KIB
 
 from .checkpoint import CheckpointRows, CheckpointStore, everything, take_rows
 from .history import History
@@ -32,7 +31,6 @@ from .tail import Extent, LinkedExtent
 
 logger = logging.getLogger(__name__)
 
-PAGE_SIZE_BYTES: Final = 64 * KIB
 RETRY_S: Final = 1.0
 PASS_INTERVAL_S: Final = 0.05
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
@@ -62,6 +60,7 @@ class Flusher:
         history: History,
         checkpoints: CheckpointStore,
         container_epoch: int,
+        page_size_bytes: int,
         options: ContainerOptions,
         clock: Clock,
         read: Callable[[Segment, int, int], Awaitable[list[memoryview]]],
@@ -74,6 +73,7 @@ class Flusher:
         self._history = history
         self._checkpoints = checkpoints
         self._container_epoch = container_epoch
+        self._page_size_bytes = page_size_bytes
         self._options = options
         self._clock = clock
         self._read = read
@@ -108,6 +108,9 @@ class Flusher:
                 except (ServerError, OSError) as error:
                     logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
                     pause_s = RETRY_S
+            # Whoever is throttled sends nothing that could wake us: what is left over is not left until it is old.
+            if pause_s == RETRY_S or self._due(everything=False):
+                self._work.set()
             await self._clock.sleep(pause_s)
 
     async def flush(self) -> None:
@@ -245,6 +248,8 @@ class Flusher:
 
     async def _flush_segment(self, segment: Segment) -> None:
         """Publish the first contiguous part of the tail of a segment as one chunk."""
+        if not segment.tail:
+            return  # truncated or deleted since it was chosen
         if isinstance(segment.tail.first, LinkedExtent):
             await self._flush_link(segment, segment.tail.first)
             return
@@ -302,7 +307,7 @@ class Flusher:
                 start_events=start_events,
                 end_events=end_events,
                 end_wall_time_us=link.wall_time_us,
-                page_size=PAGE_SIZE_BYTES,
+                page_size=self._page_size_bytes,
             )
             await self._storage.publish(chunk_name(chunk), encoded)
             records.append(
@@ -375,7 +380,7 @@ class Flusher:
             start_events=start_events,
             end_events=extents[-1].end_events,
             end_wall_time_us=extents[-1].wall_time_us,
-            page_size=PAGE_SIZE_BYTES,
+            page_size=self._page_size_bytes,
         )
         record = ChunkRecord(
             start_offset=start,

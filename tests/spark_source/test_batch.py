@@ -69,6 +69,8 @@ def test_columns_can_be_chosen_and_rows_filtered(spark: SparkSession, shop: Shop
     frame = shop.batch(spark).where("key = 'key-1' and index < 3").select("key", "index")
 
     assert frame.count() == 15
+    assert shop.batch(spark, columns="index,value").columns == ["index", "value"]
+    assert shop.batch(spark, columns="index,value").where("index = 3").count() == 10
     assert spark.read.format("millrace").schema(SCHEMA).options(**shop.options()).load().count() == 100
 
 

@@ -7,7 +7,7 @@ from millrace.client.arrow import batch_of
 from millrace.client.blocks import pack_block, unpack_block
 from millrace.client.feed import PlacedBlock
 from millrace.spark_source.errors import SchemaError
-from millrace.spark_source.rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema
+from millrace.spark_source.rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema, schema_of
 
 
 def event_batch(count: int) -> pa.RecordBatch:
@@ -48,13 +48,22 @@ def test_a_schema_may_say_that_a_column_is_null_at_times() -> None:
     assert batch.schema.equals(to_arrow_schema(nullable, timezone="UTC"))
 
 
+def test_columns_can_be_left_out() -> None:
+    schema = schema_of(["index", "stream", "value"])
+    check_schema(schema)
+    (batch,) = BatchMaker("shop/orders", schema).convert(event_batch(1))
+
+    assert batch.to_pylist() == [{"index": 0, "stream": "shop/orders", "value": b"0"}]
+
+
 @pytest.mark.parametrize(
     ("column", "schema"),
     [
         ("values", StructType([StructField("values", SCHEMA["value"].dataType)])),
         ("value", StructType([StructField("value", StringType())])),
         ("key", StructType([SCHEMA["value"], StructField("key", StringType(), nullable=False)])),
-        ("index", StructType(SCHEMA.fields[:-1])),
+        ("index", StructType([*SCHEMA.fields, SCHEMA["index"]])),
+        ("value", StructType([])),
         ("colour", StructType([*SCHEMA.fields, StructField("colour", LongType())])),
     ],
 )

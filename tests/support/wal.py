@@ -30,6 +30,7 @@ FOLDER = Path("/data/wal")
 OWNER = LogOwner(container_id=1)
 # The smallest files there can be, so that a few appends fill one.
 SMALL = WalOptions(
+    spare_files=1,
     file_size_bytes=16 * KIB,
     files_max=4,
     batch_size_bytes_max=2 * KIB,

@@ -424,7 +424,12 @@ async def test_a_file_size_that_was_changed_takes_effect_with_the_next_files(fil
     await log.append(b"small")
     await log.wal.close()
     larger = WalOptions(
-        file_size_bytes=64 * 1024, files_max=4, run_size_bytes_max=20_000, headroom_bytes=4096, retry_interval_s=0.01
+        spare_files=1,
+        file_size_bytes=64 * 1024,
+        files_max=4,
+        run_size_bytes_max=20_000,
+        headroom_bytes=4096,
+        retry_interval_s=0.01,
     )
 
     again = await open_log(files, larger)
@@ -450,7 +455,7 @@ async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
         return Wal(
             OsFileSystem(),
             tmp_path / "wal",
-            WalOptions(file_size_bytes=MIB, run_size_bytes_max=64 * KIB, headroom_bytes=64 * KIB),
+            WalOptions(spare_files=1, file_size_bytes=MIB, run_size_bytes_max=64 * KIB, headroom_bytes=64 * KIB),
             clock=SystemClock(),
             on_durable=on_durable,
             on_failure=lambda error: pytest.fail(str(error)),

@@ -1,0 +1,78 @@
+"""Reading into Spark beside Spark's own sources on the same bytes, in one local Spark."""
+
+import statistics
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .child import measured
+from .report import Bound, Quantity, Row, SyncRate, Target, Unit
+from .server import millrace_server
+from .session import Session
+
+LINE_SIZE_BYTES: Final = 100
+_EVENTS: Final = 3_000_000
+_ROUNDS: Final = 3
+_NO_SYNCS: Final = SyncRate(0.0, "none made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkWork:
+    """What to read, and how often."""
+
+    address: str
+    folder: str
+    event_count: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkResult:
+    """Seconds of wall and of processor time (the JVM and its Python workers, not the server) by source and round."""
+
+    events: int
+    elapsed_s: dict[str, list[float]]
+    cpu_s: dict[str, list[float]]
+
+
+def measure(session: Session) -> Iterator[Row]:
+    """Yield the rows of the design, and one with every column."""
+    with (
+        tempfile.TemporaryDirectory(dir=session.directory) as folder,
+        millrace_server(session.directory) as server,
+    ):
+        work = SparkWork(address=server.address, folder=folder, event_count=session.count(_EVENTS), rounds=_ROUNDS)
+        begin_cpu_s = server.cpu_s()
+        result = measured("spark_reader", work, SparkResult)
+        server_cpu_s = server.cpu_s() - begin_cpu_s
+    ours = _rate(result, "value")
+    for source, name, ratio in (("text", "Spark's text source", 3.0), ("parquet", "Spark's Parquet source", 0.5)):
+        yield Row(
+            name=f"read into Spark, events of {LINE_SIZE_BYTES} B, local[2]",
+            figure=ours,
+            reference_name=name,
+            reference=_rate(result, source),
+            target=Target(Bound.AT_LEAST, ratio),
+            syncs=_NO_SYNCS,
+            conditions=f"the column `value`; {_conditions(result, 'value')}; {name}: {_conditions(result, source)}",
+        )
+    yield Row(
+        name=f"read into Spark, events of {LINE_SIZE_BYTES} B with all seven columns, local[2]",
+        figure=_rate(result, "all"),
+        syncs=_NO_SYNCS,
+        conditions=f"{_conditions(result, 'all')}; the server used {server_cpu_s:.1f} s of processor in all",
+    )
+
+
+def _rate(result: SparkResult, source: str) -> Quantity:
+    return Quantity(result.events / statistics.median(result.elapsed_s[source]), Unit.EVENTS_PER_SECOND)
+
+
+def _conditions(result: SparkResult, source: str) -> str:
+    rounds_s = result.elapsed_s[source]
+    cpu_us = 1e6 * statistics.median(result.cpu_s[source]) / result.events
+    return (
+        f"{result.events:,} events to the sink noop, median of {len(rounds_s)} rounds, "
+        f"{min(rounds_s):.2f} to {max(rounds_s):.2f} s, {cpu_us:.2f} µs of processor an event in Spark"
+    )

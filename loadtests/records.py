@@ -1,0 +1,52 @@
+"""Segment bytes to events, however the bytes are cut on their way."""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.client.blocks import block_size, unpack_block
+
+from .workload import EVENT, events_in
+
+_NONE: Final[npt.NDArray[Any]] = np.zeros(0, EVENT)
+
+
+class RecordStream:
+    """The events of one segment from its head on; `blocks` says whether they lie in event blocks."""
+
+    def __init__(self, *, event_size: int, blocks: bool) -> None:
+        self._event_size = event_size
+        self._blocks = blocks
+        self._pending = bytearray()
+
+    def feed(self, data: memoryview) -> npt.NDArray[Any]:
+        """Return the heads of the events that are whole now.
+
+        Raises:
+            BlockCorruptError: the bytes are no event blocks.
+        """
+        pending = self._pending
+        pending += data
+        if self._blocks:
+            return self._whole_blocks()
+        whole = len(pending) // self._event_size * self._event_size
+        heads = events_in(pending[:whole], self._event_size)
+        del pending[:whole]
+        return heads
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an event, or a block, that is not whole yet."""
+        return len(self._pending)
+
+    def _whole_blocks(self) -> npt.NDArray[Any]:
+        data = bytes(self._pending)
+        view = memoryview(data)
+        found, start = [], 0
+        while (size := block_size(view, start)) and start + size <= len(data):
+            block = unpack_block(view[start : start + size])
+            found.append(events_in(block.value_data, self._event_size))
+            start += size
+        del self._pending[:start]
+        return np.concatenate(found) if found else _NONE

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from millrace.cli.disk import SyncedWrites
+from millrace.cli.doctor import disk_checks, machine_checks, sync_check
+from tests.cli.conftest import Run
+
+
+def writes(latency_s: float, *, size_bytes: int = 4096) -> SyncedWrites:
+    return SyncedWrites(size_bytes=size_bytes, latencies_s=(latency_s,) * 100, elapsed_s=latency_s * 100)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "verdict", "word"), [(2e-6, "warning", "suspiciously"), (1e-4, "good", ""), (0.05, "warning", "slow")]
+)
+def test_a_sync_is_judged_by_its_usual_time(latency_s: float, verdict: str, word: str) -> None:
+    check = sync_check(writes(latency_s))
+
+    assert check.verdict == verdict
+    assert word in check.advice
+
+
+def test_memory_is_no_place_for_data() -> None:
+    checks = {check.name: check for check in disk_checks(Path("/dev/shm"), writes(2e-6), writes(1e-4))}
+
+    assert checks["file system"].verdict == "bad"
+
+
+def test_a_disk_that_stalls_is_told(tmp_path: Path) -> None:
+    stalling = SyncedWrites(size_bytes=4096, latencies_s=(1e-4,) * 90 + (0.2,) * 10, elapsed_s=2.0)
+
+    checks = {check.name: check for check in disk_checks(tmp_path, stalling, writes(1e-3))}
+
+    assert checks["sync of 4 KiB, p50"].verdict == "good"
+    assert checks["sync of 4 KiB, p99"].verdict == "warning"
+
+
+def test_versions_and_limits_are_told() -> None:
+    names = [check.name for check in machine_checks()]
+
+    assert {"open files", "system", "Python", "millrace", "uvloop", "Java"} <= set(names)
+
+
+@pytest.mark.slow
+def test_the_command_measures_and_says_what_it_found(run: Run, tmp_path: Path) -> None:
+    outcome = run("doctor", tmp_path, "--seconds", 0.1, "--json")
+
+    checks = {check["name"]: check for check in outcome.json["checks"]}
+    assert outcome.code == (1 if any(check["verdict"] == "bad" for check in checks.values()) else 0)
+    assert checks["sync of 4 KiB, p50"]["found"].endswith("/s")
+    assert list(tmp_path.iterdir()) == []
+    assert "free space" in run("doctor", tmp_path, "--seconds", 0.1).out

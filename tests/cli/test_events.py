@@ -1,0 +1,137 @@
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace.client.testing import TestServer
+from tests.cli.conftest import Outcome, Run
+
+Write = Callable[..., Outcome]
+
+
+@pytest.fixture
+def write(ask: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Create a stream and write some input to it."""
+
+    def write_input(stream: str, data: bytes, *options: str) -> Outcome:
+        path = tmp_path / "input"
+        path.write_bytes(data)
+        ask("stream", "create", stream, "--segments", 3)
+        with path.open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            return ask("write", stream, *options)
+
+    return write_input
+
+
+def test_each_line_becomes_an_event(write: Write, ask: Run) -> None:
+    outcome = write("events/lines", b"one\r\ntwo\n\nthree", "--key", "k")
+
+    assert outcome.code == 0
+    assert "wrote 3 events" in outcome.err
+    assert ask("read", "events/lines").out == "one\ntwo\nthree\n"
+    assert ask("read", "events/lines", "--keys", "--limit", 1).out == "k\tone\n"
+
+
+def test_events_of_a_key_are_read_in_the_order_written(write: Write, ask: Run) -> None:
+    """The key is a column of CSV, named by the header."""
+    lines = [f"{number},till-{number % 7}" for number in range(20_000)]
+    write("events/csv", "\n".join(["amount,till", *lines]).encode(), "--key-field", "till")
+
+    events = [json.loads(line) for line in ask("read", "events/csv", "--json").lines]
+
+    assert sorted(event["value"] for event in events) == sorted(lines)
+    for key in {event["key"] for event in events}:
+        of_key = [event["value"] for event in events if event["key"] == key]
+        assert of_key == [line for line in lines if line.endswith(f",{key}")]
+
+
+def test_a_field_of_json_lines_is_the_key(write: Write, ask: Run) -> None:
+    write("events/json", b'{"k": "a", "n": 1}\n{"k": "b", "n": 2}\n', "--key-field", "k")
+
+    assert sorted(ask("read", "events/json", "--keys").lines) == ['a\t{"k": "a", "n": 1}', 'b\t{"k": "b", "n": 2}']
+
+
+def test_a_line_without_the_key_is_wrong_usage_and_named(write: Write) -> None:
+    outcome = write("events/wrong", b'{"k": "a"}\n{"x": "b"}\n', "--key-field", "k")
+
+    assert outcome.code == 2
+    assert "line 2" in outcome.err
+
+
+def test_a_value_that_is_no_text_is_given_in_base_64(write: Write, ask: Run) -> None:
+    write("events/binary", b"\xff\xfe\n")
+
+    assert json.loads(ask("read", "events/binary", "--json").out)["value_base64"] == "//4="
+
+
+def test_lines_far_longer_than_a_read_are_whole_events(write: Write, ask: Run) -> None:
+    line = b"x" * 5_000_000
+    write("events/long", line + b"\nshort\n", "--key", "k")
+
+    assert ask("read", "events/long").out.encode() == line + b"\nshort\n"
+
+
+def test_a_line_above_the_limit_of_an_event_is_refused(write: Write) -> None:
+    outcome = write("events/too-long", b"x" * (9 << 20))
+
+    assert outcome.code == 2
+
+
+def test_reading_goes_on_from_a_cut(write: Write, ask: Run) -> None:
+    write("events/cuts", b"1\n2\n3\n", "--key", "k")
+    first, second = (json.loads(line) for line in ask("read", "events/cuts", "--json", "--limit", 2).lines)
+    head = ask("stream", "info", "events/cuts", "--json").json["head"]
+    cut = head.replace(f"{second['segment']}:0.0", f"{second['segment']}:{second['offset']}.{second['index']}")
+
+    assert first["value"] == "1"
+    assert ask("read", "events/cuts", "--from", cut).out == "2\n3\n"
+    assert ask("read", "events/cuts", "--to", cut).out == "1\n"
+    assert ask("read", "events/cuts", "--from", "tail").out == ""
+
+
+def test_the_tail_of_a_sealed_stream_ends(write: Write, ask: Run) -> None:
+    write("events/sealed", b"1\n2\n", "--key", "k")
+    ask("stream", "seal", "events/sealed")
+
+    assert ask("tail", "events/sealed", "--from", "head").out == "1\n2\n"
+
+
+def test_writing_to_a_missing_stream_is_refused(write: Write, ask: Run) -> None:
+    assert ask("write", "events/missing").code == 1
+
+
+@pytest.mark.slow
+def test_a_pipe_is_written_and_tailed_as_lines_come(running: TestServer, ask: Run) -> None:
+    """Ctrl-C ends a tail without noise and with exit code 0."""
+    ask("stream", "create", "events/pipe")
+    program = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
+    address = ["--address", running.address]
+    tail = subprocess.Popen(
+        [*program, "tail", "events/pipe", "--from", "head", *address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    writer = subprocess.Popen(
+        [*program, "write", "events/pipe", *address], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert writer.stdin is not None
+    assert tail.stdout is not None
+
+    for line in (b"first\n", b"second\n"):
+        writer.stdin.write(line)
+        writer.stdin.flush()
+        assert tail.stdout.readline() == line
+
+    writer.stdin.close()
+    assert writer.wait(10) == 0
+    tail.send_signal(signal.SIGINT)
+    assert tail.wait(10) == 0
+    assert tail.stderr is not None
+    assert tail.stderr.read() == b""
+    for process in (writer, tail):
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,138 @@
+"""`millrace serve` as a process, since that is what it takes over."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace.client.testing import TestServer
+from tests.cli.conftest import Run
+
+PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())", "serve"]
+SETTINGS = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20)}
+
+Serve = Callable[..., "subprocess.Popen[str]"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start a server in `tmp_path`/data; whatever is left of it is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str, settings: dict[str, str] = SETTINGS) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [*PROGRAM, "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--console", "none", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **settings},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def address_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "serving address=" in line:
+            return line.partition("address=")[2].split()[0]
+    raise AssertionError("the server ended")
+
+
+def test_sigterm_ends_it_in_order(serve: Serve, run: Run, tmp_path: Path) -> None:
+    process = serve()
+    with millrace.blocking.connect(address_of(process)) as client:
+        client.segments.create("raw/a")
+        client.segments.append("raw/a", b"hello")
+
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=15)
+
+    assert process.returncode == 0
+    assert "Traceback" not in log
+    assert "stopped" in log
+    assert run("inspect", tmp_path / "data", "--json").json["segments"][0]["in tier 2"] == 5
+
+
+def test_a_folder_that_another_server_owns_is_exit_code_1(serve: Serve) -> None:
+    """Behaviour 47: the second exits with a clear message."""
+    address_of(serve())
+
+    second = serve()
+    _, log = second.communicate(timeout=15)
+
+    assert second.returncode == 1
+    assert "another server owns this folder" in log
+    assert "Traceback" not in log
+
+
+def test_a_folder_of_a_newer_version_is_exit_code_1(serve: Serve, tmp_path: Path) -> None:
+    """Behaviour 47: both versions are named."""
+    (tmp_path / "data").mkdir()
+    identity = {"format_version": 9, "server_id": "5ba21236-5bac-4091-8000-b0711c748abe"}
+    (tmp_path / "data" / "identity.json").write_text(json.dumps(identity))
+
+    process = serve()
+    _, log = process.communicate(timeout=15)
+
+    assert process.returncode == 1
+    assert "format 9" in log
+    assert "formats up to 1" in log
+
+
+def test_a_port_that_is_taken_is_exit_code_1_with_a_hint(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = serve("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        _, log = process.communicate(timeout=15)
+
+    assert process.returncode == 1
+    assert "cannot listen on" in log
+    assert "--listen" in log
+    assert "Traceback" not in log
+
+
+def test_an_unknown_setting_is_wrong_usage(serve: Serve) -> None:
+    process = serve(settings={"MILLRACE_WAL_FILE_SISE": "1"})
+    _, log = process.communicate(timeout=15)
+
+    assert process.returncode == 2
+    assert "MILLRACE_WAL_FILE_SISE" in log
+
+
+def test_on_a_terminal_a_banner_says_where_everything_is(running: TestServer, tmp_path: Path) -> None:
+    """What a person sees; Ctrl-C then ends it in order."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0"],
+        stderr=follower,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **SETTINGS, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(follower)
+    shown = b""
+    while b"Ctrl-C" not in shown:
+        shown += os.read(leader, 4096)
+    process.send_signal(signal.SIGINT)
+    code = process.wait(15)
+    os.close(leader)
+
+    text = shown.decode()
+    assert code == 0
+    assert "is serving" in text
+    assert "http://127.0.0.1:" in text
+    assert str(tmp_path / "data") in text

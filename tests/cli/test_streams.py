@@ -1,0 +1,59 @@
+from tests.cli.conftest import Run
+
+
+def test_a_stream_is_created_once(ask: Run) -> None:
+    first, second = ask("stream", "create", "streams/once", "--segments", 3), ask("stream", "create", "streams/once")
+
+    assert (first.code, second.code) == (0, 0)
+    assert "created streams/once with 3 segments" in first.err
+    assert "exists, with 3 segments" in second.err
+
+
+def test_a_stream_is_shown_with_its_cuts_and_segments(ask: Run) -> None:
+    ask("stream", "create", "streams/shown", "--segments", 2)
+
+    info = ask("stream", "info", "streams/shown", "--json").json
+    text = ask("stream", "info", "streams/shown").out
+
+    assert [(segment["low"], segment["high"]) for segment in info["segments"]] == [(0.0, 0.5), (0.5, 1.0)]
+    assert info["head"] == info["tail"]
+    assert info["head"] in text
+
+
+def test_streams_are_listed_by_prefix(ask: Run) -> None:
+    for name in ("list-a/x", "list-a/y", "list-b/x"):
+        ask("stream", "create", name)
+
+    names = [stream["name"] for stream in ask("stream", "list", "list-a/", "--json").json]
+    table = ask("stream", "list", "list-a/")
+
+    assert names == ["list-a/x", "list-a/y"]
+    assert [line.split()[0] for line in table.lines] == ["stream", "list-a/x", "list-a/y"]
+    assert all(line == line.rstrip() for line in table.lines)
+
+
+def test_a_stream_is_truncated_at_a_cut(ask: Run) -> None:
+    ask("stream", "create", "streams/truncated")
+
+    assert ask("stream", "truncate", "streams/truncated", "tail").code == 0
+    assert ask("stream", "truncate", "streams/truncated", "streams/other@1:0.0").code == 2
+    assert ask("stream", "truncate", "streams/truncated", "nowhere").code == 2
+
+
+def test_only_a_sealed_stream_is_deleted(ask: Run) -> None:
+    ask("stream", "create", "streams/deleted")
+
+    refused = ask("stream", "delete", "streams/deleted")
+    deleted = ask("stream", "delete", "streams/deleted", "--seal")
+
+    assert refused.code == 1
+    assert "--seal" in refused.err
+    assert deleted.code == 0
+    assert "there is no stream" in ask("stream", "delete", "streams/deleted").err
+
+
+def test_a_sealed_stream_says_so(ask: Run) -> None:
+    ask("stream", "create", "streams/sealed")
+
+    assert ask("stream", "seal", "streams/sealed").code == 0
+    assert ask("stream", "info", "streams/sealed", "--json").json["sealed"]

@@ -1,0 +1,266 @@
+"""Behaviour 41 as `verify` sees it: whatever is damaged is named, with file and offset, and nothing is changed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace
+from millrace.cli.verification import verify_folder
+from millrace.client.testing import server
+from tests.cli.conftest import SMALL_LOG, Run
+from tests.cli.test_inspect import chunk_of, flip, log_file
+
+Verify = Callable[[Path], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def verify(run: Run) -> Verify:
+    """Return the findings of `verify`, whose exit code must agree."""
+
+    def findings(folder: Path) -> list[dict[str, Any]]:
+        outcome = run("verify", folder, "--json")
+        assert outcome.code == (1 if outcome.json["findings"] else 0)
+        assert outcome.json["ok"] == (not outcome.json["findings"])
+        return list(outcome.json["findings"])
+
+    return findings
+
+
+def batch(run: Run, folder: Path, index: int) -> dict[str, Any]:
+    return dict(run("inspect", log_file(folder), "--json").json["batches"][index])
+
+
+def test_sound_folders_have_no_findings(verify: Verify, killed_folder: Path, stopped_folder: Path) -> None:
+    assert verify(killed_folder) == []
+    assert verify(stopped_folder) == []
+
+
+def test_what_was_gone_through_is_told(run: Run, stopped_folder: Path) -> None:
+    outcome = run("verify", stopped_folder)
+
+    assert "3 segments" in outcome.out
+    assert "3 chunks" in outcome.out
+    assert "everything is as it was written" in outcome.out
+
+
+def test_verifying_changes_no_file(verify: Verify, stopped_folder: Path) -> None:
+    flip(chunk_of(stopped_folder, 1), 100)
+    before = {path: path.read_bytes() for path in stopped_folder.rglob("*") if path.is_file()}
+
+    verify(stopped_folder)
+
+    assert {path: path.read_bytes() for path in stopped_folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_flipped_bit_in_the_log_is_named_with_what_it_cost(verify: Verify, run: Run, killed_folder: Path) -> None:
+    """Behaviour 41: in the middle of the log."""
+    hit = batch(run, killed_folder, 2)
+    flip(log_file(killed_folder), hit["offset"] + hit["size"] - 1)
+
+    (finding,) = verify(killed_folder)
+
+    assert finding["file"] == "containers/0000/wal/wal-0000000000000001.log"
+    assert (finding["offset"], finding["size"]) == (hit["offset"], hit["size"])
+    assert finding["lost"] == "raw/a [1000, 2000)"
+
+
+def test_damage_in_the_log_of_what_tier_2_has_costs_nothing(verify: Verify, run: Run, stopped_folder: Path) -> None:
+    hit = batch(run, stopped_folder, 2)
+    flip(log_file(stopped_folder), hit["offset"] + hit["size"] - 1)
+
+    (finding,) = verify(stopped_folder)
+
+    assert finding["offset"] == hit["offset"]
+    assert "tier 2 has it" in finding["lost"]
+
+
+def test_a_flipped_length_in_the_log_is_found(verify: Verify, run: Run, killed_folder: Path) -> None:
+    """Behaviour 41: in a length field."""
+    hit = batch(run, killed_folder, 2)
+    flip(log_file(killed_folder), hit["offset"] + 4)
+
+    assert [finding["offset"] for finding in verify(killed_folder)] == [hit["offset"]]
+
+
+def test_a_torn_end_is_no_damage_but_a_note(verify: Verify, run: Run, killed_folder: Path) -> None:
+    """Behaviour 39: what was never acknowledged is not missed."""
+    last = batch(run, killed_folder, -1)
+    path = log_file(killed_folder)
+    data = bytearray(path.read_bytes())
+    data[last["offset"] + last["size"] - 100 : last["offset"] + last["size"]] = bytes(100)
+    path.write_bytes(data)
+
+    assert verify(killed_folder) == []
+    assert "was never acknowledged" in " ".join(run("verify", killed_folder).err.split())
+
+
+@pytest.mark.parametrize("offset", [80 + 10, 0, 80 + 3000, -1])
+def test_a_flipped_bit_in_a_chunk_is_named(verify: Verify, stopped_folder: Path, offset: int) -> None:
+    """Behaviour 41: in a page, in either summary, in the index."""
+    path = chunk_of(stopped_folder, 1)
+    size = path.stat().st_size
+    flip(path, offset)
+
+    (finding,) = verify(stopped_folder)
+
+    assert finding["file"] == path.relative_to(stopped_folder).as_posix()
+    assert finding["offset"] == {90: 80, 0: 0, 3080: 3080, -1: size - 80}[offset]
+
+
+def test_a_flipped_bit_in_the_checkpoint_is_found(verify: Verify, stopped_folder: Path) -> None:
+    path = stopped_folder / "containers" / "0000" / "checkpoint.db"
+    flip(path, path.read_bytes().index(b"till-7"))
+
+    (finding,) = verify(stopped_folder)
+
+    assert finding["file"] == "containers/0000/checkpoint.db"
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
+    verify: Verify, run: Run, stopped_folder: Path, is_missing: bool
+) -> None:
+    """Behaviour 41: derived files are rebuilt, and what hangs on them is checked all the same."""
+    path = stopped_folder / "containers" / "0000" / "checkpoint.db"
+    copies = stopped_folder / "tier2" / "checkpoints"
+    copies.mkdir()
+    (copies / f"{7:020d}.chunk").write_bytes(path.read_bytes())
+    (copies / f"{9:020d}.chunk").write_bytes(b"SQLite format 3\0" + bytes(5000))
+    path.unlink() if is_missing else flip(path, 100)
+    chunk_of(stopped_folder, 1).unlink()
+
+    findings = verify(stopped_folder)
+
+    files = [finding["file"] for finding in findings]
+    assert files[0] == "containers/0000/checkpoint.db"
+    assert f"tier2/checkpoints/{9:020d}.chunk" in files
+    assert findings[-1]["lost"] == "raw/a [0, 3000)"
+    assert f"restores it from tier2/checkpoints/{7:020d}.chunk" in " ".join(run("verify", stopped_folder).err.split())
+
+
+def test_a_missing_chunk_is_named_with_what_it_held(verify: Verify, stopped_folder: Path) -> None:
+    path = chunk_of(stopped_folder, 1)
+    path.unlink()
+
+    (finding,) = verify(stopped_folder)
+
+    assert finding["file"] == path.relative_to(stopped_folder).as_posix()
+    assert finding["lost"] == "raw/a [0, 3000)"
+
+
+def test_a_chunk_that_was_cut_is_found(verify: Verify, stopped_folder: Path) -> None:
+    path = chunk_of(stopped_folder, 1)
+    path.write_bytes(path.read_bytes()[:-10])
+
+    assert {finding["file"] for finding in verify(stopped_folder)} == {path.relative_to(stopped_folder).as_posix()}
+
+
+def test_a_chunk_under_the_name_of_another_is_found(verify: Verify, stopped_folder: Path) -> None:
+    one, other = sorted((stopped_folder / "tier2").rglob("*.chunk"))[1:]
+    assert one.stat().st_size != other.stat().st_size
+    one.write_bytes(other.read_bytes())
+
+    findings = verify(stopped_folder)
+
+    assert any("not what its name says" in finding["what"] for finding in findings)
+
+
+def test_an_orphan_chunk_is_a_note(verify: Verify, run: Run, stopped_folder: Path) -> None:
+    path = chunk_of(stopped_folder, 1)
+    orphan = path.with_name(path.name.replace("-00000001.chunk", "-00000009.chunk"))
+    data = bytearray(path.read_bytes())
+    orphan.write_bytes(data)
+
+    outcome = run("verify", stopped_folder, "--json").json
+
+    assert any("belong to no segment" in note for note in outcome["notes"])
+
+
+def test_a_lost_log_is_found(verify: Verify, stopped_folder: Path, killed_folder: Path) -> None:
+    for folder in (stopped_folder, killed_folder):
+        for path in log_file(folder).parent.iterdir():
+            path.unlink()
+
+        assert any("log" in finding["what"] for finding in verify(folder))
+
+
+def test_a_log_of_another_server_is_found(verify: Verify, stopped_folder: Path, killed_folder: Path) -> None:
+    (stopped_folder / "identity.json").write_text((killed_folder / "identity.json").read_text())
+
+    assert any("belongs to" in finding["what"] for finding in verify(stopped_folder))
+
+
+def test_a_damaged_identity_is_found(verify: Verify, stopped_folder: Path) -> None:
+    (stopped_folder / "identity.json").write_text("{")
+
+    assert [finding["file"] for finding in verify(stopped_folder)] == ["identity.json"]
+
+
+def test_a_folder_of_a_newer_version_is_refused(run: Run, stopped_folder: Path) -> None:
+    """Behaviour 47: both versions named."""
+    identity = json.loads((stopped_folder / "identity.json").read_text())
+    (stopped_folder / "identity.json").write_text(json.dumps({**identity, "format_version": 7}))
+
+    outcome = run("verify", stopped_folder)
+
+    assert outcome.code == 1
+    assert "format 7" in outcome.err
+    assert "formats up to 1" in outcome.err
+
+
+def test_another_folder_is_refused(run: Run, tmp_path: Path) -> None:
+    outcome = run("verify", tmp_path)
+
+    assert outcome.code == 1
+    assert "is not a data folder" in outcome.err
+
+
+@pytest.mark.slow
+def test_any_flipped_bit_is_found_and_nothing_else_is_blamed(run: Run, stopped_folder: Path) -> None:
+    """Behaviour 41: wherever it is, in all of every chunk and in every batch of the log that others follow."""
+    log = log_file(stopped_folder)
+    batches = run("inspect", log, "--json").json["batches"][:-1]
+    used = [offset for batch in batches for offset in range(batch["offset"], batch["offset"] + batch["size"])]
+    places = [(log, offset) for offset in (*range(64), *used)]
+    for path in sorted((stopped_folder / "tier2").rglob("*.chunk")):
+        places += [(path, offset) for offset in range(path.stat().st_size)]
+
+    for path, offset in places[::79]:
+        flip(path, offset)
+        findings = verify_folder(stopped_folder).findings
+        flip(path, offset)
+
+        name = path.relative_to(stopped_folder).as_posix()
+        assert {finding.file for finding in findings} == {name}, (name, offset)
+        for finding in findings:
+            assert finding.offset is not None
+            assert finding.offset <= offset
+    assert verify_folder(stopped_folder).findings == []
+
+
+@pytest.mark.slow
+def test_a_folder_in_use_is_refused_and_one_after_merges_and_recycling_is_sound(
+    run: Run, verify: Verify, tmp_path: Path
+) -> None:
+    settings = {**SMALL_LOG, "MILLRACE_CONTAINER_FLUSH_AGE_S": "0.1", "MILLRACE_CONTAINER_CHECKPOINT_INTERVAL_S": "0.1"}
+    with server(tmp_path, settings=settings) as running:
+        with millrace.blocking.connect(running.address) as client:
+            for name in ("a", "b", "gone"):
+                client.segments.create(f"raw/{name}")
+            for _ in range(100):
+                for name in ("a", "b", "gone"):
+                    client.segments.append(f"raw/{name}", b"x" * 5000)
+            client.segments.truncate("raw/a", 100_000)
+            client.segments.seal("raw/b")
+            client.segments.merge("raw/a", source="raw/b")
+            client.segments.delete("raw/gone")
+            client.segments.append("raw/a", b"the end")
+        refused = run("verify", tmp_path)
+        running.kill()
+
+    assert refused.code == 1
+    assert "another server owns this folder" in refused.err
+    assert verify(tmp_path) == []

@@ -1,0 +1,68 @@
+"""Real servers in processes of their own, to be killed."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from tests.support.servers import ENVIRONMENT_OF_BUSY
+
+START_TIMEOUT_S = 30.0
+
+
+class ServerProcess:
+    """A server process on a data folder."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str, errors: Path) -> None:
+        self.process = process
+        self.address = address
+        self._errors = errors
+
+    @classmethod
+    async def start(
+        cls, folder: Path, *, environment: dict[str, str] | None = None, log_level: str = "WARNING"
+    ) -> "ServerProcess":
+        """Start a server and return when it serves.
+
+        Raises:
+            RuntimeError: it ended instead, with what it said.
+        """
+        errors = folder.with_name(folder.name + ".log")
+        with errors.open("ab") as stream:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "millrace.server", str(folder), "--listen", "127.0.0.1:0",
+                "--log-level", log_level,
+                env={**os.environ, **(ENVIRONMENT_OF_BUSY if environment is None else environment)},
+                stdout=asyncio.subprocess.PIPE, stderr=stream, start_new_session=True,
+            )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            await process.communicate()
+            raise
+        if not line:
+            code = await process.wait()
+            raise RuntimeError(f"server ended with {code}: {errors.read_text()[-2000:]}")
+        return cls(process, json.loads(line)["address"], errors)
+
+    @property
+    def said(self) -> str:
+        """What all servers of this folder said so far."""
+        return self._errors.read_text()
+
+    async def kill(self) -> None:
+        """Kill it at this instant."""
+        await self.end(signal.SIGKILL)
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send a signal and return the exit code."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        # Reads its output to the end, too, which closes the pipe.
+        await asyncio.wait_for(self.process.communicate(), START_TIMEOUT_S)
+        assert self.process.returncode is not None
+        return self.process.returncode

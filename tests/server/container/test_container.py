@@ -1,0 +1,258 @@
+"""What a container promises about appends and reads, over a real server and its restarts."""
+
+import asyncio
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from millrace.wire.limits import KIB
+from tests.support.files import MemoryFileSystem
+from tests.support.protocol import Peer, Stored, code_of
+from tests.support.servers import BUSY, server_options
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_appends_of_a_connection_are_stored_in_order(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        payloads = [f"<{number}>".encode() for number in range(500)]
+        offsets = await peer.store(segment_id, *payloads)
+        assert offsets == [sum(map(len, payloads[:index])) for index in range(500)]
+        assert await peer.read_all(segment_id) == b"".join(payloads)
+        assert (await peer.info(segment_id)).event_count == 500
+
+
+@pytest.mark.asyncio
+async def test_two_connections_interleave_and_keep_each_its_order(tmp_path: Path) -> None:
+    """Behaviour 7: two writers interleave freely, each one's order kept."""
+    async with Server(server_options(tmp_path)) as server:
+        peers = [await Peer.connect(server.address) for _ in range(2)]
+        segment_id = await peers[0].create_segment("raw/a")
+
+        async def write(peer: Peer, name: bytes) -> None:
+            for number in range(0, 200, 10):
+                await peer.store(segment_id, *(name + b"%03d" % (number + index) for index in range(10)))
+
+        await asyncio.gather(write(peers[0], b"a"), write(peers[1], b"b"))
+        content = await peers[0].read_all(segment_id)
+        events = [content[start : start + 4] for start in range(0, len(content), 4)]
+        for name in (b"a", b"b"):
+            assert [event for event in events if event[:1] == name] == [name + b"%03d" % n for n in range(200)]
+        for peer in peers:
+            await peer.close()
+
+
+@pytest.mark.asyncio
+async def test_an_ack_comes_after_the_sync_only(tmp_path: Path) -> None:
+    """Behaviour 5: an ack is sent only for synced bytes. Nothing is readable before it is durable."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        files.stall()
+        ids = await peer.append(segment_id, b"hello")
+        await asyncio.to_thread(files.stalled.wait)
+        assert (await peer.info(segment_id)).length == 0
+        assert await code_of(peer.read(segment_id, 1)) is ErrorCode.OFFSET_BEYOND_END
+        assert ids[0] not in peer.outcomes
+        assert "has not answered" in server.health() or not server.health()
+        files.resume()
+        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
+        assert bytes((await peer.read(segment_id, 0)).payload) == b"hello"
+
+
+@pytest.mark.asyncio
+async def test_appends_to_what_takes_none_get_the_typed_error(tmp_path: Path) -> None:
+    """Behaviour 6: sealed, missing, deleted or truncated away: the typed error, and the connection lives."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        sealed = await peer.create_segment("raw/sealed")
+        ids = await peer.append(sealed, b"a")
+        await peer.ask(f.SealSegment(sealed), f.SegmentInfo)
+        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
+        assert await peer.settled(await peer.append(sealed, b"b")) == [ErrorCode.SEGMENT_SEALED]
+        assert await peer.settled(await peer.append(999, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
+        deleted = await peer.create_segment("raw/deleted")
+        await peer.ask(f.DeleteSegment(deleted), f.Done)
+        assert await peer.settled(await peer.append(deleted, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
+        truncated = await peer.create_segment("raw/truncated")
+        await peer.store(truncated, b"abc")
+        await peer.ask(f.TruncateSegment(truncated, 3), f.SegmentInfo)
+        refused = await peer.settled(await peer.append(truncated, b"x", expected_offset=1))
+        assert refused == [ErrorCode.CONDITION_FAILED]
+        assert await peer.store(truncated, b"def") == [3]
+
+
+@pytest.mark.asyncio
+async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_behind(tmp_path: Path) -> None:
+    """Behaviour 6: acks of earlier appends first; the later ones in the pipeline fail."""
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address) as sealer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        before = await peer.append(segment_id, *[b"x"] * 100)
+        seal = await sealer.start(f.SealSegment(segment_id))
+        outcomes = await peer.settled(before)
+        info = await sealer.reply(seal, f.SegmentInfo)
+        after = await peer.settled(await peer.append(segment_id, *[b"y"] * 10))
+        assert after == [ErrorCode.SEGMENT_SEALED] + [ErrorCode.SEGMENT_SEALED] * 9
+        assert sum(isinstance(outcome, Stored) for outcome in outcomes) == info.length
+
+
+@pytest.mark.asyncio
+async def test_conditional_appends(tmp_path: Path) -> None:
+    """Behaviour 11: right expected offset: stored. Wrong: the actual length; the connection lives."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        assert await peer.store(segment_id, b"abc", expected_offset=0) == [0]
+        ids = await peer.append(segment_id, b"no", expected_offset=0)
+        assert await peer.settled(ids) == [ErrorCode.CONDITION_FAILED]
+        reply = peer.errors[ids[0]]
+        assert (reply.start_offset, reply.length, reply.retriable) == (0, 3, 0)
+        assert await peer.store(segment_id, b"def", expected_offset=3) == [3]
+
+
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_of_racing_conditional_appends_one_wins_each_offset(tmp_path: Path) -> None:
+    """Behaviour 12: exactly one winner per offset; wins = records stored."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+
+        async def race(name: bytes) -> list[int]:
+            won: list[int] = []
+            async with await Peer.connect(server.address) as racer:
+                while len(won) < 10:
+                    length = (await racer.info(segment_id)).length
+                    (outcome,) = await racer.settled(await racer.append(segment_id, name * 8, expected_offset=length))
+                    if isinstance(outcome, Stored):
+                        won.append(outcome.offset)
+                    else:
+                        assert outcome in (ErrorCode.CONDITION_FAILED, ErrorCode.PIPELINE_BROKEN)
+            return won
+
+        names = [bytes([65 + number]) for number in range(6)]
+        wins = await asyncio.gather(*map(race, names))
+        content = await peer.read_all(segment_id)
+        assert sorted(offset for won in wins for offset in won) == list(range(0, 8 * 60, 8))
+        for name, won in zip(names, wins, strict=True):
+            assert all(content[offset : offset + 8] == name * 8 for offset in won)
+
+
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_the_same_bytes_from_tail_log_cache_and_tier_2(tmp_path: Path) -> None:
+    """Behaviour 17: the same bytes whether served from the tail, the log after a restart, the cache, or tier 2."""
+    options = server_options(tmp_path)
+    payloads = [hashlib.sha256(number.to_bytes(4, "big")).digest() * (1 + number % 40) for number in range(200)]
+    content = b"".join(payloads)
+
+    async def check(server: Server) -> None:
+        async with await Peer.connect(server.address) as reader:
+            for size_max in (1000, 64 * KIB, 8 << 20):
+                assert await reader.read_all(segment_id, size_max=size_max) == content
+            for start in (0, 1, 31, 4095, len(content) - 1, len(content)):
+                assert await reader.read_all(segment_id, start=start, size_max=5000) == content[start:]
+
+    async with Server(options) as server:
+        async with await Peer.connect(server.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            for start in range(0, 200, 20):
+                await peer.store(segment_id, *payloads[start : start + 20])
+        await check(server)  # from the tail
+        # As a kill leaves it: nobody writes at this moment.
+        copy = tmp_path.with_name(tmp_path.name + "-killed")
+        await asyncio.to_thread(shutil.copytree, tmp_path, copy)
+    async with Server(server_options(copy)) as server:
+        assert server._open is not None
+        assert server._open.summary.tail_bytes > 0
+        await check(server)  # from the log
+    async with Server(options) as server:
+        assert server._open is not None
+        assert server._open.summary.tail_bytes == 0
+        await check(server)  # from tier 2, then from the cache
+        await check(server)
+        await server._open.container.read(server._open.container.segment(segment_id), 0, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_reads_stay_the_same_while_everything_moves_to_tier_2(tmp_path: Path) -> None:
+    """Behaviour 16: never garbage, never a gap, while chunks are flushed and small ones replaced."""
+    async with Server(server_options(tmp_path, container=BUSY)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        content = b""
+        async with await Peer.connect(server.address) as reader:
+            for number in range(120):
+                piece = number.to_bytes(4, "little") * (50 + 7 * (number % 50))
+                await peer.store(segment_id, piece)
+                content += piece
+                start = (number * 7919) % len(content)
+                assert await reader.read_all(segment_id, start=start, size_max=3000) == content[start:]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: Path) -> None:
+    """Behaviour 43: waiting appends end as unknown, no ack ever comes for them, the container recovers by itself."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server:
+        async with await Peer.connect(server.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            await peer.store(segment_id, b"acknowledged")
+            files.fail_syncs()
+            ids = await peer.append(segment_id, b"unknown")
+            assert await peer.settled(ids) == [ErrorCode.OUTCOME_UNKNOWN]
+            assert not any(isinstance(message, f.AppendAck) for message in await peer.ended())
+        async with asyncio.timeout(10):
+            while server.health():  # noqa: ASYNC110  # asked as a probe asks
+                await asyncio.sleep(0.01)
+        async with await Peer.connect(server.address) as peer:
+            content = await peer.read_all(segment_id)
+            assert content in (b"acknowledged", b"acknowledgedunknown")
+            await peer.store(segment_id, b"!")
+            assert await peer.read_all(segment_id) == content + b"!"
+    files.crash(1)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == content + b"!"
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path: Path) -> None:
+    """Behaviour 44: NoSpace before any ack; reads, truncates and deletes work; it recovers when space returns."""
+    files = MemoryFileSystem(capacity_bytes=600 * KIB)
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        doomed = await peer.create_segment("raw/doomed")
+        content = b""
+        for number in range(200):
+            piece = bytes([number]) * (8 * KIB)
+            (outcome,) = await peer.settled(await peer.append(segment_id, piece))
+            if outcome is ErrorCode.NO_SPACE:
+                break
+            assert isinstance(outcome, Stored)
+            content += piece
+        else:
+            pytest.fail("the disk never filled")
+        assert await peer.read_all(segment_id) == content
+        await peer.ask(f.TruncateSegment(segment_id, 8 * KIB), f.SegmentInfo)
+        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        assert "no room" in server.health()
+        files.capacity_bytes = 8 << 20
+        async with asyncio.timeout(10):
+            while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
+                pass
+        assert await peer.read_all(segment_id, start=8 * KIB) == content[8 * KIB :] + b"again"

@@ -1,0 +1,284 @@
+"""Reads that wait at the tail, and subscriptions."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.server.front.options import FrontOptions
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from millrace.wire.frames import DataFlag
+from millrace.wire.framing import encode
+from millrace.wire.limits import KIB, MIB
+from tests.support.protocol import Peer, RefusedError, code_of, read_request
+from tests.support.servers import BUSY, server_options
+
+
+async def parked(peer: Peer, segment_id: int, offset: int, *, wait_ms: int = 60_000) -> int:
+    """Send a read that waits, and return its id when the server has it."""
+    request_id = await peer.start(read_request(segment_id, offset, wait_ms=wait_ms))
+    await peer.info(segment_id)
+    return request_id
+
+
+async def pushed(peer: Peer, size: int) -> bytes:
+    """Return that many bytes of a subscription."""
+    content = b""
+    while len(content) < size:
+        _, message = await peer.receive()
+        assert isinstance(message, f.Data), message
+        content += message.payload
+    assert len(content) == size
+    return content
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_parked_read_wakes_with_what_became_durable(tmp_path: Path) -> None:
+    """Behaviour 14: a read at the tail waits, and wakes."""
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as writer,
+        await Peer.connect(server.address) as reader,
+    ):
+        segment_id = await writer.create_segment("raw/a")
+        await writer.store(segment_id, b"before")
+        request_id = await parked(reader, segment_id, 6)
+        await writer.store(segment_id, b"hello")
+        data = await reader.reply(request_id, f.Data)
+        assert (data.offset, bytes(data.payload), data.length) == (6, b"hello", 11)
+
+
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_thousand_parked_readers_all_wake(tmp_path: Path) -> None:
+    """Behaviour 14: a thousand parked readers all wake."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as writer:
+        segment_id = await writer.create_segment("raw/a")
+        readers = [await Peer.connect(server.address) for _ in range(20)]
+        request = read_request(segment_id, 0, wait_ms=60_000)
+        waiting = [(reader, await reader.start(request)) for reader in readers for _ in range(50)]
+        for reader in readers:
+            await reader.info(segment_id)
+        await writer.store(segment_id, b"x")
+        for reader, request_id in waiting:
+            assert bytes((await reader.reply(request_id, f.Data)).payload) == b"x"
+        assert not server._open.container.segment(segment_id).watchers  # type: ignore[union-attr]  # it is open
+        for reader in readers:
+            await reader.close()
+
+
+@pytest.mark.asyncio
+async def test_a_parked_read_that_waited_long_enough_is_answered_empty(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        header_id = await peer.start(read_request(segment_id, 0, wait_ms=30))
+        header, data = await peer.receive()
+        assert isinstance(data, f.Data)
+        assert (header.request_id, header.flags, bytes(data.payload)) == (header_id, DataFlag.AT_TAIL, b"")
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_parked_read_is_released_by_the_seal(tmp_path: Path) -> None:
+    """Behaviour 15: end of segment, at once at a sealed end and for a reader that is parked."""
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address) as reader,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"abc")
+        request_id = await parked(reader, segment_id, 3)
+        await peer.ask(f.SealSegment(segment_id), f.SegmentInfo)
+        for _ in range(2):
+            header, data = await reader.receive()
+            assert isinstance(data, f.Data)
+            assert header.request_id == request_id
+            assert header.flags == DataFlag.AT_TAIL | DataFlag.END_OF_SEGMENT
+            request_id = await reader.start(read_request(segment_id, 3, wait_ms=60_000))
+        header, data = await reader.receive()
+
+
+@pytest.mark.asyncio
+async def test_a_parked_read_is_released_by_the_delete(tmp_path: Path) -> None:
+    """Behaviour 15: a parked reader is released by the delete."""
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address) as reader,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        request_id = await parked(reader, segment_id, 0)
+        await peer.ask(f.DeleteSegment(segment_id), f.Done)
+        assert await code_of(reader.reply(request_id, f.Data)) is ErrorCode.SEGMENT_NOT_FOUND
+
+
+@pytest.mark.asyncio
+async def test_a_parked_read_is_released_by_the_truncate(tmp_path: Path) -> None:
+    """Behaviour 15: a parked reader is released by the truncate."""
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address) as reader,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"abc")
+        request_id = await parked(reader, segment_id, 3)
+        await peer.ask(f.TruncateSegment(segment_id, 3), f.SegmentInfo)
+        data = await reader.reply(request_id, f.Data)
+        assert (data.offset, data.length, bytes(data.payload)) == (3, 3, b"")
+
+
+@pytest.mark.asyncio
+async def test_reads_outside_the_range_are_told_the_range(tmp_path: Path) -> None:
+    """Behaviour 16: below the start Truncated with the valid range, beyond the length OffsetBeyondEnd."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"abcdef")
+        await peer.ask(f.TruncateSegment(segment_id, 4), f.SegmentInfo)
+        for offset, code in (
+            (0, ErrorCode.SEGMENT_TRUNCATED),
+            (3, ErrorCode.SEGMENT_TRUNCATED),
+            (7, ErrorCode.OFFSET_BEYOND_END),
+        ):
+            with pytest.raises(RefusedError) as caught:
+                await peer.read(segment_id, offset, wait_ms=1000)
+            reply = caught.value.reply
+            assert (caught.value.code, reply.start_offset, reply.length) == (code, 4, 6)
+        assert bytes((await peer.read(segment_id, 4)).payload) == b"ef"
+        assert await code_of(peer.read(segment_id, 4, size_max=0)) is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.asyncio
+async def test_parked_reads_of_a_connection_are_bounded(tmp_path: Path) -> None:
+    options = server_options(tmp_path, front=FrontOptions(parked_reads_count_max=3))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        for _ in range(3):
+            await parked(peer, segment_id, 0)
+        assert await code_of(peer.read(segment_id, 0, wait_ms=1000)) is ErrorCode.THROTTLED
+        assert await code_of(peer.ask(f.Subscribe(segment_id, 0, 1), f.Data)) is ErrorCode.THROTTLED
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_subscription_pushes_as_far_as_its_credit(tmp_path: Path) -> None:
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as writer,
+        await Peer.connect(server.address) as reader,
+    ):
+        segment_id = await writer.create_segment("raw/a")
+        await writer.store(segment_id, b"0123456789")
+        request_id = await reader.start(f.Subscribe(segment_id, 2, 5))
+        assert await pushed(reader, 5) == b"23456"
+        await writer.store(segment_id, b"abc")
+        with pytest.raises(TimeoutError):
+            await reader.receive(timeout_s=0.05)
+        await reader.send(encode(f.Credit(100), request_id=request_id))
+        assert await pushed(reader, 6) == b"789abc"
+        await writer.store(segment_id, b"def")
+        assert await pushed(reader, 3) == b"def"
+        await reader.send(encode(f.Unsubscribe(), request_id=request_id))
+        await reader.info(segment_id)
+        await writer.store(segment_id, b"ghi")
+        with pytest.raises(TimeoutError):
+            await reader.receive(timeout_s=0.05)
+
+
+@pytest.mark.asyncio
+async def test_a_subscription_ends_with_the_segment(tmp_path: Path) -> None:
+    """Behaviour 15: the end of a sealed segment is pushed, also without credit, and once."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"abc")
+        subscription = await peer.start(f.Subscribe(segment_id, 0, 3))
+        assert await pushed(peer, 3) == b"abc"
+        seal = await peer.start(f.SealSegment(segment_id))
+        header, data = await peer.receive()
+        assert isinstance(data, f.Data)
+        assert header.request_id == subscription
+        assert header.flags & DataFlag.END_OF_SEGMENT
+        await peer.reply(seal, f.SegmentInfo)
+        assert server._open is not None
+        assert not server._open.container.segment(segment_id).watchers
+
+
+@pytest.mark.asyncio
+async def test_a_subscription_that_was_overtaken_by_truncation_is_told(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"abcdef")
+        subscription = await peer.start(f.Subscribe(segment_id, 0, 2))
+        assert await pushed(peer, 2) == b"ab"
+        await peer.start(f.TruncateSegment(segment_id, 4))
+        assert await code_of(peer.reply(subscription, f.Data)) is ErrorCode.SEGMENT_TRUNCATED
+
+
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_subscription_goes_from_tier_2_to_the_tail_without_a_seam(tmp_path: Path) -> None:
+    """Behaviour 16: never a gap, never out of order, across tier 2, cache and tail, under load."""
+    pieces = [number.to_bytes(4, "little") * 512 for number in range(300)]
+    async with (
+        Server(server_options(tmp_path, container=BUSY)) as server,
+        await Peer.connect(server.address) as writer,
+        await Peer.connect(server.address) as reader,
+    ):
+        segment_id = await writer.create_segment("raw/a")
+        await writer.store(segment_id, *pieces[:20])
+        await asyncio.sleep(0.2)
+        await reader.start(f.Subscribe(segment_id, 0, 4 * MIB))
+
+        async def write() -> None:
+            for piece in pieces[20:]:
+                await writer.store(segment_id, piece)
+
+        writing = asyncio.create_task(write())
+        assert await pushed(reader, 2 * KIB * 300) == b"".join(pieces)
+        await writing
+
+
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_subscriber_that_stops_reading_costs_bounded_memory(tmp_path: Path) -> None:
+    """Behaviour 18: a reader that stops reading costs bounded memory, and slows nobody."""
+    front = FrontOptions(write_buffer_bytes_high=64 * KIB)
+    async with (
+        Server(server_options(tmp_path, front=front)) as server,
+        await Peer.connect(server.address) as writer,
+        await Peer.connect(server.address, read_ahead=1 << 10) as deaf,
+    ):
+        segment_id = await writer.create_segment("raw/a")
+        for _ in range(200):
+            await deaf.start(f.Subscribe(segment_id, 0, 1 << 30))
+        for number in range(8):
+            await writer.store(segment_id, bytes([number]) * (32 * KIB))
+        assert server.statistics()["front"].sent_data_bytes_total < 32 * MIB
+        total = 0
+        while total < 200 * 256 * KIB:
+            _, message = await deaf.receive()
+            assert isinstance(message, f.Data)
+            total += len(message.payload)
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_gone_leaves_no_reader_behind(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        async with await Peer.connect(server.address) as gone:
+            await parked(gone, segment_id, 0)
+            await gone.start(f.Subscribe(segment_id, 0, 10))
+            await gone.info(segment_id)
+        assert server._open is not None
+        watchers = server._open.container.segment(segment_id).watchers
+        async with asyncio.timeout(5):
+            while watchers:
+                await peer.info(segment_id)
+        await peer.store(segment_id, b"x")

@@ -1,0 +1,34 @@
+"""The examples of `docs/spark.md`, run in their order."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millrace.client.testing import TestServer
+from millrace.spark_source.options import OPTION_NAMES
+from millrace.spark_source.rows import SCHEMA
+
+PAGE = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.xdist_group("spark")
+def test_the_examples_run(spark: SparkSession, server: TestServer) -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    for example in examples:
+        exec(compile(example.replace("127.0.0.1:9240", server.address), "docs/spark.md", "exec"), names)
+
+    assert len(examples) == 8
+    assert names["spark"] is spark
+
+
+def test_every_option_and_column_has_a_line() -> None:
+    lines = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+
+    assert lines == [*SCHEMA.names, *OPTION_NAMES[:6], "partitionBytes", "columns", "failOnDataLoss", "token", "tls"]
+    assert set(lines[len(SCHEMA.names) :]) == set(OPTION_NAMES)

@@ -1,0 +1,293 @@
+"""One raw connection to a server: any frame or garbage out, frames in, each wait with a time limit.
+
+This is not the client of the product. It reconnects never, resends nothing and checks only what arrives.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header, verify
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
+
+TIMEOUT_S = 10.0
+
+M = TypeVar("M", bound=f.Message)
+
+
+class RefusedError(Exception):
+    """The server answered with an ERROR."""
+
+    def __init__(self, reply: f.ErrorReply) -> None:
+        super().__init__(f"{ErrorCode(reply.code).name}: {reply.subject} {reply.message}")
+        self.reply = reply
+        self.code = ErrorCode(reply.code)
+
+
+class Stored(NamedTuple):
+    """An append that was acknowledged."""
+
+    offset: int
+    duplicate: bool
+
+
+Outcome = Stored | ErrorCode
+
+PIPELINE_ERRORS = frozenset(ErrorCode) - {ErrorCode.OUTCOME_UNKNOWN, ErrorCode.SHUTTING_DOWN}
+"""Errors of an append after which the connection goes on."""
+
+
+def hello(*, token: str = "", version: int = 1) -> bytes:
+    """Return the first frame of a client."""
+    message = f.Hello(
+        version_min=version,
+        version_max=version,
+        features=0,
+        frame_size_max=FRAME_SIZE_BYTES_MAX,
+        client="test",
+        token=token,
+    )
+    return encode(message, request_id=0)
+
+
+def append_frame(segment_id: int, payload: bytes, *, request_id: int, **fields: int) -> bytes:
+    """Return an append; `fields` are those of `encode_append_header`."""
+    return encode_append_header(request_id=request_id, segment_id=segment_id, payload=payload, **fields) + payload
+
+
+class Peer:
+    """A connection. Its PINGs are answered while something is being received, unless `answers_pings` is cleared."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._request_id = 0
+        self.answers_pings = True
+        self.pings: list[int] = []
+        self.throttles: list[f.Throttle] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self.errors: dict[int, f.ErrorReply] = {}
+        self._sizes: dict[int, int] = {}
+        self._replies: dict[int, f.Message] = {}
+
+    @classmethod
+    async def connect(cls, address: str, *, greet: bool = True, token: str = "", read_ahead: int = 1 << 26) -> "Peer":
+        """Connect and, if `greet`, shake hands."""
+        host, _, port = address.rpartition(":")
+        peer = cls(*await asyncio.open_connection(host, int(port), limit=read_ahead))
+        if greet:
+            await peer.send(hello(token=token))
+            _, reply = await peer.receive()
+            if isinstance(reply, f.ErrorReply):
+                await peer.close()
+                raise RefusedError(reply)
+            assert isinstance(reply, f.HelloReply), reply
+        return peer
+
+    async def __aenter__(self) -> "Peer":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cut the connection; whatever was under way is of no interest."""
+        self._writer.transport.abort()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            pass
+
+    def next_id(self, count: int = 1) -> int:
+        """Take that many request ids and return the first."""
+        first = self._request_id + 1
+        self._request_id += count
+        return first
+
+    async def send(self, *data: bytes) -> None:
+        """Send bytes as they are; wait only for room in the socket."""
+        self._writer.writelines(data)
+        await asyncio.wait_for(self._writer.drain(), TIMEOUT_S)
+
+    def push(self, *data: bytes) -> None:
+        """Send bytes as they are, without waiting for anything."""
+        self._writer.writelines(data)
+
+    async def receive(self, timeout_s: float = TIMEOUT_S) -> tuple[FrameHeader, f.Message]:
+        """Return the next frame, verified.
+
+        Raises:
+            TimeoutError: none came.
+            EOFError, OSError: the server closed the connection.
+        """
+        async with asyncio.timeout(timeout_s):
+            while True:
+                head = await self._reader.readexactly(4)
+                size = int.from_bytes(head, "little")
+                frame = head + await self._reader.readexactly(size - 4)
+                verify(memoryview(frame))
+                header, message = decode(frame)
+                if isinstance(message, f.Ping):
+                    self.pings.append(header.request_id)
+                    if self.answers_pings:
+                        self.push(encode(f.Pong(), request_id=header.request_id))
+                elif isinstance(message, f.Throttle):
+                    self.throttles.append(message)
+                elif isinstance(message, f.AppendAck):
+                    self._acknowledge(message)
+                    return header, message
+                else:
+                    return header, message
+
+    async def ended(self, timeout_s: float = TIMEOUT_S) -> list[f.Message]:
+        """Return what still arrives until the server closes the connection."""
+        messages = []
+        try:
+            while True:
+                messages.append((await self.receive(timeout_s))[1])
+        except (EOFError, ConnectionError):
+            return messages
+
+    async def ask(self, message: f.Message, kind: type[M]) -> M:
+        """Send a request and return its reply; what else arrives meanwhile is kept.
+
+        Raises:
+            RefusedError: the reply is an ERROR.
+        """
+        return await self.reply(await self.start(message), kind)
+
+    async def start(self, message: f.Message) -> int:
+        """Send a request and return its id."""
+        request_id = self.next_id()
+        await self.send(encode(message, request_id=request_id))
+        return request_id
+
+    async def reply(self, request_id: int, kind: type[M]) -> M:
+        """Return the reply to a request; those to others are kept until they are asked for."""
+        while request_id not in self._replies:
+            header, reply = await self.receive()
+            if isinstance(reply, f.AppendAck) or header.request_id in self._sizes:
+                self.note(header, reply)
+            else:
+                self._replies[header.request_id] = reply
+        reply = self._replies.pop(request_id)
+        if isinstance(reply, f.ErrorReply):
+            raise RefusedError(reply)
+        assert isinstance(reply, kind), reply
+        return reply
+
+    async def append(self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: int) -> list[int]:
+        """Send appends of one event each, numbered from `event_number` on; return their request ids."""
+        first = self.next_id(len(payloads))
+        self._sizes |= {first + index: len(payload) for index, payload in enumerate(payloads)}
+        frames = [
+            append_frame(
+                segment_id,
+                payload,
+                request_id=first + index,
+                event_number=event_number + index if event_number else 0,
+                **fields,
+            )
+            for index, payload in enumerate(payloads)
+        ]
+        await self.send(b"".join(frames))
+        return list(range(first, first + len(payloads)))
+
+    async def settled(self, request_ids: Sequence[int]) -> list[Outcome]:
+        """Return the outcomes of appends, in the order asked for.
+
+        If one failed, its segment can be appended to again when this returns: the PING behind the error is answered.
+        """
+        while not all(request_id in self.outcomes for request_id in request_ids):
+            self.note(*await self.receive())
+        outcomes = [self.outcomes[request_id] for request_id in request_ids]
+        if self.answers_pings and any(outcome in PIPELINE_ERRORS for outcome in outcomes):
+            await self.send(encode(f.Ping(), request_id=0))
+            while not isinstance((received := await self.receive())[1], f.Pong):
+                self.note(*received)
+        return outcomes
+
+    async def store(self, segment_id: int, *payloads: bytes, **fields: int) -> list[int]:
+        """Append and return the offsets; every append must be acknowledged, and not as a duplicate."""
+        outcomes = await self.settled(await self.append(segment_id, *payloads, **fields))
+        for outcome in outcomes:
+            assert isinstance(outcome, Stored), outcome
+            assert not outcome.duplicate
+        return [outcome.offset for outcome in outcomes if isinstance(outcome, Stored)]
+
+    # Requests that most tests need
+
+    async def create_segment(self, name: str) -> int:
+        """Create a segment and return its id."""
+        return (await self.ask(f.CreateSegment(name), f.SegmentInfo)).segment_id
+
+    async def info(self, segment_id: int) -> f.SegmentInfo:
+        """Return what is known of a segment."""
+        return await self.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
+
+    async def open_writer(self, writer_id: str, *segment_ids: int) -> f.WriterOpened:
+        """Open a writer."""
+        return await self.ask(f.OpenWriter(writer_id, list(segment_ids)), f.WriterOpened)
+
+    async def read(self, segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> f.Data:
+        """Read once."""
+        return await self.ask(read_request(segment_id, offset, size_max=size_max, wait_ms=wait_ms), f.Data)
+
+    async def read_all(self, segment_id: int, *, start: int = 0, size_max: int = 1 << 20) -> bytes:
+        """Read from `start` to the tail."""
+        pieces: list[bytes] = []
+        while True:
+            data = await self.read(segment_id, start, size_max=size_max)
+            pieces.append(bytes(data.payload))
+            start += len(data.payload)
+            if start >= data.length:
+                return b"".join(pieces)
+            assert data.payload, "an empty reply below the tail"
+
+    def _acknowledge(self, ack: f.AppendAck) -> None:
+        for entry in ack.entries:
+            offset = entry.offset
+            for index in range(entry.count):
+                request_id = entry.request_id + index
+                assert request_id not in self.outcomes, f"two outcomes for {request_id}"
+                self.outcomes[request_id] = Stored(offset, bool(entry.duplicate))
+                # Only the offset of the first one is told; the others follow, and their sizes are the sender's to know.
+                offset = offset + self._sizes.get(request_id, 0) if offset >= 0 else -1
+
+    def note(self, header: FrameHeader, message: f.Message) -> None:
+        """Take note of the outcome of an append."""
+        if isinstance(message, f.ErrorReply) and header.request_id:
+            assert header.request_id not in self.outcomes, f"two outcomes for {header.request_id}"
+            self.outcomes[header.request_id] = ErrorCode(message.code)
+            self.errors[header.request_id] = message
+
+
+def read_request(segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> f.Read:
+    """Return a READ."""
+    return f.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
+
+
+def set_attribute(segment_id: int, key: str, *, expected: bytes | None, value: bytes | None) -> f.SetAttribute:
+    """Return a SET_ATTRIBUTE; None stands for absent."""
+    return f.SetAttribute(
+        segment_id=segment_id,
+        expected_present=int(expected is not None),
+        present=int(value is not None),
+        key=key,
+        expected=expected or b"",
+        value=value or b"",
+    )
+
+
+async def code_of(awaitable: Any) -> ErrorCode:
+    """Return the code with which a request is refused; it must be."""
+    try:
+        result = await awaitable
+    except RefusedError as error:
+        return error.code
+    raise AssertionError(f"not refused: {result}")

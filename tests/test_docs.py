@@ -1,0 +1,186 @@
+"""What the documentation shows is run, and what it lists is complete."""
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.cli.main import main
+from millrace.client.testing import TestServer, server
+from millrace.server.app import Server
+from millrace.server.host.metrics import Metrics
+from millrace.server.options import _PARTS, PREFIX, ServerOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/testing.md")
+DEFAULT_ADDRESS = "127.0.0.1:9240"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [code for kind, code in _BLOCK.findall((ROOT / page).read_text()) if kind == language]
+
+
+def program(part: str) -> str:
+    """Return the one Python program of the README that holds some text."""
+    (found,) = [code for code in blocks("README.md", "python") if part in code]
+    return found
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[TestServer]:
+    """A server on which the README's producer ran."""
+    with server() as started:
+        assert run_program(program("client.writer"), started) == "1000 orders are on disk\n"
+        yield started
+
+
+def command_of(code: str, running: TestServer) -> list[str]:
+    # As a program of its own, warnings are shown and not errors: a reader would see them.
+    return [sys.executable, "-W", "error::SyntaxWarning", "-c", code.replace(DEFAULT_ADDRESS, running.address)]
+
+
+def run_program(code: str, running: TestServer) -> str:
+    """Run a program as a reader would, but for the address, and return what it prints."""
+    finished = subprocess.run(
+        command_of(code, running),
+        capture_output=True, text=True, timeout=110, check=False, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_first_shell_session(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (session,) = blocks("README.md", "bash")
+    source = tmp_path / "input"
+    with server() as running, source.open("w+") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        for line in session.splitlines():
+            text, _, command = line.rpartition(" | ")
+            if text:
+                source.write_text(shlex.split(text)[1] + "\n")
+            assert main([*shlex.split(command)[1:], "--address", running.address]) == 0, line
+
+    out = capsys.readouterr().out
+    assert '{"customer": "ada", "amount": 3}' in out
+    assert "fixed, 4 segments" in out
+
+
+@pytest.mark.slow
+def test_the_tail_reader_shows_what_the_producer_wrote(shop: TestServer) -> None:
+    tail = subprocess.Popen(
+        command_of(program("async for event"), shop), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert tail.stdout is not None
+
+    lines = [tail.stdout.readline() for _ in range(1000)]
+    tail.send_signal(signal.SIGINT)
+    tail.communicate(timeout=10)
+
+    assert len(set(lines)) == 1000
+    assert b'customer-3 {"amount": 3}\n' in lines
+
+
+@pytest.mark.slow
+def test_the_program_without_asyncio_counts_them(shop: TestServer) -> None:
+    assert run_program(program("from millrace import HEAD"), shop) == "1000 events\n"
+
+
+@pytest.mark.slow
+def test_the_program_for_tests_of_others(shop: TestServer) -> None:
+    run_program(program("millrace.testing.server"), shop)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_spark_query_sums_up_what_the_producer_wrote(shop: TestServer) -> None:
+    printed = run_program(program("readStream"), shop)
+
+    assert f"|customer-0|   143| {sum(range(0, 1000, 7))}|" in printed
+
+
+def test_every_program_of_the_readme_is_run_here() -> None:
+    run = ["client.writer", "async for event", "from millrace import HEAD", "millrace.testing.server", "readStream"]
+
+    assert len(blocks("README.md", "python")) == len({program(part) for part in run})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target, anchor in _LINK.findall((ROOT / page).read_text()):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
+
+
+def test_every_command_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    named = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
+    text = (ROOT / "README.md").read_text()
+
+    assert len(named) == 11
+    for command in named:
+        assert f"`millrace {command}" in text
+
+
+def settings() -> Iterator[tuple[str, Any]]:
+    for part, options in _PARTS.items():
+        for item in fields(options):
+            assert item.default is not MISSING
+            yield f"{PREFIX}{part}_{item.name}".upper(), item.default
+
+
+@pytest.mark.parametrize("setting", [name for name, _ in settings()])
+def test_every_setting_is_listed_with_its_default(setting: str) -> None:
+    default = dict(settings())[setting]
+    (row,) = re.findall(rf"^\| `{setting}` \| ([^|]*) \|", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+
+    assert row == shown(setting, default)
+
+
+def shown(setting: str, default: Any) -> str:
+    if "BYTES" in setting and default:
+        unit, size = next((u, s) for u, s in (("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)) if default % s == 0)
+        return f"{default // size} {unit}"
+    return "none" if default == "" else f"{default:g}" if isinstance(default, float) else f"{default}"
+
+
+def test_no_setting_is_listed_that_does_not_exist() -> None:
+    listed = re.findall(rf"^\| `({PREFIX}\w+)`", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+
+    assert sorted(listed) == sorted(name for name, _ in settings())
+
+
+def test_every_metric_is_listed(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    own = {metric.name for metric in Metrics().registry.collect()}
+    found = {name.removesuffix("_total") for name in re.findall(r"`(millrace_\w+)`", text)}
+
+    missing = (own | asyncio.run(statistics_of_a_server(tmp_path))) - found
+
+    assert missing == set()
+
+
+async def statistics_of_a_server(folder: Path) -> set[str]:
+    async with Server(ServerOptions(data_folder=folder, console=None)) as running:
+        return {
+            f"millrace_{part}_{item.name}".removesuffix("_total")
+            for part, record in running.statistics().items()
+            for item in fields(record)
+            if isinstance(getattr(record, item.name), bool | int | float)
+        }

@@ -1,0 +1,77 @@
+"""The programs in `examples/`, run as their readers run them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.client.testing import TestServer, server
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[TestServer]:
+    """A server on which the producer ran."""
+    with server() as started:
+        example("producer.py", started.address)
+        yield started
+
+
+def example(name: str, *arguments: str) -> str:
+    """Run an example and return what it printed; whatever it wrote to standard error is the failure message."""
+    finished = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        capture_output=True, text=True, timeout=110, check=False, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_producer_says_where_the_last_event_is() -> None:
+    with server() as started:
+        assert "1001 orders are durable" in example("producer.py", started.address)
+
+
+def test_the_tail_reader_reads_every_order_and_says_where_to_go_on(shop: TestServer) -> None:
+    *lines, last = example("tail_reader.py", shop.address, "1001").splitlines()
+
+    assert len(lines) == 1001
+    for customer in range(7):
+        numbers = [
+            line.partition('"number": ')[2].partition(",")[0]
+            for line in lines
+            if line.startswith(f"customer-{customer} ")
+        ]
+        assert numbers == sorted(numbers, key=int)
+    assert last.startswith("go on with start=millrace.parse_cut('shop/orders@")
+
+
+def test_slices_are_read_exactly(shop: TestServer) -> None:
+    lines = example("slices.py", shop.address).splitlines()
+
+    assert lines[0] == """between the cuts: ['{"amount": 1}', '{"amount": 2}']"""
+    assert "1003 events up to the second cut" in lines[1]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_spark_counts_the_orders_of_each_customer() -> None:
+    with server() as started:
+        example("producer.py", started.address)
+
+        printed = example("spark_query.py", started.address)
+
+    assert "1001 orders of 7 customers" in printed
+    assert "|customer-0|   144|" in printed
+
+
+def test_every_example_is_run_here() -> None:
+    text = Path(__file__).read_text()
+
+    assert all(f'"{path.name}"' in text for path in EXAMPLES.glob("*.py"))
