@@ -1,12 +1,13 @@
 """Reading in parallel: a stream between two cuts as ranges that can be read anywhere, each by its own client.
 
 A range starts and ends on event borders, is picklable, and knows how much it holds. Ranges of one segment follow one
-another; together the ranges of a plan are exactly the events between the cuts.
+another, those of segments that were replaced come before those of their successors; together the ranges of a plan are
+exactly the events between the cuts. They may be read in any order, by any process.
 """
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +15,10 @@ from millrace.wire.frames import GetIndex, Index
 from millrace.wire.limits import MIB
 
 from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
-from .cuts import StreamCut
 from .errors import InvalidArgumentError, OffsetBeyondEndError
 from .feed import PlacedBlock, SegmentFeed
 from .session import Session
+from .slices import SegmentSlice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,12 +71,11 @@ async def plan_segment(
     ]
 
 
-async def plan_ranges(session: Session, *, start: StreamCut, end: StreamCut, max_bytes: int) -> list[SegmentRange]:
-    """Return the ranges between two cuts of one stream, in the order of segments and offsets. Cancelling is safe."""
-    ends = end.places
+async def plan_ranges(session: Session, slices: Iterable[SegmentSlice], *, max_bytes: int) -> list[SegmentRange]:
+    """Return the ranges of slices of segments, in the order of slices and offsets. Cancelling is safe."""
     ranges: list[SegmentRange] = []
-    for segment_id, place in start.positions:
-        ranges += await plan_segment(session, segment_id, start=place, end=ends[segment_id], max_bytes=max_bytes)
+    for segment_id, start, end in slices:
+        ranges += await plan_segment(session, segment_id, start=start, end=end, max_bytes=max_bytes)
     return ranges
 
 

@@ -9,54 +9,70 @@ It keeps two connections, made when they are needed and made again when they are
 for reads, so that a reader who takes little does not hold up anyone's acks. A client belongs to one event loop.
 """
 
-import asyncio
+import json
 import ssl
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.frames import (
     CreateStream,
+    CutKind,
     CutPosition,
     DeleteStream,
     Done,
+    ExplainStream,
+    Explanation,
     GetStream,
+    GetStreamHistory,
     GetWriter,
-    Index,
+    KeyRangeRecord,
     ListStreams,
     Ping,
     Pong,
+    ScaleStream,
     SealStream,
-    Seek,
     StreamList,
     TruncateStream,
+    UpdateStream,
     WriterOpened,
 )
+from millrace.wire.frames import StreamHistory as StreamHistoryMessage
 from millrace.wire.frames import StreamInfo as StreamInfoMessage
-from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, checked_writer_id
 
 from .batch import SegmentRange, plan_ranges, read_range
+from .blocks import Event, Position
 from .cuts import HEAD, TAIL, Cut, StreamCut
-from .errors import InvalidArgumentError, InvalidNameError
-from .feed import SegmentFeed
+from .errors import InvalidArgumentError, InvalidNameError, SegmentNotFoundError
 from .forks import ForkGuard
 from .options import ClientOptions, parse_address
-from .reader import Reader, ReaderOptions, resolve_cut
+from .reader import Reader, ReaderOptions
+from .saved_cuts import Bookmarks, Cursors
+from .searching import Distance, cut_after_bytes, cut_after_events, cut_at_time, distance, fetch_event
 from .segments import Segments
 from .session import Session, SessionStatistics
-from .streams import StreamConfig, StreamInfo, stream_info
+from .slices import resolve_cut, slices_between
+from .streams import (
+    Border,
+    Epoch,
+    StreamConfig,
+    StreamInfo,
+    scaled_ranges,
+    segments_of_history,
+    stream_history,
+    stream_info,
+)
 from .writer import Writer, WriterOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-SEEK_WINDOW_BYTES = 1 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +106,7 @@ class CutRequest:
         return (await self._client.stream_info(self._stream)).head()
 
     async def at_time(self, when: int | datetime) -> StreamCut:
-        """Return the cut in front of the first event of each segment with this timestamp or a later one.
+        """Return the cut in front of the first event with this timestamp or a later one, of all keys.
 
         Events with the writer's clock as their timestamp are found exactly. One whose caller gave it a timestamp in the
         future of its writing is found too; one that was dated back may lie in front of the cut.
@@ -99,6 +115,22 @@ class CutRequest:
             when: Unix microseconds, or a datetime with a time zone.
         """
         return await self._client._cut_at(self._stream, _unix_us(when))  # noqa: SLF001  # the other half of one class
+
+    async def after_events(self, count: int, *, start: Cut = HEAD) -> StreamCut:
+        """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
+
+        Of segments that are read side by side each gives a share of them, by what it holds.
+
+        Raises like `reader`.
+        """
+        return await self._client._cut_after(self._stream, start, events=count)  # noqa: SLF001  # as above
+
+    async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
+        """Return a cut about so many bytes behind `start`, at borders of blocks, or the tail where there are fewer.
+
+        They are never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
+        """
+        return await self._client._cut_after(self._stream, start, size_bytes=size_bytes)  # noqa: SLF001  # as above
 
 
 class Client:
@@ -168,16 +200,79 @@ class Client:
         """
         return stream_info(await self._writes.request(GetStream(_checked(name)), StreamInfoMessage))
 
-    async def list_streams(self, prefix: str = "") -> AsyncIterator[str]:
-        """Yield the names of the streams that start with `prefix`, in their order."""
+    async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
+        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
         after = ""
         while True:
-            page = await self._writes.request(ListStreams(prefix, after, LIST_PAGE_COUNT_MAX), StreamList)
+            page = await self._writes.request(ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag), StreamList)
             for name in page.names:
                 yield name.name
             if not page.more or not page.names:
                 return
             after = page.names[-1].name
+
+    async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
+        """Give a stream another configuration; its segments stay as they are until a policy changes them.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        request = UpdateStream(_checked(name), configuration.to_json())
+        return stream_info(await self._writes.request(request, StreamInfoMessage))
+
+    async def scale_stream(
+        self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
+    ) -> StreamInfo:
+        """Replace segments of a stream by new ones that cover the same keys, in one step; return what it is then.
+
+        Writers go on in the new ones, readers read them after those which they replace. Repeating it changes nothing.
+
+        Args:
+            seal: ids of open segments.
+            ranges: keys of each new segment, from one border up to, not with, another: numbers from 0 to 1, or exact
+                integers out of 2^64. A float that is printed as a border of the stream is that border.
+
+        Raises:
+            StreamNotFoundError, StreamSealedError: there is nothing to scale.
+            InvalidArgumentError: the ranges do not cover exactly what the sealed segments do, or a segment is not open.
+        """
+        info = await self.stream_info(name)
+        sealed_ids = list(seal)
+        # Those which are gone by now are in the history only: whoever repeats a scale means their borders.
+        segments = list(info.segments)
+        if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
+            segments += segments_of_history(await self.stream_history(name))
+        borders = [
+            KeyRangeRecord(part.low, part.high - 1)
+            for part in scaled_ranges(ranges, segments=(each for each in segments if each.segment_id in sealed_ids))
+        ]
+        return stream_info(await self._writes.request(ScaleStream(name, sealed_ids, borders), StreamInfoMessage))
+
+    async def stream_history(self, name: str) -> list[Epoch]:
+        """Return the epochs of a stream, the first one first: what was split and merged, when and why.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        return stream_history(await self._writes.request(GetStreamHistory(_checked(name)), StreamHistoryMessage))
+
+    async def explain_stream(self, name: str) -> dict[str, Any]:
+        """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        reply = await self._writes.request(ExplainStream(_checked(name)), Explanation)
+        facts: dict[str, Any] = json.loads(reply.facts)
+        return facts
+
+    def bookmarks(self, stream: str) -> Bookmarks:
+        """Return the bookmarks of a stream: named cuts that the server keeps."""
+        return Bookmarks(self._writes, _checked(stream), kind=CutKind.BOOKMARK, resolve=self._resolve_now)
+
+    def cursors(self, stream: str) -> Cursors:
+        """Return the cursors of a stream: how far its consumers have come."""
+        return Cursors(self._writes, _checked(stream), kind=CutKind.CURSOR, resolve=self._resolve_now)
 
     async def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, for ever; sealing it again changes nothing.
@@ -203,7 +298,7 @@ class Client:
             OffsetBeyondEndError: the cut lies beyond the end.
         """
         if not isinstance(cut, StreamCut):
-            cut = resolve_cut(cut, await self.stream_info(name))
+            cut = await self._resolve_now(name, cut)
         elif cut.stream != name:
             raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
         positions = [CutPosition(segment_id, place.offset) for segment_id, place in cut.positions]
@@ -212,9 +307,25 @@ class Client:
     def stream_cut(self, name: str, *, at_time: int | datetime | None = None) -> CutRequest:
         """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
 
-        `await client.stream_cut(name).at_time(...)` and `.head()` are other places; see `CutRequest`.
+        `await client.stream_cut(name).at_time(...)`, `.after_events(...)`, `.after_bytes(...)` and `.head()` are other
+        places; see `CutRequest`.
         """
         return CutRequest(self, name, at_time)
+
+    async def distance(self, start: Cut, end: Cut, *, stream: str | None = None) -> Distance:
+        """Return the bytes and events between two cuts of one stream.
+
+        Args:
+            stream: needed only where both cuts are HEAD or TAIL.
+
+        Raises like `reader`.
+        """
+        names = {cut.stream for cut in (start, end) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
+        if len(names) != 1:
+            raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
+        info = await self.stream_info(names.pop())
+        start, end = await self._resolve(start, info), await self._resolve(end, info)
+        return await distance(self._reads, info, start=start, end=end)
 
     # --- events ---
 
@@ -238,12 +349,24 @@ class Client:
     async def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
         """Return the last event number that a writer stored in each segment, None if it was never opened.
 
-        So the outcome of a write whose wait was cancelled, or whose process died, can be asked for by its number.
+        So the outcome of a write whose wait was cancelled, or whose process died, can be asked for by its number: every
+        one up to the last is stored, once. Numbers start from 1 in each segment, those that were replaced included, so
+        together they count the stored events of the writer, as long as nothing was truncated.
         """
-        info = await self.stream_info(stream)
-        request = GetWriter(writer_id, [segment.segment_id for segment in info.segments])
-        reply = await self._writes.request(request, WriterOpened)
-        return {state.segment_id: state.last_event_number for state in reply.states} if reply.known else None
+        while True:
+            info = await self.stream_info(stream)
+            segment_ids = [segment.segment_id for segment in info.segments]
+            last: dict[int, int] = {}
+            try:
+                for start in range(0, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
+                    request = GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
+                    reply = await self._writes.request(request, WriterOpened)
+                    if not reply.known:
+                        return None
+                    last.update((state.segment_id, state.last_event_number) for state in reply.states)
+            except SegmentNotFoundError:
+                continue  # truncated away between the requests
+            return last
 
     @asynccontextmanager
     async def reader(
@@ -263,8 +386,8 @@ class Client:
         async with Reader(
             self._reads,
             info,
-            start=resolve_cut(start, info),
-            end=None if end is None else resolve_cut(end, info),
+            start=await self._resolve(start, info),
+            end=None if end is None else await self._resolve(end, info),
             options=options or ReaderOptions(),
         ) as reader:
             yield reader
@@ -278,54 +401,51 @@ class Client:
 
         Raises like `reader`.
         """
+        if max_bytes < 1:
+            raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
         info = await self.stream_info(stream)
-        return await plan_ranges(
-            self._reads, start=resolve_cut(start, info), end=resolve_cut(end, info), max_bytes=max_bytes
-        )
+        slices = slices_between(await self._resolve(start, info), await self._resolve(end, info), info)
+        return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
         return read_range(self._reads, part)
 
+    async def fetch_event(self, position: Position) -> Event:
+        """Return the event at a position, as `event.position` names it; only its block is read.
+
+        Raises:
+            SegmentNotFoundError, SegmentTruncatedError: it was truncated away.
+            OffsetBeyondEndError, CutInvalidError, BlockCorruptError: no event is there.
+        """
+        return await fetch_event(self._reads, position)
+
     # --- inside ---
 
-    async def _cut_at(self, stream: str, timestamp_us: int) -> StreamCut:
-        info = await self.stream_info(stream)
-        places = await asyncio.gather(
-            *(self._place_at(segment.segment_id, timestamp_us, end_offset=segment.length) for segment in info.segments)
-        )
-        ids = (segment.segment_id for segment in info.segments)
-        return StreamCut.of(stream, zip(ids, places, strict=True))
+    async def _resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
+        """Return a cut, checked; of one whose segments are gone the history tells whether they ever were."""
+        known_ids: set[int] = set()
+        if isinstance(cut, StreamCut) and cut.stream == info.name:
+            listed = {segment.segment_id for segment in info.segments}
+            if not listed.issuperset(cut.places):
+                known_ids = {part.segment_id for part in segments_of_history(await self.stream_history(info.name))}
+        return resolve_cut(cut, info, known_ids=known_ids)
 
-    async def _place_at(self, segment_id: int, timestamp_us: int, *, end_offset: int) -> tuple[int, int]:
-        """Return the place of the first event at or after a time; the server names a border near in front of it."""
-        reply = await self._writes.request(Seek(segment_id, timestamp_us), Index)
-        if not reply.entries:
-            return end_offset, 0
-        changed = asyncio.Event()
-        feed = SegmentFeed(
-            self._reads,
-            segment_id,
-            start=(reply.entries[0].offset, 0),
-            end=(end_offset, 0),
-            window_bytes=SEEK_WINDOW_BYTES,
-            on_change=lambda _: changed.set(),
-        )
-        feed.start()
-        try:
-            while True:
-                placed = feed.take()
-                if placed is not None:
-                    event_index = placed.block.first_at_or_after(timestamp_us)
-                    if event_index is not None:
-                        return placed.offset, event_index
-                elif feed.finished:
-                    return end_offset, 0
-                else:
-                    changed.clear()
-                    await changed.wait()
-        finally:
-            feed.close()
+    async def _resolve_now(self, stream: str, cut: Cut) -> StreamCut:
+        return await self._resolve(cut, await self.stream_info(stream))
+
+    async def _cut_at(self, stream: str, timestamp_us: int) -> StreamCut:
+        return await cut_at_time(self._reads, await self.stream_info(stream), timestamp_us)
+
+    async def _cut_after(
+        self, stream: str, start: Cut, *, events: int | None = None, size_bytes: int | None = None
+    ) -> StreamCut:
+        info = await self.stream_info(stream)
+        place = await self._resolve(start, info)
+        if events is not None:
+            return await cut_after_events(self._reads, info, start=place, count=events)
+        assert size_bytes is not None
+        return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
 
 
 def connect(

@@ -10,6 +10,10 @@ answered for it, and the server stores each number once.
 
 After an error that passes (a lost connection, a full disk) the lane waits until every block that was sent has been
 answered for, puts them back in front of the queue, and asks the writer for another attempt.
+
+A segment that was sealed stores nothing more of the lane: what it had stored is acked, also when it is sent again, and
+from the first block on that it refuses nothing is stored. So once every block has been answered for, the lane is
+*stalled*, and what it holds is exactly what the successors of the segment must get. The writer takes it out again.
 """
 
 import asyncio
@@ -18,14 +22,17 @@ from typing import NamedTuple, Protocol
 
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
-from .blocks import Keys, Timestamps, pack_block
+from .blocks import Keys, Timestamps, pack_block, unpack_block
 from .compression import Compression
 from .connection import Connection
 from .errors import (
+    ConnectionLostError,
     EventNumberError,
     MillraceError,
     OutcomeUnknownError,
     PipelineBrokenError,
+    SegmentNotFoundError,
+    SegmentSealedError,
 )
 
 
@@ -65,14 +72,39 @@ class Owner(Protocol):
     def retry_wanted(self, error: MillraceError) -> None:
         """Let lanes that stand still be resumed, after a wait."""
 
+    def lane_stalled(self, lane: "Lane") -> None:
+        """Find a way for a lane whose segment takes no more appends."""
+
     def fail(self, error: MillraceError) -> None:
         """End the writer: nothing more can be stored in order."""
+
+
+class Unstored(NamedTuple):
+    """Events that a stalled lane holds, in the order written: singles with a future each, or a block with one.
+
+    Attributes:
+        settled: resolved when those who flush should look again; None where nobody does.
+    """
+
+    values: list[bytes]
+    keys: list[str | None]
+    times: list[int]
+    futures: "list[asyncio.Future[Stored]]"
+    cost_bytes: int
+    settled: "asyncio.Future[None] | None"
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the events were written as one and stay together."""
+        return len(self.futures) < len(self.values)
 
 
 class Block:
     """A packed block and who waits for it."""
 
-    __slots__ = ("cost_bytes", "event_count", "event_number", "futures", "lane", "payload", "settled", "size")
+    __slots__ = (
+        "cost_bytes", "doubtful", "event_count", "event_number", "futures", "lane", "payload", "settled", "size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,6 +126,8 @@ class Block:
         self.cost_bytes = cost_bytes
         # Made for those who flush.
         self.settled: asyncio.Future[None] | None = None
+        # Sent, and nothing is known of what became of it.
+        self.doubtful = False
 
     def acked(self, offset: int | None, *, duplicate: bool) -> None:
         """Resolve the futures; called by the connection."""
@@ -130,8 +164,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_compression", "_loop", "_owner", "_queue", "_retry", "_sent", "_unanswered", "futures", "gathered_bytes",
-        "keys", "last_acked_number", "last_number", "scheduled", "segment_id", "times", "values",
+        "_compression", "_loop", "_owner", "_queue", "_refusal", "_retry", "_sent", "_unanswered", "futures",
+        "gathered_bytes", "keys", "last_acked_number", "last_number", "scheduled", "segment_id", "times", "values",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, *, segment_id: int, last_event_number: int, compression: Compression) -> None:
@@ -154,6 +188,8 @@ class Lane:
         self._unanswered = 0
         # The error that passes, while the lane stands still because of it.
         self._retry: MillraceError | None = None
+        # Why the segment takes no more appends, while the lane stands still because of it.
+        self._refusal: MillraceError | None = None
 
     # --- events in ---
 
@@ -195,7 +231,7 @@ class Lane:
         """Send what is queued, as far as there is room."""
         queue = self._queue
         owner = self._owner
-        while queue and self._retry is None:
+        while queue and self._retry is None and self._refusal is None:
             block = queue[0]
             size = block.size + APPEND_HEADER_SIZE_BYTES
             connection = owner.connection_with_room(self, size)
@@ -237,7 +273,7 @@ class Lane:
         self.last_acked_number = max(self.last_acked_number, block.event_number + block.event_count - 1)
         block.settle(Stored(self.segment_id, offset, block.event_number, block.event_count))
         self._owner.block_settled(block.cost_bytes)
-        if self._retry is not None:
+        if self._retry is not None or self._refusal is not None:
             self._resume_when_answered()
             return
         if not self._sent and not self._queue:
@@ -248,11 +284,30 @@ class Lane:
         """Keep a block for another attempt, or end the writer."""
         self._unanswered -= 1
         self._owner.block_answered(block.size + APPEND_HEADER_SIZE_BYTES)
-        if passes(error) or (self._retry is not None and isinstance(error, EventNumberError)):
-            if self._retry is None:
+        if isinstance(error, ConnectionLostError | OutcomeUnknownError):
+            block.doubtful = True
+        standing = self._retry is not None or self._refusal is not None
+        if passes(error) or (standing and isinstance(error, EventNumberError)):
+            if not standing:
                 self._retry = error
             self._resume_when_answered()
             return
+        if isinstance(error, SegmentSealedError):
+            # The server would have acked what it had stored, so this word is final for all that was sent.
+            for blocks in (self._sent, self._queue):
+                for each in blocks:
+                    each.doubtful = False
+            self._refusal = error
+            self._resume_when_answered()
+            return
+        if isinstance(error, SegmentNotFoundError) and not self.is_doubtful:
+            self._refusal = error
+            self._resume_when_answered()
+            return
+        if isinstance(error, SegmentNotFoundError):
+            unknown = OutcomeUnknownError(f"segment {self.segment_id} is gone, and with it what it had stored")
+            unknown.__cause__ = error
+            error = unknown
         self._sent.remove(block)
         block.settle(error)
         self._owner.block_settled(block.cost_bytes)
@@ -263,6 +318,47 @@ class Lane:
         if self._retry is not None and self._unanswered == 0:
             self._retry = None
         self.pump()
+
+    # --- a segment that takes no more appends ---
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether something was sent of which it is not known whether it was stored."""
+        return any(block.doubtful for blocks in (self._sent, self._queue) for block in blocks)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the segment refused, and every block that was sent has been answered for."""
+        return self._refusal is not None and self._unanswered == 0
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether what the lane holds is known not to be stored: it is stalled, or has sent nothing that waits."""
+        return self.is_stalled or (self._unanswered == 0 and not self._sent and not self.is_doubtful)
+
+    def retry_refused(self) -> None:
+        """Send again what a segment refused that was not sealed after all."""
+        self._refusal = None
+        self.pump()
+
+    def take_unstored(self) -> list[Unstored]:
+        """Take out everything that is not stored, in the order written. The lane must be vacant, and is then empty."""
+        assert self.is_vacant
+        self.seal()
+        blocks = [*self._sent, *self._queue]
+        self._sent.clear()
+        self._queue.clear()
+        taken = []
+        for block in blocks:
+            events = unpack_block(block.payload)
+            assert events.timestamps is not None
+            taken.append(
+                Unstored(
+                    events.values(), events.keys(), events.timestamps.tolist(), block.futures, block.cost_bytes,
+                    block.settled,
+                )
+            )  # fmt: skip
+        return taken
 
     def stop(self, error: MillraceError) -> None:
         """Fail everything that is not on its way; what is ends with its own answer, or with `error`."""
@@ -331,11 +427,16 @@ class Lane:
         return block
 
     def _resume_when_answered(self) -> None:
-        """Ask for another attempt once every block that was sent has been answered for."""
-        assert self._retry is not None
-        if self._unanswered == 0:
-            self._queue.extendleft(reversed(self._sent))
-            self._sent.clear()
+        """Ask for another attempt, or another way, once every block that was sent has been answered for."""
+        if self._unanswered:
+            return
+        self._queue.extendleft(reversed(self._sent))
+        self._sent.clear()
+        if self._refusal is not None:
+            self._retry = None
+            self._owner.lane_stalled(self)
+        else:
+            assert self._retry is not None
             self._owner.retry_wanted(self._retry)
 
 

@@ -1,7 +1,11 @@
-"""The reader of a stream: the events between two cuts, in the order of each segment.
+"""The reader of a stream: the events between two cuts, in the order of each key.
 
-All segments are fetched at once, each within its share of the window. Events are handed out block by block, so the next
-one is usually there without waiting. The place of the reader is exact to the event; a cancelled wait loses none.
+The segments at the reader's place are fetched at once, each within its share of the window. Events are handed out block
+by block, so the next one is usually there without waiting. The place of the reader is exact to the event; a cancelled
+wait loses none.
+
+Where the stream was scaled the reader goes on to the successors once it has read everything that was replaced together
+(see `millrace.client.epochs`), so the events of a key stay in order and the reader's place is a cut at any moment.
 """
 
 import asyncio
@@ -11,22 +15,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from millrace.wire.frames import GetStream, GetStreamHistory
+from millrace.wire.frames import StreamHistory as StreamHistoryMessage
+from millrace.wire.frames import StreamInfo as StreamInfoMessage
 from millrace.wire.limits import KIB, MIB
 
 from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .blocks import Event
-from .cuts import HEAD, TAIL, Cut, StreamCut
-from .errors import (
-    ClientClosedError,
-    CutInvalidError,
-    CutTruncatedError,
-    ErrorFacts,
-    MillraceError,
-    OffsetBeyondEndError,
-)
+from .cuts import StreamCut
+from .epochs import Lineage, Replacement
+from .errors import ClientClosedError, MillraceError, ServerFailedError
 from .feed import PlacedBlock, SegmentFeed
 from .session import Session
-from .streams import StreamInfo
+from .streams import StreamInfo, segments_of_history, stream_history, stream_info
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,48 +56,6 @@ class ReaderOptions:
         return min(SEGMENT_WINDOW_BYTES_MAX, max(SEGMENT_WINDOW_BYTES_MIN, share))
 
 
-def resolve_cut(cut: Cut, stream: StreamInfo) -> StreamCut:
-    """Return the cut with a place in each segment of the stream.
-
-    Raises:
-        CutInvalidError: it is one of another stream, or of other segments.
-        CutTruncatedError: it lies behind the truncation; says what is lost.
-        OffsetBeyondEndError: it lies beyond the end.
-    """
-    if cut is HEAD:
-        return stream.head()
-    if cut is TAIL:
-        return stream.tail()
-    assert isinstance(cut, StreamCut)
-    if cut.stream != stream.name:
-        raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream.name}")
-    segments = {segment.segment_id: segment for segment in stream.segments}
-    if set(cut.places) != set(segments):
-        raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {stream.name} has {sorted(segments)}")
-    for segment_id, (offset, event_index) in cut.positions:
-        segment = segments[segment_id]
-        if offset < segment.start_offset:
-            raise CutTruncatedError(
-                ErrorFacts(
-                    message=f"segment {segment_id} is truncated: the cut is at {offset}, "
-                    f"{segment.start_offset - offset} bytes are lost",
-                    subject=stream.name,
-                    start_offset=segment.start_offset,
-                    length=segment.length,
-                )
-            )
-        if offset > segment.length or (offset == segment.length and event_index):
-            raise OffsetBeyondEndError(
-                ErrorFacts(
-                    message=f"the cut is at {offset} in segment {segment_id}",
-                    subject=stream.name,
-                    start_offset=segment.start_offset,
-                    length=segment.length,
-                )
-            )
-    return cut
-
-
 class Reader:
     """Reads one stream. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
@@ -108,20 +67,23 @@ class Reader:
     ) -> None:
         self._session = session
         self.stream = stream.name
+        self._options = options
+        self._lineage = stream.lineage()
+        self._sealed = stream.sealed
+        # The place in each segment that is being read, behind what was handed out; together they are a cut.
         self._places: dict[int, tuple[int, int]] = dict(start.positions)
-        ends = end.places if end is not None else {}
-        window_bytes = options.segment_window_bytes(len(self._places))
-        self._feeds = [
-            SegmentFeed(
-                session,
-                segment_id,
-                start=place,
-                end=ends.get(segment_id),
-                window_bytes=window_bytes,
-                on_change=self._changed,
-            )
-            for segment_id, place in self._places.items()
-        ]
+        # How far each segment is read, and which of them as a whole; what came to be later lies behind the end cut.
+        self._is_bounded = end is not None
+        self._limits = {} if end is None else self._lineage.progress(end.places)
+        self._whole = set() if end is None else self._lineage.in_front(end.places)
+        self._feeds: dict[int, SegmentFeed] = {}
+        for segment_id in self._places:
+            self._add_feed(segment_id)
+        # Whether a segment may have been finished since the successors were last looked for.
+        self._advance_wanted = True
+        # Asks what the stream is now: a segment ended, and nothing is known that replaced it.
+        self._refreshing: asyncio.Task[None] | None = None
+        self._failure: MillraceError | None = None
         # Feeds that have something, in the order in which it came; each at most once.
         self._ready: deque[SegmentFeed] = deque()
         self._waiting: asyncio.Future[None] | None = None
@@ -134,7 +96,7 @@ class Reader:
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
         self._session.check()
-        for feed in self._feeds:
+        for feed in self._feeds.values():
             feed.start()
         return self
 
@@ -147,10 +109,11 @@ class Reader:
     def close(self) -> None:
         """Fetch no more. `position` still says how far the reader came."""
         self._closed = True
-        for feed in self._feeds:
+        if self._refreshing is not None and not self._session.guard.forked:
+            self._refreshing.cancel()
+        for feed in self._feeds.values():
             feed.close()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self._wake()
 
     def __aiter__(self) -> Self:
         """Iterate over the events."""
@@ -161,7 +124,7 @@ class Reader:
 
         Raises:
             StopAsyncIteration: the end cut, or the end of a sealed stream, is reached.
-            SegmentTruncatedError: what comes next was truncated away.
+            SegmentTruncatedError, SegmentNotFoundError: what comes next was truncated away.
             SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
             MillraceError: the server cannot be reached.
         """
@@ -221,8 +184,6 @@ class Reader:
     async def _next_block(self) -> bool:
         """Make the next block the current one; return whether there is one."""
         placed = await self._take_block()
-        if self._current is not None:
-            self._leave(self._current)
         if placed is None:
             return False
         events = placed.block.events(segment_id=placed.segment_id, offset=placed.offset)
@@ -233,17 +194,117 @@ class Reader:
 
     async def _take_block(self) -> PlacedBlock | None:
         """Return the next block that holds an event, None at the end. Waits in one place, before anything is taken."""
+        if self._current is not None and self._rest_of_current() is None:
+            self._leave(self._current)
         while True:
+            if self._closed:
+                raise ClientClosedError("the reader was closed")
+            # Everything that was taken was handed out here, so what is finished was handed out to its end.
+            if self._advance_wanted:
+                self._advance()
             placed = self._take_ready()
             if placed is not None:
                 return placed
-            if self._closed:
-                raise ClientClosedError("the reader was closed")
             self._session.check()
-            if all(feed.finished for feed in self._feeds):
+            if self._advance_wanted:
+                continue  # what was just taken held no event, and was the last of its segment
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                self._advance_wanted = True
+                raise failure
+            if self._is_over():
                 return None
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
+
+    # --- successors ---
+
+    def _add_feed(self, segment_id: int) -> None:
+        place = self._places[segment_id]
+        self._feeds[segment_id] = SegmentFeed(
+            self._session,
+            segment_id,
+            start=place,
+            end=self._limits.get(segment_id, place) if self._is_bounded else None,
+            window_bytes=self._options.segment_window_bytes(len(self._places)),
+            on_change=self._changed,
+        )
+
+    def _goes_on(self, segment_id: int) -> bool:
+        """Return whether successors of a segment, if there are any, are to be read."""
+        return not self._is_bounded or segment_id in self._whole
+
+    def _is_over(self) -> bool:
+        """Return whether all was read. Successors of what is finished were looked for just before."""
+        return self._refreshing is None and all(feed.finished for feed in self._feeds.values())
+
+    def _advance(self) -> None:
+        """Go on to the successors of what was handed out to its end. Nothing may be in the reader's hand."""
+        self._advance_wanted = False
+        finished = deque(segment_id for segment_id, feed in self._feeds.items() if feed.finished)
+        while finished:
+            segment_id = finished.popleft()
+            if segment_id not in self._feeds or not self._goes_on(segment_id):
+                continue
+            replacement = self._lineage.replacement(segment_id)
+            if replacement is None:
+                if not self._sealed:
+                    self._refresh()
+            elif all(self._is_finished(each.segment_id) for each in replacement.predecessors):
+                finished.extend(self._replace(replacement))
+
+    def _is_finished(self, segment_id: int) -> bool:
+        feed = self._feeds.get(segment_id)
+        return feed is not None and feed.finished
+
+    def _replace(self, replacement: Replacement) -> list[int]:
+        """Read the successors in place of their predecessors; return those of them of which nothing is wanted."""
+        for segment in replacement.predecessors:
+            self._feeds.pop(segment.segment_id).close()
+            del self._places[segment.segment_id]
+        added = [segment.segment_id for segment in replacement.successors]
+        self._places.update((segment_id, (0, 0)) for segment_id in added)
+        for segment_id in added:
+            self._add_feed(segment_id)
+            self._feeds[segment_id].start()
+        return [segment_id for segment_id in added if self._feeds[segment_id].finished]
+
+    def _refresh(self) -> None:
+        if self._refreshing is None and not self._closed:
+            self._refreshing = asyncio.create_task(
+                self._ask_lineage(), name=f"reader of {self.stream} finds successors"
+            )
+            self._refreshing.add_done_callback(self._refreshed)
+
+    async def _ask_lineage(self) -> None:
+        """Learn what replaced the segments that have ended."""
+        info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))
+        listed = {segment.segment_id: segment for segment in info.segments}
+        if any(segment_id not in listed for segment_id in self._feeds):
+            # Truncated away after it was read: who replaced it is left in the history.
+            history = stream_history(await self._session.request(GetStreamHistory(self.stream), StreamHistoryMessage))
+            listed = {segment.segment_id: segment for segment in segments_of_history(history)} | listed
+        ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
+        strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
+        if strange:
+            raise ServerFailedError(f"{self.stream}: segments {strange} have ended, and nothing has replaced them")
+        self._lineage = Lineage(listed.values())
+        self._sealed = info.sealed
+
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
+        self._refreshing = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, MillraceError):
+            self._failure = error
+        elif error is not None:
+            raise error  # our own bug: the loop's exception handler names it
+        else:
+            self._advance_wanted = True
+        self._wake()
+
+    # --- blocks ---
 
     def _take_ready(self) -> PlacedBlock | None:
         """Return a block that is here and holds an event, of each segment in turn."""
@@ -254,6 +315,8 @@ class Reader:
             ready.popleft()
             if feed.ready:
                 ready.append(feed)
+            elif feed.finished:
+                self._advance_wanted = True
             if placed is not None:
                 if placed.start < placed.end:
                     return placed
@@ -270,6 +333,11 @@ class Reader:
     def _changed(self, feed: SegmentFeed) -> None:
         if feed.ready and feed not in self._ready:
             self._ready.append(feed)
+        if feed.finished:
+            self._advance_wanted = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 

@@ -7,6 +7,10 @@ against a bound until it is durable: `drain()` waits at a low mark, and a caller
 A writer with an id is persistent: the server knows its last event number per segment, and opening the id again fences
 the writer that had it. After a lost connection the blocks without an ack are sent again as they were packed, under the
 same epoch, and the server stores each event number once; so a writer never comes back to life after it was fenced.
+
+When the stream is scaled under a writer, the segments that were replaced refuse. What they had stored is acked; the
+rest is taken out, once each of them has answered for all that it was sent, and goes to the successors: in the order of
+each key, in new blocks, under event numbers that start with the successor. What was written meanwhile follows.
 """
 
 import asyncio
@@ -22,8 +26,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from millrace.wire.frames import GetStream, OpenWriter, StreamInfo, WriterOpened
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, KIB, MIB
+from millrace.wire.frames import GetStream, GetWriter, OpenWriter, StreamInfo, WriterOpened
+from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, KIB, MIB, SEGMENTS_PER_STREAM_MAX
 
 from .blocks import Timestamps
 from .compression import Compression
@@ -36,9 +40,10 @@ from .errors import (
     InvalidArgumentError,
     MillraceError,
     OutcomeUnknownError,
+    SegmentNotFoundError,
     ThrottledError,
 )
-from .lane import Lane, Stored
+from .lane import Lane, Stored, Unstored
 from .routing import Router
 from .session import Session
 
@@ -47,6 +52,8 @@ logger = logging.getLogger(__name__)
 EVENT_COST_BYTES: Final = 64
 """What an event that waits is counted beside its value and key: its objects and its columns."""
 _INT64_LIMIT: Final = 1 << 63
+_PATIENT_ATTEMPTS: Final = 3
+"""How often a segment that refused is asked about before its refusal is put to the test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +87,12 @@ class WriterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterStatistics:
-    """What waits in a writer, and how often it sent again."""
+    """What waits in a writer, how often it sent again, and how often the stream was scaled under it."""
 
     pending_bytes: int
     in_flight_bytes: int
     retries: int
+    reroutes: int
 
 
 class Writer:
@@ -121,6 +129,12 @@ class Writer:
         self._retries = 0
         self._attempt = 0
         self._trouble_deadline_s: float | None = None
+        # The last event numbers in segments that were replaced and are still there.
+        self._past_numbers: dict[int, int] = {}
+        self._reroute_task: asyncio.Task[None] | None = None
+        self._reroutes = 0
+        # Set when a lane may have become vacant.
+        self._answered = asyncio.Event()
 
     # --- life ---
 
@@ -149,22 +163,20 @@ class Writer:
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
         """
-        stream = await self._session.request(GetStream(self.stream), StreamInfo)
-        self._router = Router.of_stream(self.stream, stream.segments)
-        opened = await self._session.request(
-            OpenWriter(self.writer_id or "", list(self._router.segment_ids)), WriterOpened
-        )
+        while True:
+            stream = await self._session.request(GetStream(self.stream), StreamInfo)
+            self._router = Router.of_stream(self.stream, stream.segments)
+            everything = [segment.segment_id for segment in stream.segments]
+            asked = everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(self._router.segment_ids)
+            try:
+                opened = await self._session.request(OpenWriter(self.writer_id or "", asked), WriterOpened)
+                break
+            except SegmentNotFoundError:
+                continue  # truncated away, or the stream deleted, between the two requests
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         last = {state.segment_id: state.last_event_number for state in opened.states}
-        self._lanes = [
-            Lane(
-                self,
-                segment_id=segment_id,
-                last_event_number=last.get(segment_id, 0),
-                compression=self._options.compression,
-            )
-            for segment_id in self._router.segment_ids
-        ]
+        self._lanes = [self._lane(segment_id, last.pop(segment_id, 0)) for segment_id in self._router.segment_ids]
+        self._past_numbers = {segment_id: number for segment_id, number in last.items() if number}
         # Writers that start together do not fill the same segment first.
         self._current = self._lanes[self.number % len(self._lanes)]
         self._refusal = None
@@ -251,7 +263,8 @@ class Writer:
         """Take many events; the future is done when all are durable. Never waits.
 
         With one key, or none, they become one block: contiguous in one segment and stored all or nothing. With a key
-        for each (`keys`) they become one such block per segment; the future then holds where the last one is.
+        for each (`keys`) they become one such block per segment; the future then holds where the last one is. If a
+        segment is split before it has stored its block, that block becomes one per successor.
 
         Args:
             timestamps_us: one for all, or one for each; the clock of this machine if they are left out.
@@ -308,17 +321,13 @@ class Writer:
             MillraceError: why events were lost; the future of each says the same.
         """
         self._guard.check()
-        waiters = []
-        for lane in self._lanes:
-            lane.seal()
-            lane.pump()
-            block = lane.last_block()
-            if block is not None:
-                if block.settled is None:
-                    block.settled = self._loop.create_future()
-                waiters.append(block.settled)
-        for settled in waiters:
-            await asyncio.shield(settled)
+        while True:
+            reroutes = self._reroutes
+            for settled in self._unsettled():
+                await asyncio.shield(settled)
+            if reroutes == self._reroutes:
+                break
+            # What was waited for went to other lanes: wait there.
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -327,8 +336,12 @@ class Writer:
 
     @property
     def last_event_numbers(self) -> dict[int, int]:
-        """The number of the last durable event of this writer in each segment; 0 where it never wrote."""
-        return {lane.segment_id: lane.last_acked_number for lane in self._lanes}
+        """The number of the last durable event of this writer in each segment; 0 where it never wrote.
+
+        Numbers start from 1 in each segment, and leave none out: together they count the durable events of the writer,
+        as long as nothing was truncated.
+        """
+        return {**self._past_numbers, **{lane.segment_id: lane.last_acked_number for lane in self._lanes}}
 
     @property
     def pending_bytes(self) -> int:
@@ -338,7 +351,10 @@ class Writer:
     def statistics(self) -> WriterStatistics:
         """Return what waits, and how often blocks were sent again."""
         return WriterStatistics(
-            pending_bytes=self._pending_bytes, in_flight_bytes=self._in_flight_bytes, retries=self._retries
+            pending_bytes=self._pending_bytes,
+            in_flight_bytes=self._in_flight_bytes,
+            retries=self._retries,
+            reroutes=self._reroutes,
         )
 
     # --- what the lanes ask ---
@@ -377,6 +393,7 @@ class Writer:
         assert self._pending_bytes >= 0
         self._attempt = 0
         self._trouble_deadline_s = None
+        self._answered.set()
         if self._drained and self._pending_bytes <= self._options.drain_low_bytes:
             self._wake_drained()
 
@@ -386,7 +403,19 @@ class Writer:
             self._stop_lanes(self._refusal)
             return
         self._standing.update(self._lanes)
+        self._answered.set()
         self._start_retry(error)
+
+    def lane_stalled(self, lane: Lane) -> None:
+        """Find out what replaced the segment of a lane, and write there; called by a lane."""
+        del lane  # all of them are looked at
+        if self._refusal is not None:
+            self._stop_lanes(self._refusal)
+            return
+        self._answered.set()
+        if self._reroute_task is None:
+            self._reroute_task = asyncio.create_task(self._reroute(), name=f"writer of {self.stream} finds successors")
+            self._reroute_task.add_done_callback(self._rerouted)
 
     def fail(self, error: MillraceError) -> None:
         """End the writer; called by a lane."""
@@ -401,6 +430,27 @@ class Writer:
         self._guard.check()
         assert self._refusal is not None
         raise self._refusal
+
+    def _lane(self, segment_id: int, last_event_number: int) -> Lane:
+        return Lane(
+            self,
+            segment_id=segment_id,
+            last_event_number=last_event_number,
+            compression=self._options.compression,
+        )
+
+    def _unsettled(self) -> "list[asyncio.Future[None]]":
+        """Let everything leave, and return what is done when it is settled or must be looked for again."""
+        waiters = []
+        for lane in self._lanes:
+            lane.seal()
+            lane.pump()
+            block = lane.last_block()
+            if block is not None:
+                if block.settled is None:
+                    block.settled = self._loop.create_future()
+                waiters.append(block.settled)
+        return waiters
 
     def _rotate(self, lane: Lane) -> None:
         """Let events without a key go to another segment, if it is this one's block that is full."""
@@ -482,12 +532,139 @@ class Writer:
             if lane in standing:
                 lane.resume()
 
+    # --- a stream that is scaled ---
+
+    async def _reroute(self) -> None:
+        """Take what replaced segments did not store to their successors; or end the writer if there are none."""
+        try:
+            while any(lane.is_stalled for lane in self._lanes):
+                await self._follow()
+        except MillraceError as error:
+            self.fail(error)
+
+    async def _follow(self) -> None:
+        """Look at the stream once, and do what it tells."""
+        if self._trouble_deadline_s is None:
+            self._trouble_deadline_s = self._loop.time() + self._options.delivery_timeout_s
+        deadline_s = self._trouble_deadline_s
+        stream = await self._session.request(GetStream(self.stream), StreamInfo)
+        router = Router.of_stream(self.stream, stream.segments)
+        still_open = [lane for lane in self._lanes if lane.is_stalled and lane.segment_id in router.segment_ids]
+        if still_open:
+            # What sealed them is not durable yet. If the server was killed before it was, it never will be.
+            self._attempt += 1
+            wait_s = self._session.options.backoff.wait_s(self._attempt, chance=random())
+            if self._loop.time() + wait_s > deadline_s:
+                raise OutcomeUnknownError(f"{self.stream}: its segments refuse, and nothing replaces them")
+            await asyncio.sleep(wait_s)
+            if self._attempt > _PATIENT_ATTEMPTS:
+                for lane in still_open:
+                    lane.retry_refused()
+            return
+        replaced = [lane for lane in self._lanes if lane.segment_id not in router.segment_ids]
+        kept = {lane.segment_id for lane in self._lanes}
+        try:
+            last = await self._last_numbers([each for each in router.segment_ids if each not in kept])
+        except SegmentNotFoundError:
+            return  # replaced and truncated away meanwhile: look again
+        # All of them, or a key would overtake itself: events of another lane that is not known to have stored them.
+        while not all(lane.is_vacant for lane in replaced):
+            self._answered.clear()
+            await self._answered.wait()
+        self._switch(router, replaced, last, left_ids={segment.segment_id for segment in stream.segments})
+
+    async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
+        """Return what this writer has written to segments that are new to it.
+
+        Nothing, as a rule. Who had the id before may have been quicker to find them, until the moment it was fenced.
+        """
+        if not self.writer_id or not segment_ids:
+            return {}
+        reply = await self._session.request(GetWriter(self.writer_id, segment_ids), WriterOpened)
+        return {state.segment_id: state.last_event_number for state in reply.states}
+
+    def _switch(self, router: Router, replaced: list[Lane], last: dict[int, int], *, left_ids: set[int]) -> None:
+        """Give the events of replaced lanes to the successors; from now on all are written there."""
+        kept = {lane.segment_id: lane for lane in self._lanes if lane not in replaced}
+        numbers = self.last_event_numbers
+        self._router = router
+        self._lanes = [
+            kept.get(segment_id) or self._lane(segment_id, last.get(segment_id, 0)) for segment_id in router.segment_ids
+        ]
+        self._past_numbers = {
+            segment_id: number
+            for segment_id, number in numbers.items()
+            if number and segment_id in left_ids and segment_id not in kept
+        }
+        self._standing.difference_update(replaced)
+        self._blocked = deque(lane for lane in self._blocked if lane not in replaced)
+        if self._current in replaced:
+            self._current = self._lanes[self.number % len(self._lanes)]
+        count = 0
+        for lane in replaced:
+            for unstored in lane.take_unstored():
+                self._write_again(unstored)
+                count += len(unstored.values)
+        self._reroutes += 1
+        logger.debug(
+            "stream scaled under writer stream=%s replaced=%s events=%d",
+            self.stream, [lane.segment_id for lane in replaced], count,
+        )  # fmt: skip
+        for lane in self._lanes:
+            if lane.values and not lane.scheduled:
+                lane.schedule()
+            lane.pump()
+
+    def _write_again(self, unstored: Unstored) -> None:
+        """Put events that a replaced segment did not store into the lanes where they belong now."""
+        values, keys, times, futures, cost_bytes, settled = unstored
+        lanes = [self._current if key is None else self._lanes[self._router.number_of(key)] for key in keys]
+        self._pending_bytes -= cost_bytes
+        if unstored.is_block:
+            parts: dict[Lane, list[int]] = {}
+            for index, lane in enumerate(lanes):
+                parts.setdefault(lane, []).append(index)
+            join = _Join(futures[0], len(parts))
+            for lane, places in parts.items():
+                payload = lane.prepare(
+                    [values[place] for place in places],
+                    None if keys[0] is None else [keys[place] for place in places],
+                    [times[place] for place in places],
+                )
+                future = self._create_future()
+                future.add_done_callback(join.done)
+                self._pending_bytes += lane.add_block(payload, len(places), future)
+        else:
+            for value, key, time_us, future, lane in zip(values, keys, times, futures, lanes, strict=True):
+                cost_bytes = len(value) + EVENT_COST_BYTES + (len(key) if key is not None else 0)
+                self._pending_bytes += cost_bytes
+                lane.values.append(value)
+                lane.keys.append(key)
+                lane.times.append(time_us)
+                lane.futures.append(future)
+                lane.gathered_bytes += cost_bytes
+                if lane.gathered_bytes >= self._block_size_bytes:
+                    lane.seal()
+        if settled is not None and not settled.done():
+            settled.set_result(None)
+
+    def _rerouted(self, task: "asyncio.Task[None]") -> None:
+        self._reroute_task = None
+        if task.cancelled() or self._refusal is not None:
+            return
+        task.result()  # our own bug, if anything: the loop's exception handler names it
+        if any(lane.is_stalled for lane in self._lanes):  # refused between the last look and now
+            self.lane_stalled(self._lanes[0])
+
+    # --- the end ---
+
     def _stop(self, error: MillraceError) -> None:
         """Refuse further events and fail those that are not on their way."""
         if self._refusal is None:
             self._refusal = error
-        if self._retry_task is not None and self._retry_task is not asyncio.current_task():
-            self._retry_task.cancel()
+        for task in (self._retry_task, self._reroute_task):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         self._stop_lanes(error)
         self._wake_drained()
 

@@ -14,7 +14,7 @@ def segments(*borders: int, sealed: int = 0) -> list[StreamSegment]:
     """Segments 1, 2, ... between the borders and the ends of the key space."""
     places = [0, *borders, KEY_SPACE]
     return [
-        StreamSegment(number, low, high - 1, 0, 0, 0, sealed)
+        StreamSegment(number, low, high - 1, 0, 0, 0, 0, 0, sealed)
         for number, (low, high) in enumerate(itertools.pairwise(places), start=1)
     ]
 
@@ -34,7 +34,7 @@ def test_a_key_goes_to_the_segment_whose_range_holds_its_place(borders: set[int]
 
 def test_equal_ranges_cover_the_key_space() -> None:
     parts = [
-        StreamSegment(number, part.low, part.high - 1, 0, 0, 0, 0)
+        StreamSegment(number, part.low, part.high - 1, 0, 0, 0, 0, 0, 0)
         for number, part in enumerate(equal_ranges(7), start=1)
     ]
 
