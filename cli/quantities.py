@@ -1,0 +1,66 @@
+"""Sizes, durations and times as people write them."""
+
+import re
+from datetime import datetime
+from typing import Final
+
+import typer
+
+_NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+_DURATIONS_S: Final = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `4096`, `64k`, `10MiB` or `1.5 GiB` means; units are powers of 1024.
+
+    Raises:
+        typer.BadParameter: it means none.
+    """
+    number, unit = _parts(text)
+    factor = _SIZES.get(re.sub("(?<=[kmgtp])(ib|b)$", "", unit.lower()))
+    if factor is None:
+        raise typer.BadParameter(f"{text!r} is no size: write 4096, 64KiB, 10MiB or 1.5GiB")
+    return round(number * factor)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds that `90s`, `15m`, `12h`, `7d` or `2w` means; without a unit it is seconds.
+
+    Raises:
+        typer.BadParameter: it means none.
+    """
+    number, unit = _parts(text)
+    factor = _DURATIONS_S.get(unit.lower() or "s")
+    if factor is None:
+        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 12h, 7d or 2w")
+    return number * factor
+
+
+def parse_bounds(text: str) -> tuple[str | None, str | None]:
+    """Return the two sides of `MIN:MAX`, None for one that is left out; without a colon it is the maximum."""
+    least, colon, most = text.rpartition(":")
+    return (least.strip() or None) if colon else None, most.strip() or None
+
+
+def parse_time(text: str, *, now_us: int) -> int:
+    """Return the Unix microseconds of an ISO 8601 time with a time zone, or of `15m ago`.
+
+    Raises:
+        typer.BadParameter: it is none, or a time of no zone.
+    """
+    if text.endswith("ago"):
+        return now_us - round(parse_duration(text.removesuffix("ago").strip()) * 1e6)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time: write 2026-01-31T18:00:00Z, or 15m ago") from None
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} names no time zone: end it with Z or +01:00")
+    return round(moment.timestamp() * 1e6)
+
+
+def _parts(text: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text.strip())
+    # A text that begins with no number has a unit that no table knows.
+    return (float(match[1]), match[2]) if match else (0.0, "?")

@@ -1,0 +1,64 @@
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.cli.figures import time_text
+from millrace.cli.quantities import parse_bounds, parse_duration, parse_size, parse_time
+
+NOW_US = 1_800_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4096", 4096), ("0", 0), ("64k", 65536), ("64KiB", 65536), ("64 kb", 65536), ("10MiB", 10 << 20),
+        ("1.5GiB", 3 << 29), ("2T", 2 << 40), ("12b", 12),
+    ],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1 lightyear", "1:2", "ib", "5ib"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_s"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2min", 120), ("12h", 43200), ("7d", 604800)]
+)
+def test_durations(text: str, duration_s: float) -> None:
+    assert parse_duration(text) == duration_s
+
+
+@pytest.mark.parametrize("text", ["", "soon", "7 years", "-3s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [("1k:2k", ("1k", "2k")), ("2k", (None, "2k")), (":2k", (None, "2k")), ("1k:", ("1k", None)), ("", (None, None))],
+)
+def test_bounds(text: str, bounds: tuple[str | None, str | None]) -> None:
+    assert parse_bounds(text) == bounds
+
+
+@settings(deadline=None)
+@given(st.integers(min_value=0, max_value=4_000_000_000_000))
+def test_a_time_as_it_is_shown_is_read_again(unix_ms: int) -> None:
+    assert parse_time(time_text(unix_ms * 1000), now_us=NOW_US) == unix_ms * 1000
+
+
+def test_times_may_be_given_from_now() -> None:
+    assert parse_time("15m ago", now_us=NOW_US) == NOW_US - 900_000_000
+    assert parse_time("2026-01-31T18:00:00+01:00", now_us=NOW_US) == parse_time("2026-01-31T17:00:00Z", now_us=NOW_US)
+
+
+@pytest.mark.parametrize("text", ["2026-01-31T18:00:00", "yesterday", "long ago"])
+def test_what_names_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_time(text, now_us=NOW_US)
