@@ -34,7 +34,7 @@ from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.options import Address, ServerOptions
-from millrace.server.streams import StreamController
+from millrace.server.streams import Catalog, StreamController, StreamsRunner, StreamsStatistics
 from millrace.server.tier2 import ChunkStorage, LocalStorage
 from millrace.wire.framing import encode
 
@@ -85,6 +85,7 @@ class Server:
         self._cache: PageCache | None = None
         self._open: OpenContainer | None = None
         self._handlers: Handlers | None = None
+        self._streams: StreamsRunner | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
@@ -212,6 +213,7 @@ class Server:
                 unflushed_segments=len(state.unflushed),
             ),
             "recovery": opened.summary,
+            "streams": self._streams.statistics if self._streams else StreamsStatistics(),
             "wal": opened.wal.statistics(),
         }
 
@@ -248,13 +250,25 @@ class Server:
             on_failure=self._container_failed,
         )
         self._open = opened
+        streams = StreamController(opened.container)
+        catalog = Catalog(opened.container.state)
+        self._streams = StreamsRunner(
+            container=opened.container,
+            history=opened.history,
+            streams=streams,
+            catalog=catalog,
+            options=options.streams,
+        )
         self._handlers = Handlers(
             container=opened.container,
             history=opened.history,
             control=SegmentControl(opened.container),
-            streams=StreamController(opened.container),
+            streams=streams,
+            catalog=catalog,
+            explain=self._streams.explain,
         )
         self._supervisor.start(opened.flusher.run(), name="flusher")
+        self._supervisor.start(self._streams.run(), name="streams")
         self._supervisor.start(opened.collect_orphans(), name="orphans")
 
     async def _close_container(self, *, flush_s: float) -> None:

@@ -13,6 +13,7 @@ from millrace.server.cache import CacheOptions
 from millrace.server.container.options import ContainerOptions
 from millrace.server.errors import ConfigurationError
 from millrace.server.front.options import FrontOptions
+from millrace.server.streams.options import StreamsOptions
 from millrace.server.tier2 import Tier2Options
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
@@ -68,6 +69,7 @@ class ServerOptions:
     cache: CacheOptions = field(default_factory=CacheOptions)
     container: ContainerOptions = field(default_factory=ContainerOptions)
     front: FrontOptions = field(default_factory=FrontOptions)
+    streams: StreamsOptions = field(default_factory=StreamsOptions)
 
     def __post_init__(self) -> None:
         if self.shutdown_s <= 0:
@@ -80,6 +82,7 @@ _PARTS: dict[str, type[Any]] = {
     "cache": CacheOptions,
     "container": ContainerOptions,
     "front": FrontOptions,
+    "streams": StreamsOptions,
 }
 
 

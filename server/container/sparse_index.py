@@ -12,7 +12,7 @@ terabyte costs some thousand entries, not millions.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from millrace.server.tier2 import IndexEntry
@@ -129,6 +129,10 @@ class SparseIndex:
             borders.append(offsets[place])
             place = bisect_left(offsets, offsets[place] + target_bytes, lo=place)
         return borders
+
+    def columns(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return offsets and wall times of all entries; not to be changed, and valid until the next change."""
+        return self._offsets, self._walls
 
     def check(self) -> None:
         """Assert the invariants; in linear time, for tests and after recovery."""

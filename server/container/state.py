@@ -72,6 +72,8 @@ class ContainerState:
         self.admitted_writers: dict[str, Writer] = {}
         self.streams: dict[int, Stream] = {}
         self.streams_by_name: SortedDict[str, Stream] = SortedDict()
+        # Streams that were created, configured anew or deleted since somebody looked; whoever looks clears it.
+        self.reconfigured_streams: set[int] = set()
         self.next_id = FIRST_ID
         self.changes = Changes()
         self._sequence = 0
@@ -198,6 +200,7 @@ class ContainerState:
         """Add a stream, from a record or from a checkpoint."""
         self.streams[stream.stream_id] = stream
         self.streams_by_name[stream.name] = stream
+        self.reconfigured_streams.add(stream.stream_id)
         self._used(stream.stream_id)
 
     def orphan(self, segment_id: int) -> Segment:
@@ -375,6 +378,7 @@ class ContainerState:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
             stream.configuration = record.configuration
+            self.reconfigured_streams.add(record.stream_id)
             self.changes.streams.add(record.stream_id)
 
     def _stream_sealed(self, record: f.StreamSealed) -> None:
@@ -390,18 +394,20 @@ class ContainerState:
         stream = self.streams.get(record.stream_id)
         if stream is None:
             return
-        # What was replaced and holds nothing any more is gone; who read it to its end goes on with the successors.
-        empty = {
-            part.segment_id
-            for part in stream.parts
-            if part.sealed_epoch
-            and (segment := self.segments.get(part.segment_id)) is not None
-            and segment.start_offset == segment.length
-        }
-        if empty:
-            stream.parts = [part for part in stream.parts if part.segment_id not in empty]
-            self._delete_segments(empty)
+        # What was replaced and lies before the cut is gone; who read it to its end goes on with the successors.
+        # Segments that were replaced together go together: until then the successors do not stand for all their keys.
+        named = {segment_id for segment_id, _ in record.positions}
+        kept_epochs = {part.sealed_epoch for part in stream.parts if not self._is_passed(part.segment_id, named)}
+        gone = [part.segment_id for part in stream.parts if part.sealed_epoch and part.sealed_epoch not in kept_epochs]
+        if gone:
+            stream.parts = [part for part in stream.parts if part.segment_id not in gone]
+            self._delete_segments(gone)
             self.changes.streams.add(record.stream_id)
+
+    def _is_passed(self, segment_id: int, named: set[int]) -> bool:
+        """Return whether a cut that names these segments leaves nothing of one of them."""
+        segment = self.segments.get(segment_id)
+        return segment is None or (segment_id in named and segment.start_offset == segment.length)
 
     def _stream_deleted(self, record: f.StreamDeleted) -> None:
         stream = self.streams.pop(record.stream_id, None)
@@ -410,6 +416,7 @@ class ContainerState:
         if self.streams_by_name.get(stream.name) is stream:
             del self.streams_by_name[stream.name]
         self._delete_segments(stream.segment_ids)
+        self.reconfigured_streams.add(record.stream_id)
         self.changes.streams.discard(record.stream_id)
         self.changes.deleted_streams.add(record.stream_id)
 

@@ -3,16 +3,18 @@
 Errors are raised; the connection turns them into replies in one place.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedSet
 
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.history import History
+from millrace.server.container.stream import Stream
 from millrace.server.errors import InvalidArgumentError
-from millrace.server.streams import StreamController
+from millrace.server.streams import Catalog, StreamController
 from millrace.wire import frames as f
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_writer_id
@@ -28,9 +30,18 @@ class Handlers:
     """The requests that a connection hands on; shared by all connections."""
 
     def __init__(
-        self, *, container: SegmentContainer, history: History, control: SegmentControl, streams: StreamController
+        self,
+        *,
+        container: SegmentContainer,
+        history: History,
+        control: SegmentControl,
+        streams: StreamController,
+        catalog: Catalog,
+        explain: Callable[[Stream], dict[str, Any]],
     ) -> None:
         self.container = container
+        self._catalog = catalog
+        self._explain = explain
         self._history = history
         self._control = control
         self._streams = streams
@@ -57,6 +68,7 @@ class Handlers:
             f.ScaleStream: self._scale_stream,
             f.UpdateStream: self._update_stream,
             f.GetStreamHistory: self._get_stream_history,
+            f.ExplainStream: self._explain_stream,
             f.SaveCut: self._save_cut,
             f.ForgetCut: self._forget_cut,
             f.ListCuts: self._list_cuts,
@@ -192,16 +204,18 @@ class Handlers:
         return self._streams.describe(self._streams.find(message.name))
 
     async def _list_streams(self, message: f.ListStreams) -> f.Message:
-        names, more = _page(self.container.state.streams_by_name, message)
+        tagged = self._catalog.names_with_tag(message.tag) if message.tag else None
+        names, more = _page(self.container.state.streams_by_name if tagged is None else tagged, message)
         return f.StreamList([f.StreamName(name) for name in names], int(more))
 
     async def _seal_stream(self, message: f.SealStream) -> f.Message:
         return self._streams.describe(await self._streams.seal(message.name))
 
     async def _truncate_stream(self, message: f.TruncateStream) -> f.Message:
+        before = [self.container.segment(segment_id) for segment_id in self._streams.find(message.name).segment_ids]
         stream = await self._streams.truncate(message.name, message.positions)
-        for segment_id in stream.segment_ids:
-            self._history.forget(self.container.segment(segment_id))
+        for segment in before:
+            self._history.forget(segment)
         return self._streams.describe(stream)
 
     async def _scale_stream(self, message: f.ScaleStream) -> f.Message:
@@ -215,6 +229,9 @@ class Handlers:
 
     async def _get_stream_history(self, message: f.GetStreamHistory) -> f.Message:
         return f.StreamHistory(list(self._streams.find(message.name).epochs))
+
+    async def _explain_stream(self, message: f.ExplainStream) -> f.Message:
+        return f.Explanation(json.dumps(self._explain(self._streams.find(message.name))))
 
     async def _save_cut(self, message: f.SaveCut) -> f.Message:
         await self._streams.save_cut(message.stream, message.name, kind=message.kind, positions=message.positions)
@@ -231,7 +248,9 @@ class Handlers:
         return f.Done(int(await self._streams.delete(message.name)))
 
 
-def _page(names: SortedDict[str, Any], message: f.ListSegments | f.ListStreams) -> tuple[list[str], bool]:
+def _page(
+    names: SortedDict[str, Any] | SortedSet[str], message: f.ListSegments | f.ListStreams
+) -> tuple[list[str], bool]:
     """Return one page of the names with a prefix, and whether more follow."""
     count_max = max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))
     start = max(message.prefix, message.after)

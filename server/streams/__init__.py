@@ -1,5 +1,8 @@
 """Streams: named sets of segments that partition the key space."""
 
+from .catalog import Catalog
 from .controller import StreamController
+from .options import StreamsOptions
+from .runner import StreamsRunner, StreamsStatistics
 
-__all__ = ["StreamController"]
+__all__ = ["Catalog", "StreamController", "StreamsOptions", "StreamsRunner", "StreamsStatistics"]

@@ -22,9 +22,13 @@ from millrace.wire import frames as f
 from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, equal_ranges
 
+from .policy import parse_policy
+
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
 CUT_NAME_SIZE_BYTES_MAX = 255
 CUTS_PER_STREAM_COUNT_MAX = 1000
+PARTS_PER_STREAM_COUNT_MAX = 4 * SEGMENTS_PER_STREAM_MAX
+"""Segments that can be read: the description of a stream must fit one frame."""
 
 
 class StreamController:
@@ -112,6 +116,7 @@ class StreamController:
             StreamNotFoundError: there is none.
         """
         stream = self.find(name)
+        await self._scaled(name)
         if not stream.sealed:
             decided = self._container.decide(f.StreamSealed(stream.stream_id))
             self._close(stream)
@@ -133,8 +138,7 @@ class StreamController:
                 an open one of the stream.
         """
         stream = self.find(name)
-        while (changing := self._scaling.get(name)) is not None and not changing.done():
-            await asyncio.shield(changing)
+        await self._scaled(name)
         if self._was_done(stream, sealed_ids, ranges):
             return stream
         self.check_open(stream)
@@ -156,12 +160,17 @@ class StreamController:
         await asyncio.shield(decided)
         return stream
 
+    async def _scaled(self, name: str) -> None:
+        """Wait until no scale of the stream is on its way: what seals it must know all of its segments."""
+        while (changing := self._scaling.get(name)) is not None and not changing.done():
+            await asyncio.shield(changing)
+
     async def update(self, name: str, *, configuration: str) -> Stream:
         """Give a stream another configuration.
 
         Raises:
             StreamNotFoundError: there is none.
-            InvalidArgumentError: the configuration is too long.
+            InvalidArgumentError: the configuration is too long, or asks for something that makes no sense.
         """
         stream = self.find(name)
         _check_configuration(configuration, name)
@@ -269,6 +278,12 @@ class StreamController:
             )
         if len(others) + len(ranges) > SEGMENTS_PER_STREAM_MAX:
             raise InvalidArgumentError(f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments", subject=stream.name)
+        if len(stream.parts) + len(ranges) > PARTS_PER_STREAM_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"a stream has at most {PARTS_PER_STREAM_COUNT_MAX} segments, those included that were replaced and"
+                " still hold something; truncate it first",
+                subject=stream.name,
+            )
 
     def _check_cut(self, stream: Stream, positions: Sequence[f.CutPosition]) -> None:
         parts = []
@@ -307,3 +322,4 @@ class StreamController:
 def _check_configuration(configuration: str, name: str) -> None:
     if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
         raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)
+    parse_policy(configuration)

@@ -91,11 +91,16 @@ class StreamLoads:
                 meter.length, meter.event_count = segment.length, segment.event_count
         self._meters = meters
 
-    def sample(self, segment: Segment) -> None:
-        """Read keys out of the newest blocks of a segment that were not read yet; a bounded number."""
-        meter = self._meters[segment.segment_id]
-        meter.samples.extend(recent_keys(segment, meter.sampled_offset))
-        meter.sampled_offset = segment.length
+    def sample(self, segments: Iterable[Segment]) -> None:
+        """Read keys out of the newest blocks of some segments; what was sampled of others before is forgotten."""
+        wanted = {segment.segment_id: segment for segment in segments}
+        for segment_id, meter in self._meters.items():
+            segment = wanted.get(segment_id)
+            if segment is None:
+                meter.samples.clear()
+            else:
+                meter.samples.extend(recent_keys(segment, meter.sampled_offset))
+                meter.sampled_offset = segment.length
 
     def loads(self, parts: Iterable[StreamPart], *, kind: ScalingKind, now_s: float) -> list[SegmentLoad]:
         """Return the loads of some open parts, counted in what a policy counts."""

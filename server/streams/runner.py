@@ -1,0 +1,322 @@
+"""Carries out what scaling and retention decide: looks at the streams every few seconds, off the road of appends.
+
+A look at a stream costs its open segments, and only streams with a policy are looked at. What is decided becomes a
+record like any other request; when it is refused, or the server is killed, the next look decides anew from what it
+finds.
+"""
+
+import logging
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.history import History
+from millrace.server.container.segment import Segment
+from millrace.server.container.stream import Stream
+from millrace.server.errors import ServerError
+from millrace.wire import frames as f
+from millrace.wire.names import KEY_SPACE
+
+from . import retention, scaling
+from .catalog import Catalog, policy_of
+from .controller import StreamController
+from .load import StreamLoads
+from .options import StreamsOptions
+from .policy import Policy, Retention, ScalingKind
+from .retention import Cut, PartFacts, Replacement, RetentionDecision, StreamFacts
+from .timeline import Timeline
+
+logger = logging.getLogger(__name__)
+
+DECISIONS_KEPT_COUNT: Final = 20
+CURIOSITY_S: Final = 300.0
+"""For how long the rates of a stream without a policy are measured after somebody asked."""
+
+
+@dataclass(slots=True)
+class StreamsStatistics:
+    """What streams did by themselves since the server started."""
+
+    scaling_streams: int = 0
+    retaining_streams: int = 0
+    splits_total: int = 0
+    merges_total: int = 0
+    truncations_total: int = 0
+    truncated_bytes_total: int = 0
+    refusals_total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """A cut that retention made."""
+
+    at_us: int
+    reason: str
+    size_bytes: int
+
+
+class _Watch:
+    """What is remembered of one stream between two looks."""
+
+    def __init__(self, options: StreamsOptions) -> None:
+        self.loads = StreamLoads(options)
+        self.memory = scaling.Memory()
+        self.remarks: dict[int, str] = {}
+        self.truncations: deque[Truncation] = deque(maxlen=DECISIONS_KEPT_COUNT)
+        self.retention_remarks: tuple[str, ...] = ()
+        self.asked_s = float("-inf")
+
+
+class StreamsRunner:
+    """Scales and truncates the streams of one container."""
+
+    def __init__(
+        self,
+        *,
+        container: SegmentContainer,
+        history: History,
+        streams: StreamController,
+        catalog: Catalog,
+        options: StreamsOptions,
+    ) -> None:
+        self._container = container
+        self._state = container.state
+        self._clock = container.clock
+        self._history = history
+        self._streams = streams
+        self._catalog = catalog
+        self._options = options
+        self._watches: dict[int, _Watch] = {}
+        self._timeline = Timeline(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+        self.statistics = StreamsStatistics()
+
+    async def run(self) -> None:
+        """Look at the streams for ever. Cancelling it undoes nothing."""
+        retained_s = self._clock.monotonic_s()
+        while True:
+            await self._clock.sleep(self._options.tick_s)
+            self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+            await self.scale()
+            if self._clock.monotonic_s() - retained_s >= self._options.retention_interval_s:
+                retained_s = self._clock.monotonic_s()
+                await self.retain()
+
+    async def scale(self) -> None:
+        """Measure the streams that scale by themselves, and split and merge what is to be."""
+        now_s = self._clock.monotonic_s()
+        wanted = self._catalog.scaling
+        self.statistics.scaling_streams = len(wanted)
+        asked = [stream_id for stream_id, watch in self._watches.items() if now_s - watch.asked_s < CURIOSITY_S]
+        for stream_id in {*wanted, *asked}:
+            stream = self._state.streams.get(stream_id)
+            if stream is not None and not stream.sealed:
+                for plan in self._look(stream, now_s=now_s):
+                    await self._carry_out(stream, plan)
+        for stream_id in [stream_id for stream_id in self._watches if stream_id not in self._state.streams]:
+            del self._watches[stream_id]
+
+    async def retain(self) -> None:
+        """Truncate the streams whose policy says that they hold too much."""
+        wanted = self._catalog.retaining
+        self.statistics.retaining_streams = len(wanted)
+        for stream_id in wanted:
+            stream = self._state.streams.get(stream_id)
+            policy = stream and policy_of(stream.configuration).retention
+            if stream is None or not policy:
+                continue
+            try:
+                decision = self._decide(stream, policy, is_sharp=False)
+                if decision.near is not None:
+                    await self._sharpen(decision.near)
+                    decision = self._decide(stream, policy, is_sharp=True)
+                self._watch(stream).retention_remarks = decision.remarks
+                if decision.cut is not None:
+                    await self._truncate(stream, decision.cut, decision.reason)
+            except ServerError as error:
+                self._refused(stream, error)
+
+    def explain(self, stream: Stream) -> dict[str, Any]:
+        """Return what the policies of a stream see, decided last, and wait for. Its rates are measured for a while."""
+        watch = self._watch(stream)
+        watch.asked_s = self._clock.monotonic_s()
+        policy = policy_of(stream.configuration)
+        facts = self._facts(stream)
+        return {
+            "stream": stream.name,
+            "epoch": stream.epoch,
+            "sealed": stream.sealed,
+            "size_bytes": facts.size_bytes,
+            "policy": _policy_facts(policy),
+            "segments": [
+                {
+                    "segment_id": part.segment_id,
+                    "low": part.low / KEY_SPACE,
+                    "high": (part.last + 1) / KEY_SPACE,
+                    "size_bytes": facts.parts[part.segment_id].length - facts.parts[part.segment_id].start_offset,
+                    **watch.loads.rates(part.segment_id),
+                    "remark": watch.remarks.get(part.segment_id, ""),
+                }
+                for part in stream.open_parts
+                if part.segment_id in facts.parts
+            ],
+            "scalings": [
+                {"at_us": epoch.started_us, "epoch": epoch.number, "reason": epoch.cause}
+                for epoch in stream.epochs[1:][-DECISIONS_KEPT_COUNT:]
+            ],
+            "truncations": [asdict(truncation) for truncation in watch.truncations],
+            "retention": list(watch.retention_remarks) if policy.retention else ["everything is kept"],
+            "cursors": _cursor_facts(stream, facts),
+        }
+
+    # --- scaling ---
+
+    def _watch(self, stream: Stream) -> _Watch:
+        return self._watches.setdefault(stream.stream_id, _Watch(self._options))
+
+    def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
+        """Measure a stream and return what to do with it."""
+        watch = self._watch(stream)
+        policy = policy_of(stream.configuration).scaling
+        parts = [part for part in stream.open_parts if part.segment_id in self._state.segments]
+        segments = [self._state.segments[part.segment_id] for part in parts]
+        watch.loads.look(segments, now_s=now_s)
+        watch.loads.sample([segment for segment in segments if segment.segment_id in watch.memory.hot_since_s])
+        decision = scaling.decide(
+            policy,
+            watch.loads.loads(parts, kind=policy.kind, now_s=now_s),
+            memory=watch.memory,
+            now_s=now_s,
+            options=self._options,
+        )
+        watch.memory = decision.memory
+        watch.remarks = dict(decision.remarks)
+        return decision.plans
+
+    async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan) -> None:
+        try:
+            await self._streams.scale(
+                stream.name,
+                sealed_ids=plan.sealed_ids,
+                ranges=[f.KeyRangeRecord(low, last) for low, last in plan.ranges],
+                cause=plan.reason,
+            )
+        except ServerError as error:
+            self._refused(stream, error)
+            return
+        if len(plan.ranges) > 1:
+            self.statistics.splits_total += 1
+        else:
+            self.statistics.merges_total += 1
+        logger.info("stream scaled stream=%s epoch=%d reason=%r", stream.name, stream.epoch, plan.reason)
+
+    def _refused(self, stream: Stream, error: ServerError) -> None:
+        """Somebody else was faster, or the log takes nothing now: the next look decides anew."""
+        self.statistics.refusals_total += 1
+        logger.warning("decision refused stream=%s error=%s", stream.name, error)
+
+    # --- retention ---
+
+    def _decide(self, stream: Stream, policy: Retention, *, is_sharp: bool) -> RetentionDecision:
+        facts = self._facts(stream)
+        now_s = self._clock.monotonic_s()
+        last_stamp_us = max((part.end_stamp_us for part in facts.parts.values()), default=0)
+
+        def old_before_us(age_s: float) -> int:
+            return self._timeline.old_before_us(age_s, monotonic_s=now_s, last_stamp_us=last_stamp_us)
+
+        return retention.decide(
+            policy,
+            facts,
+            cursors=_cursors(stream),
+            young_from_us=old_before_us(policy.min_age_s),
+            old_before_us=old_before_us(policy.max_age_s or 0.0),
+            is_sharp=is_sharp,
+        )
+
+    def _facts(self, stream: Stream) -> StreamFacts:
+        parts = {}
+        for part in stream.parts:
+            segment = self._state.segments.get(part.segment_id)
+            if segment is None:  # lost to damage
+                continue
+            offsets, stamps_us = segment.index.columns()
+            parts[part.segment_id] = PartFacts(
+                part=part,
+                start_offset=segment.start_offset,
+                length=segment.length,
+                offsets=offsets,
+                stamps_us=stamps_us,
+                end_stamp_us=_end_stamp_us(segment),
+            )
+        epochs = [Replacement(epoch.sealed_ids, [item[0] for item in epoch.created]) for epoch in stream.epochs]
+        return StreamFacts(parts, epochs)
+
+    async def _sharpen(self, near: Cut) -> None:
+        """Learn the borders behind a cut that only the chunks know."""
+        for segment_id, offset in near.positions.items():
+            segment = self._state.segments.get(segment_id)
+            if segment is not None and offset < segment.flushed_offset:
+                await self._history.sharpen(segment, offset, offset + 1)
+
+    async def _truncate(self, stream: Stream, cut: Cut, reason: str) -> None:
+        segments = [self._state.segments[segment_id] for segment_id in cut.progress]
+        before = self._facts(stream).size_bytes
+        positions = [f.CutPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
+        await self._streams.truncate(stream.name, positions)
+        for segment in segments:
+            self._history.forget(segment)
+        size_bytes = max(0, before - cut.remaining_bytes)
+        self._watch(stream).truncations.append(
+            Truncation(at_us=self._clock.unix_us(), reason=reason, size_bytes=size_bytes)
+        )
+        self.statistics.truncations_total += 1
+        self.statistics.truncated_bytes_total += size_bytes
+        logger.info("stream truncated stream=%s bytes=%d reason=%r", stream.name, size_bytes, reason)
+
+
+def _end_stamp_us(segment: Segment) -> int:
+    """Return a time after which nothing in a segment was written; what is not known is as late as can be."""
+    stamps = list(segment.index.columns()[1][-1:])
+    if segment.tail:
+        stamps.append(segment.tail.extents[-1].wall_time_us)
+    elif segment.chunks:
+        stamps.append(segment.chunks[-1].end_wall_time_us)
+    elif segment.length > segment.start_offset:
+        return (1 << 63) - 1
+    return max(stamps, default=segment.created_us)
+
+
+def _cursors(stream: Stream) -> dict[str, dict[int, int]]:
+    return {
+        cut.name: {segment_id: offset for segment_id, offset, _ in cut.positions}
+        for cut in stream.cuts.values()
+        if cut.kind == f.CutKind.CURSOR
+    }
+
+
+def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
+    """Return of each cursor what it has not read, and what nobody but it holds."""
+    cursors = _cursors(stream)
+
+    def unread(chosen: list[dict[int, int]]) -> int:
+        return retention.as_cut(facts, retention.slowest(facts, chosen)).remaining_bytes if chosen else 0
+
+    held_by_all = unread(list(cursors.values()))
+    return [
+        {
+            "name": name,
+            "saved_us": stream.cuts[name].saved_us,
+            "unread_bytes": unread([positions]),
+            "holds_bytes": held_by_all - unread([other for each, other in cursors.items() if each != name]),
+        }
+        for name, positions in sorted(cursors.items())
+    ]
+
+
+def _policy_facts(policy: Policy) -> dict[str, Any]:
+    return {
+        "scaling": asdict(policy.scaling) if policy.scaling.kind is not ScalingKind.FIXED else {"kind": "fixed"},
+        "retention": None if policy.retention is None else asdict(policy.retention),
+        "tags": sorted(policy.tags),
+    }

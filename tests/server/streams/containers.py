@@ -1,0 +1,101 @@
+"""Real containers for tests of streams: on a real folder, under a clock that the test moves."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.client.blocks import pack_block
+from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.opening import OpenContainer, open_container
+from millrace.server.container.options import ContainerOptions
+from millrace.server.host.files import OsFileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner
+from millrace.server.tier2 import MemoryStorage
+from millrace.server.wal import WalOptions
+from millrace.wire.decoder import scan_run
+from millrace.wire.framing import encode_append_header
+from millrace.wire.limits import KIB, MIB
+from tests.support.clock import ManualClock
+
+SERVER_ID = uuid.UUID(int=7)
+
+
+class Appender:
+    """Owner of one append: waits for it."""
+
+    def __init__(self) -> None:
+        self.settled = asyncio.Event()
+
+    def settle(self) -> None:
+        self.settled.set()
+
+
+@dataclass
+class Streams:
+    """A container with everything that runs streams."""
+
+    opened: OpenContainer
+    controller: StreamController
+    catalog: Catalog
+    runner: StreamsRunner
+    clock: ManualClock
+
+    async def append(self, segment_id: int, payload: bytes, *, events: int = 1) -> None:
+        """Store an append durably."""
+        frames = encode_append_header(request_id=1, segment_id=segment_id, payload=payload, event_count=events)
+        frames = bytes(frames) + payload
+        run = scan_run(bytearray(frames), memoryview(frames), start=0, end=len(frames))
+        assert run is not None
+        owner = Appender()
+        self.opened.container.append(run, frames, owner)
+        await owner.settled.wait()
+
+    async def write(self, segment_id: int, keys: list[str], *, size: int = 10) -> None:
+        """Store a block of events durably."""
+        block = bytes(pack_block([b"v" * size] * len(keys), keys=keys))
+        await self.append(segment_id, block, events=len(keys))
+
+
+@asynccontextmanager
+async def streams_in(
+    folder: Path, *, storage: MemoryStorage, clock: ManualClock, options: StreamsOptions | None = None
+) -> AsyncIterator[Streams]:
+    """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
+    cache = PageCache(CacheOptions())
+    opened = await open_container(
+        folder=folder,
+        files=OsFileSystem(),
+        storage=storage,
+        cache=cache,
+        container_options=ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0),
+        wal_options=WalOptions(
+            file_size_bytes=MIB,
+            files_max=8,
+            batch_size_bytes_max=256 * KIB,
+            run_size_bytes_max=256 * KIB,
+            headroom_bytes=8 * KIB,
+        ),
+        clock=clock,
+        metrics=Metrics(),
+        page_size_bytes=4 * KIB,
+        server_id=SERVER_ID,
+        on_failure=lambda error: None,
+    )
+    controller = StreamController(opened.container)
+    catalog = Catalog(opened.container.state)
+    runner = StreamsRunner(
+        container=opened.container,
+        history=opened.history,
+        streams=controller,
+        catalog=catalog,
+        options=options or StreamsOptions(),
+    )
+    try:
+        yield Streams(opened, controller, catalog, runner, clock)
+    finally:
+        await opened.close(flush_s=0.0)
+        await cache.close()

@@ -1,0 +1,58 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.server.streams.timeline import Timeline
+
+S = 1_000_000
+START_US = 1_700_000_000 * S
+
+
+def test_without_jumps_age_is_the_difference_of_stamps() -> None:
+    line = Timeline(monotonic_s=100.0, unix_us=START_US)
+    for second in range(500):
+        line.observe(monotonic_s=100.0 + second, unix_us=START_US + second * S)
+    assert line.old_before_us(60.0, monotonic_s=600.0, last_stamp_us=0) == START_US + 440 * S
+
+
+def test_a_forward_jump_makes_nothing_older() -> None:
+    """Behaviour 25: a forward jump of the wall clock deletes nothing."""
+    line = Timeline(monotonic_s=0.0, unix_us=START_US)
+    line.observe(monotonic_s=10.0, unix_us=START_US + 10 * S)
+    line.observe(monotonic_s=12.0, unix_us=START_US + 10**9 * S)
+    line.observe(monotonic_s=40.0, unix_us=START_US + 10**9 * S + 28 * S)
+
+    assert line.old_before_us(30.0, monotonic_s=40.0, last_stamp_us=0) == START_US + 10 * S
+    # What was written behind the jump has its age, too.
+    assert line.old_before_us(28.0, monotonic_s=50.0, last_stamp_us=0) == START_US + 10**9 * S + 10 * S
+
+
+def test_a_backward_jump_keeps_what_got_the_same_stamps_twice() -> None:
+    line = Timeline(monotonic_s=0.0, unix_us=START_US)
+    line.observe(monotonic_s=100.0, unix_us=START_US + 40 * S)  # 60 s back
+    # Stamps of 40 to 100 s were given twice; until the second ones are old, the first ones count as young.
+    assert line.old_before_us(50.0, monotonic_s=130.0, last_stamp_us=0) == START_US + 40 * S
+    assert line.old_before_us(50.0, monotonic_s=170.0, last_stamp_us=0) == START_US + 60 * S
+
+
+def test_the_time_before_the_start_is_not_counted() -> None:
+    """Behaviour 25: a clock that jumped while the server was down deletes nothing."""
+    line = Timeline(monotonic_s=0.0, unix_us=START_US + 10**9 * S)
+    last_us = START_US
+    assert line.old_before_us(60.0, monotonic_s=10.0, last_stamp_us=last_us) == START_US - 50 * S
+    assert line.old_before_us(60.0, monotonic_s=60.5, last_stamp_us=last_us) == START_US + 10**9 * S + S // 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(-200, 200)), max_size=30), st.integers(0, 400))
+def test_nothing_younger_is_ever_called_old(steps: list[tuple[int, int]], age_s: int) -> None:
+    """Whatever the wall clock does between looks, every stamp below the answer is old enough."""
+    now_s, wall_s = 0, 1000
+    line = Timeline(monotonic_s=0.0, unix_us=wall_s * S)
+    stamps = [(0, wall_s)]
+    for duration_s, jump_s in steps:
+        wall_s += jump_s if abs(jump_s) > 100 else 0
+        line.observe(monotonic_s=float(now_s), unix_us=wall_s * S)
+        for _ in range(duration_s):
+            now_s, wall_s = now_s + 1, wall_s + 1
+            stamps.append((now_s, wall_s))
+    old_before_us = line.old_before_us(float(age_s), monotonic_s=float(now_s), last_stamp_us=1000 * S)
+    assert all(now_s - when_s >= age_s for when_s, stamp_s in stamps if stamp_s * S < old_before_us)
