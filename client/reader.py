@@ -278,13 +278,14 @@ class Reader:
 
     async def _ask_lineage(self) -> None:
         """Learn what replaced the segments that have ended."""
+        # What ends while the answer is on its way is not in it: that is asked for next.
+        ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
         info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))
         listed = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.
             history = stream_history(await self._session.request(GetStreamHistory(self.stream), StreamHistoryMessage))
             listed = {segment.segment_id: segment for segment in segments_of_history(history)} | listed
-        ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:
             raise ServerFailedError(f"{self.stream}: segments {strange} have ended, and nothing has replaced them")
