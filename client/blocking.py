@@ -14,9 +14,10 @@ Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, 
 
 import asyncio
 import concurrent.futures
+import io
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -28,20 +29,26 @@ from millrace.wire.checksum import Buffer
 from millrace.wire.limits import MIB
 
 from .batch import SegmentRange
-from .blocks import Event, Timestamps
+from .blocks import Event, Position, Timestamps
+from .byte_stream import ByteReader as AsyncByteReader
+from .byte_stream import ByteWriter as AsyncByteWriter
 from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
 from .cuts import HEAD, TAIL, Cut, StreamCut
-from .errors import ClientClosedError
+from .errors import ClientClosedError, InvalidArgumentError
 from .forks import ForkGuard
 from .lane import Stored
 from .options import ClientOptions
 from .reader import Reader as AsyncReader
 from .reader import ReaderOptions
+from .saved_cuts import Bookmarks as AsyncBookmarks
+from .saved_cuts import Cursors as AsyncCursors
+from .saved_cuts import SavedCut
+from .searching import Distance
 from .segments import ReadResult, SegmentInfo
 from .segments import Segments as AsyncSegments
-from .streams import StreamConfig, StreamInfo
+from .streams import Border, Epoch, StreamConfig, StreamInfo
 from .writer import Writer as AsyncWriter
 from .writer import WriterOptions
 
@@ -261,6 +268,11 @@ class Writer:
         return self._open.last_event_numbers
 
     @property
+    def pending_bytes(self) -> int:
+        """What was written and is not yet durable, with what its objects cost."""
+        return self._open.pending_bytes
+
+    @property
     def known(self) -> bool:
         """Whether the server had seen the writer id before."""
         return self._open.known
@@ -310,6 +322,141 @@ class Reader:
             return cut
         left = self._events[self._given]
         return StreamCut.of(cut.stream, {**cut.places, left.segment_id: (left.offset, left.event_index)})
+
+
+class Bookmarks:
+    """The bookmarks of a stream: see `millrace.client.saved_cuts`."""
+
+    def __init__(self, loop: _LoopThread, bookmarks: AsyncBookmarks) -> None:
+        self._loop = loop
+        self._bookmarks = bookmarks
+
+    def save(self, name: str, cut: Cut = TAIL) -> StreamCut:
+        """Keep a cut under a name; return it, resolved."""
+        return self._loop.call(self._bookmarks.save(name, cut))
+
+    def list(self) -> "list[SavedCut]":
+        """Return all of them."""
+        return self._loop.call(self._bookmarks.list())
+
+    def get(self, name: str) -> StreamCut | None:
+        """Return the cut of that name, None if there is none."""
+        return self._loop.call(self._bookmarks.get(name))
+
+    def forget(self, name: str) -> bool:
+        """Forget the one of that name; False if there is none."""
+        return self._loop.call(self._bookmarks.forget(name))
+
+
+class Cursors:
+    """The cursors of a stream: see `millrace.client.saved_cuts`."""
+
+    def __init__(self, loop: _LoopThread, cursors: AsyncCursors) -> None:
+        self._loop = loop
+        self._cursors = cursors
+
+    def set(self, name: str, cut: Cut = HEAD) -> StreamCut:
+        """Say how far a consumer has come; return the cut, resolved."""
+        return self._loop.call(self._cursors.set(name, cut))
+
+    def list(self) -> "list[SavedCut]":
+        """Return all of them."""
+        return self._loop.call(self._cursors.list())
+
+    def get(self, name: str) -> StreamCut | None:
+        """Return the cut of that name, None if there is none."""
+        return self._loop.call(self._cursors.get(name))
+
+    def forget(self, name: str) -> bool:
+        """Forget the one of that name; False if there is none."""
+        return self._loop.call(self._cursors.forget(name))
+
+
+class ByteWriter(io.RawIOBase):
+    """A file that grows at its end, for ever and durably: see `millrace.client.byte_stream`."""
+
+    def __init__(self, loop: _LoopThread, writer: AsyncByteWriter) -> None:
+        self._loop = loop
+        self._writer = writer
+        # Closing a file of `io` flushes it once more.
+        self._ended = False
+        loop.call(writer.__aenter__())
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Take all bytes; waits only while much is on its way."""
+        return self._loop.call(self._writer.write(bytes(data)))
+
+    def flush(self) -> None:
+        """Wait until everything that was written is durable."""
+        if not self._ended:
+            self._loop.call(self._writer.flush())
+
+    def tell(self) -> int:
+        """Return the offset of the next byte to be written."""
+        return self._writer.tell()
+
+    def drop_before(self, offset: int) -> None:
+        """Drop all bytes below an offset; `truncate` of a file would cut the other end."""
+        self._loop.call(self._writer.truncate(offset))
+
+    def seal(self) -> None:
+        """Flush, let the stream take no more bytes, for ever, and close."""
+        self._loop.call(self._writer.seal())
+        self._ended = True
+        super().close()
+
+    def close(self) -> None:
+        """Flush and close."""
+        if not self._ended:
+            self._ended = True
+            try:
+                self._loop.call(self._writer.close())
+            finally:
+                super().close()
+
+
+class ByteReader(io.RawIOBase):
+    """A file to read a byte stream: see `millrace.client.byte_stream`. `io.BufferedReader` takes it, too."""
+
+    def __init__(self, loop: _LoopThread, reader: AsyncByteReader) -> None:
+        self._loop = loop
+        self._reader = reader
+        loop.call(reader.__aenter__())
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, at most `size`; None or below 0: all up to the tail, with `follow` up to the end."""
+        return self._loop.call(self._reader.read(-1 if size is None else size))
+
+    def readall(self) -> bytes:
+        """Return all up to the tail, with `follow` up to the end."""
+        return self.read()
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer, as far as one read goes; 0 at the tail, with `follow` at the end."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to an offset; see `io.IOBase.seek`."""
+        return self._loop.call(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the offset of the next byte to be read."""
+        return self._reader.tell()
 
 
 class Client:
@@ -362,9 +509,33 @@ class Client:
         """Return what a stream is now."""
         return self._loop.call(self._client.stream_info(name))
 
-    def list_streams(self, prefix: str = "") -> Iterator[str]:
-        """Yield the names of the streams that start with `prefix`."""
-        return _iterate(self._loop, self._client.list_streams(prefix))
+    def list_streams(self, prefix: str = "", *, tag: str = "") -> Iterator[str]:
+        """Yield the names of the streams that start with `prefix` and have the tag, if one is given."""
+        return _iterate(self._loop, self._client.list_streams(prefix, tag=tag))
+
+    def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
+        """Give a stream another configuration."""
+        return self._loop.call(self._client.update_stream(name, configuration))
+
+    def scale_stream(self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]) -> StreamInfo:
+        """Replace segments of a stream by new ones that cover the same keys, in one step."""
+        return self._loop.call(self._client.scale_stream(name, seal=seal, ranges=ranges))
+
+    def stream_history(self, name: str) -> list[Epoch]:
+        """Return the epochs of a stream, the first one first."""
+        return self._loop.call(self._client.stream_history(name))
+
+    def explain_stream(self, name: str) -> dict[str, Any]:
+        """Return what the policies of a stream see, decided last and wait for."""
+        return self._loop.call(self._client.explain_stream(name))
+
+    def bookmarks(self, stream: str) -> "Bookmarks":
+        """Return the bookmarks of a stream."""
+        return Bookmarks(self._loop, self._client.bookmarks(stream))
+
+    def cursors(self, stream: str) -> "Cursors":
+        """Return the cursors of a stream."""
+        return Cursors(self._loop, self._client.cursors(stream))
 
     def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, for ever."""
@@ -378,13 +549,48 @@ class Client:
         """Drop the events in front of a cut."""
         return self._loop.call(self._client.truncate_stream(name, cut))
 
-    def stream_cut(self, name: str, *, at_time: int | datetime | None = None) -> StreamCut:
-        """Return the tail as it is now, or the cut at a time."""
+    def stream_cut(
+        self,
+        name: str,
+        *,
+        at_time: int | datetime | None = None,
+        after_events: int | None = None,
+        after_bytes: int | None = None,
+        start: Cut = HEAD,
+    ) -> StreamCut:
+        """Return the tail as it is now, the cut at a time, or one so many events, or bytes or fewer, behind `start`."""
+        if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
+            raise InvalidArgumentError("a cut is at a time, or behind so many events, or behind so many bytes")
 
         async def ask() -> StreamCut:
-            return await self._client.stream_cut(name, at_time=at_time)
+            request = self._client.stream_cut(name, at_time=at_time)
+            if after_events is not None:
+                return await request.after_events(after_events, start=start)
+            if after_bytes is not None:
+                return await request.after_bytes(after_bytes, start=start)
+            return await request
 
         return self._loop.call(ask())
+
+    def stream_head(self, name: str) -> StreamCut:
+        """Return the cut in front of everything that is left."""
+        return self._loop.call(self._client.stream_cut(name).head())
+
+    def distance(self, start: Cut, end: Cut, *, stream: str | None = None) -> Distance:
+        """Return the bytes and events between two cuts of one stream."""
+        return self._loop.call(self._client.distance(start, end, stream=stream))
+
+    def fetch_event(self, position: Position) -> Event:
+        """Return the event at a position."""
+        return self._loop.call(self._client.fetch_event(position))
+
+    def byte_writer(self, stream: str, *, writer_id: str | None = None) -> "ByteWriter":
+        """Return a file to write bytes at the end of a stream of one segment."""
+        return ByteWriter(self._loop, self._client.byte_writer(stream, writer_id=writer_id))
+
+    def byte_reader(self, stream: str, *, offset: int = 0, follow: bool = False) -> "ByteReader":
+        """Return a file to read the bytes of a stream of one segment."""
+        return ByteReader(self._loop, self._client.byte_reader(stream, offset=offset, follow=follow))
 
     def writer(self, stream: str, *, writer_id: str | None = None, options: WriterOptions | None = None) -> Writer:
         """Return a writer of a stream, to be entered with `with`."""

@@ -49,6 +49,7 @@ from millrace.wire.names import checked_name, checked_writer_id
 
 from .batch import SegmentRange, plan_ranges, read_range
 from .blocks import Event, Position
+from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
 from .errors import InvalidArgumentError, InvalidNameError, SegmentNotFoundError
 from .forks import ForkGuard
@@ -128,7 +129,7 @@ class CutRequest:
     async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
         """Return a cut about so many bytes behind `start`, at borders of blocks, or the tail where there are fewer.
 
-        They are never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
+        Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
         """
         return await self._client._cut_after(self._stream, start, size_bytes=size_bytes)  # noqa: SLF001  # as above
 
@@ -339,11 +340,7 @@ class Client:
         Raises:
             InvalidNameError: a writer id of other than 1 to 255 printable bytes.
         """
-        if writer_id is not None:
-            try:
-                checked_writer_id(writer_id)
-            except WireInvalidNameError as error:
-                raise InvalidNameError(str(error)) from None
+        writer_id = _checked_writer_id(writer_id)
         return Writer(self._writes, _checked(stream), writer_id=writer_id, options=options or WriterOptions())
 
     async def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
@@ -420,6 +417,26 @@ class Client:
         """
         return await fetch_event(self._reads, position)
 
+    # --- bytes ---
+
+    def byte_writer(self, stream: str, *, writer_id: str | None = None) -> ByteWriter:
+        """Return a writer of bytes at the end of a stream of one segment, to be entered with `async with`.
+
+        Args:
+            writer_id: whoever had the id before is fenced.
+        """
+        return ByteWriter(self._writes, _checked(stream), writer_id=_checked_writer_id(writer_id))
+
+    def byte_reader(self, stream: str, *, offset: int = 0, follow: bool = False) -> ByteReader:
+        """Return a reader of the bytes of a stream of one segment, to be entered with `async with`.
+
+        Args:
+            follow: wait at the tail for more, until the stream is sealed.
+        """
+        if offset < 0:
+            raise InvalidArgumentError(f"{offset} is no offset")
+        return ByteReader(self._reads, _checked(stream), offset=offset, follow=follow)
+
     # --- inside ---
 
     async def _resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
@@ -474,6 +491,13 @@ def connect(
 def _checked(name: str) -> str:
     try:
         return checked_name(name, kind="stream")
+    except WireInvalidNameError as error:
+        raise InvalidNameError(str(error)) from None
+
+
+def _checked_writer_id(writer_id: str | None) -> str | None:
+    try:
+        return None if writer_id is None else checked_writer_id(writer_id)
     except WireInvalidNameError as error:
         raise InvalidNameError(str(error)) from None
 

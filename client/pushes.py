@@ -166,6 +166,8 @@ class SegmentPushes:
             return
         error = task.exception()
         if error is None:
+            if self._connection is None and self.failure is None:
+                self.start()  # lost again before this was called
             return
         self._connection = None
         if isinstance(error, MillraceError):

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 EVENT_COST_BYTES: Final = 64
 """What an event that waits is counted beside its value and key: its objects and its columns."""
 _INT64_LIMIT: Final = 1 << 63
-_PATIENT_ATTEMPTS: Final = 3
+_LOOKS_BEFORE_RETRY: Final = 4
 """How often a segment that refused is asked about before its refusal is put to the test."""
 
 
@@ -133,6 +133,8 @@ class Writer:
         self._past_numbers: dict[int, int] = {}
         self._reroute_task: asyncio.Task[None] | None = None
         self._reroutes = 0
+        # How often in a row the stream was asked for the successors of a segment, and had none.
+        self._looks = 0
         # Set when a lane may have become vacant.
         self._answered = asyncio.Event()
 
@@ -552,12 +554,12 @@ class Writer:
         still_open = [lane for lane in self._lanes if lane.is_stalled and lane.segment_id in router.segment_ids]
         if still_open:
             # What sealed them is not durable yet. If the server was killed before it was, it never will be.
-            self._attempt += 1
-            wait_s = self._session.options.backoff.wait_s(self._attempt, chance=random())
+            self._looks += 1
+            wait_s = self._session.options.backoff.wait_s(self._looks, chance=random())
             if self._loop.time() + wait_s > deadline_s:
                 raise OutcomeUnknownError(f"{self.stream}: its segments refuse, and nothing replaces them")
             await asyncio.sleep(wait_s)
-            if self._attempt > _PATIENT_ATTEMPTS:
+            if self._looks % _LOOKS_BEFORE_RETRY == 0:
                 for lane in still_open:
                     lane.retry_refused()
             return
@@ -606,6 +608,7 @@ class Writer:
                 self._write_again(unstored)
                 count += len(unstored.values)
         self._reroutes += 1
+        self._looks = 0
         logger.debug(
             "stream scaled under writer stream=%s replaced=%s events=%d",
             self.stream, [lane.segment_id for lane in replaced], count,

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from . import blocking, client, spark_source, testing
     from .client.batch import SegmentRange
     from .client.blocks import Event, Position
+    from .client.byte_stream import ByteReader, ByteWriter
     from .client.client import Client, connect
     from .client.compression import Compression
     from .client.cuts import HEAD, TAIL, Cut, StreamCut, parse_cut
+    from .client.epochs import StreamSegment
     from .client.errors import (
         AttributeConditionFailedError,
         AuthenticationError,
@@ -52,8 +54,10 @@ if TYPE_CHECKING:
     from .client.lane import Stored
     from .client.options import ClientOptions
     from .client.reader import Reader, ReaderOptions
+    from .client.saved_cuts import SavedCut
+    from .client.searching import Distance
     from .client.segments import ReadResult, SegmentInfo
-    from .client.streams import ScalingPolicy, StreamConfig, StreamInfo
+    from .client.streams import Epoch, RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
     from .client.writer import Writer, WriterOptions
 
 __all__ = [
@@ -63,6 +67,8 @@ __all__ = [
     "AuthenticationError",
     "BlockCorruptError",
     "BufferFullError",
+    "ByteReader",
+    "ByteWriter",
     "Client",
     "ClientClosedError",
     "ClientOptions",
@@ -72,6 +78,8 @@ __all__ = [
     "Cut",
     "CutInvalidError",
     "CutTruncatedError",
+    "Distance",
+    "Epoch",
     "Event",
     "EventNumberError",
     "EventTooLargeError",
@@ -89,6 +97,8 @@ __all__ = [
     "ReaderOptions",
     "RequestError",
     "RequestTimeoutError",
+    "RetentionPolicy",
+    "SavedCut",
     "ScalingPolicy",
     "SegmentDamagedError",
     "SegmentExistsError",
@@ -107,6 +117,7 @@ __all__ = [
     "StreamNotFoundError",
     "StreamNotSealedError",
     "StreamSealedError",
+    "StreamSegment",
     "ThrottledError",
     "Writer",
     "WriterFencedError",
@@ -123,14 +134,18 @@ _MODULES: Final = ("blocking", "client", "spark_source", "testing")
 _PLACES: Final = {
     "batch": ("SegmentRange",),
     "blocks": ("Event", "Position"),
+    "byte_stream": ("ByteReader", "ByteWriter"),
     "client": ("Client", "connect"),
     "compression": ("Compression",),
     "cuts": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
+    "epochs": ("StreamSegment",),
     "lane": ("Stored",),
     "options": ("ClientOptions",),
     "reader": ("Reader", "ReaderOptions"),
+    "saved_cuts": ("SavedCut",),
+    "searching": ("Distance",),
     "segments": ("ReadResult", "SegmentInfo"),
-    "streams": ("ScalingPolicy", "StreamConfig", "StreamInfo"),
+    "streams": ("Epoch", "RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo"),
     "writer": ("Writer", "WriterOptions"),
 }
 _PLACE_OF_NAME: Final = {name: place for place, names in _PLACES.items() for name in names}

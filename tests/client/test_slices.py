@@ -1,0 +1,90 @@
+import pytest
+
+from millrace.client.cuts import HEAD, TAIL, StreamCut
+from millrace.client.epochs import StreamSegment
+from millrace.client.errors import CutInvalidError, CutTruncatedError, OffsetBeyondEndError
+from millrace.client.slices import resolve_cut, slices_between
+from millrace.client.streams import StreamConfig, StreamInfo
+from millrace.wire.names import KEY_SPACE, KeyRange
+
+HALF = KEY_SPACE // 2
+
+
+def part(segment_id: int, low: int, high: int, epoch: int, sealed_epoch: int, start: int = 0) -> StreamSegment:
+    return StreamSegment(
+        segment_id=segment_id,
+        key_range=KeyRange(low, high),
+        epoch=epoch,
+        sealed_epoch=sealed_epoch,
+        start_offset=start,
+        length=1000,
+    )
+
+
+# 11, truncated to 100, was split into 12 and 13, those were merged into 14.
+INFO = StreamInfo(
+    name="a/b",
+    stream_id=1,
+    created_us=0,
+    epoch=2,
+    sealed=False,
+    configuration=StreamConfig(),
+    segments=(
+        part(11, 0, KEY_SPACE, 0, 1, start=100),
+        part(12, 0, HALF, 1, 2),
+        part(13, HALF, KEY_SPACE, 1, 2),
+        part(14, 0, KEY_SPACE, 2, 0),
+    ),
+)
+
+
+def cut(places: dict[int, tuple[int, int]], stream: str = "a/b") -> StreamCut:
+    return StreamCut.of(stream, places)
+
+
+def test_head_and_tail_are_those_of_the_stream() -> None:
+    assert resolve_cut(HEAD, INFO) == cut({11: (100, 0)})
+    assert resolve_cut(TAIL, INFO) == cut({14: (1000, 0)})
+    assert INFO.size_bytes == 3900
+
+
+def test_slices_go_across_epochs_and_hold_each_place_once() -> None:
+    start, end = cut({11: (500, 3)}), cut({12: (64, 1), 13: (0, 0)})
+
+    assert slices_between(start, end, INFO) == [(11, (500, 3), (1000, 0)), (12, (0, 0), (64, 1))]
+    assert slices_between(end, start, INFO) == []
+    assert slices_between(end, resolve_cut(TAIL, INFO), INFO) == [
+        (12, (64, 1), (1000, 0)),
+        (13, (0, 0), (1000, 0)),
+        (14, (0, 0), (1000, 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (cut({11: (100, 0)}, stream="a/c"), CutInvalidError),
+        (cut({12: (0, 0)}), CutInvalidError),
+        (cut({12: (0, 0), 14: (0, 0)}), CutInvalidError),
+        (cut({99: (0, 0)}), CutInvalidError),
+        (cut({14: (1001, 0)}), OffsetBeyondEndError),
+        (cut({14: (1000, 1)}), OffsetBeyondEndError),
+        (cut({11: (99, 0)}), CutTruncatedError),
+        (cut({5: (0, 0)}), CutTruncatedError),
+    ],
+)
+def test_cuts_that_do_not_fit_are_refused(wrong: StreamCut, error: type[Exception]) -> None:
+    """Behaviour 26."""
+    with pytest.raises(error):
+        resolve_cut(wrong, INFO, known_ids={5})
+
+
+def test_a_truncated_cut_says_what_is_lost() -> None:
+    """Behaviour 26."""
+    with pytest.raises(
+        CutTruncatedError, match="segment 11 is truncated: the cut is at 40, 60 bytes are lost"
+    ) as caught:
+        resolve_cut(cut({11: (40, 0)}), INFO)
+    assert caught.value.start_offset == 100
+    with pytest.raises(CutTruncatedError, match=r"segments \[5\].*a/b@11:100.0"):
+        resolve_cut(cut({5: (0, 0)}), INFO, known_ids={5})
