@@ -6,7 +6,9 @@ finds.
 """
 
 import logging
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -240,7 +242,7 @@ class StreamsRunner:
             segment = self._state.segments.get(part.segment_id)
             if segment is None:  # lost to damage
                 continue
-            offsets, stamps_us = segment.index.columns()
+            offsets, stamps_us = _borders(segment)
             parts[part.segment_id] = PartFacts(
                 part=part,
                 start_offset=segment.start_offset,
@@ -273,6 +275,21 @@ class StreamsRunner:
         self.statistics.truncations_total += 1
         self.statistics.truncated_bytes_total += size_bytes
         logger.info("stream truncated stream=%s bytes=%d reason=%r", stream.name, size_bytes, reason)
+
+
+def _borders(segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
+    """Return offsets and stamps of the borders that are known: those of the sparse index, and every run in the tail."""
+    offsets, stamps_us = segment.index.columns()
+    extents = segment.tail.extents
+    if not extents:
+        return offsets, stamps_us
+    place = bisect_left(offsets, extents[0].offset)
+    stamps = list(stamps_us[:place])
+    latest_us = stamps[-1] if stamps else extents[0].wall_time_us
+    for extent in extents:
+        latest_us = max(latest_us, extent.wall_time_us)
+        stamps.append(latest_us)
+    return [*offsets[:place], *(extent.offset for extent in extents)], stamps
 
 
 def _end_stamp_us(segment: Segment) -> int:

@@ -15,11 +15,11 @@ from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner
 from millrace.server.tier2 import MemoryStorage
-from millrace.server.wal import WalOptions
 from millrace.wire.decoder import scan_run
 from millrace.wire.framing import encode_append_header
-from millrace.wire.limits import KIB, MIB
+from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
+from tests.support.servers import SMALL_WAL
 
 SERVER_ID = uuid.UUID(int=7)
 
@@ -72,13 +72,7 @@ async def streams_in(
         storage=storage,
         cache=cache,
         container_options=ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0),
-        wal_options=WalOptions(
-            file_size_bytes=MIB,
-            files_max=8,
-            batch_size_bytes_max=256 * KIB,
-            run_size_bytes_max=256 * KIB,
-            headroom_bytes=8 * KIB,
-        ),
+        wal_options=SMALL_WAL,
         clock=clock,
         metrics=Metrics(),
         page_size_bytes=4 * KIB,

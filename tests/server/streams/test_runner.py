@@ -140,8 +140,8 @@ async def test_a_jump_of_the_wall_clock_deletes_nothing(tmp_path: Path, storage:
             await clock.advance(2.0)
         await asyncio.wait_for(_until(lambda: segment.start_offset > 0, clock), 5)
         assert 100 <= segment.start_offset < 900
-        start_offset = segment.start_offset
         runner.cancel()
+    start_offset = segment.start_offset
     clock.jump_wall(365 * 86_400_000_000)
     async with streams_in(tmp_path, storage=storage, clock=clock, options=options) as streams:
         await streams.runner.retain()

@@ -1,0 +1,112 @@
+"""What a container knows of streams after a kill: what its log says, wholly or not at all."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from millrace.server.container.state import ContainerState
+from millrace.server.container.stream import covers_key_space_once
+from millrace.server.tier2 import MemoryStorage
+from millrace.wire import frames as f
+from millrace.wire.names import KEY_SPACE
+from tests.server.container.histories import durable_view
+from tests.support.clock import ManualClock
+
+from .containers import Streams, streams_in
+
+HALF = KEY_SPACE // 2
+THIRDS = [
+    f.KeyRangeRecord(0, HALF // 2 - 1),
+    f.KeyRangeRecord(HALF // 2, HALF - 1),
+]
+
+
+async def live(streams: Streams) -> None:
+    """Live through a bit of everything."""
+    controller = streams.controller
+    stream, _ = await controller.create("a/b", segment_count=2, configuration='{"tags":["x"]}')
+    lower, upper = stream.segment_ids
+    for segment_id in (lower, upper):
+        await streams.append(segment_id, bytes(100))
+    await controller.scale("a/b", sealed_ids=[lower], ranges=THIRDS, cause="first")
+    first, second = (part.segment_id for part in stream.open_parts[:2])
+    await streams.append(first, bytes(60))
+    cut = [f.SavedPosition(first, 60, 0), f.SavedPosition(second, 0, 0), f.SavedPosition(upper, 50, 3)]
+    await controller.save_cut("a/b", "mark", kind=f.CutKind.BOOKMARK, positions=cut)
+    await controller.save_cut("a/b", "reader", kind=f.CutKind.CURSOR, positions=cut)
+    await controller.forget_cut("a/b", "mark")
+    await controller.update("a/b", configuration='{"tags":["y"]}')
+    everything = [f.KeyRangeRecord(0, KEY_SPACE - 1)]
+    await controller.scale("a/b", sealed_ids=[first, second, upper], ranges=everything, cause="second")
+    await controller.truncate("a/b", [f.CutPosition(segment_id, offset) for segment_id, offset, _ in cut])
+    await streams.append(stream.segment_ids[-1], bytes(10))
+
+
+def check_whole(state: ContainerState) -> int:
+    """Check that each decision is there as a whole or not at all; return the epoch."""
+    if not state.streams:
+        assert not state.segments
+        return -1
+    (stream,) = state.streams.values()
+    assert covers_key_space_once((part.low, part.last) for part in stream.open_parts)
+    assert [epoch.number for epoch in stream.epochs] == list(range(stream.epoch + 1))
+    for part in stream.parts:
+        segment = state.segments[part.segment_id]
+        assert segment.sealed == (part.sealed_epoch > 0)
+        assert segment.stream_id == stream.stream_id
+    assert {part.segment_id for part in stream.parts} == set(state.segments)
+    return stream.epoch
+
+
+@pytest.mark.asyncio
+async def test_decisions_survive_a_kill_and_a_second_one(tmp_path: Path) -> None:
+    """Behaviours 22, 26, 39: scalings, cuts and truncations are there after the log was read again, twice."""
+    storage, clock = MemoryStorage(), ManualClock()
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        await live(streams)
+        before = durable_view(streams.opened.container.state)
+    for _ in range(2):
+        async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+            assert durable_view(streams.opened.container.state) == before
+            stream = streams.controller.find("a/b")
+            assert [epoch.cause for epoch in stream.epochs] == ["created", "first", "second"]
+            assert list(stream.cuts) == ["reader"]
+            assert list(streams.catalog.names_with_tag("y")) == ["a/b"]
+
+
+@pytest.mark.asyncio
+async def test_decisions_survive_a_checkpoint(tmp_path: Path) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        await live(streams)
+        await streams.opened.flusher.flush()
+        await streams.opened.flusher.checkpoint()
+        before = durable_view(streams.opened.container.state)
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        assert durable_view(streams.opened.container.state) == before
+        assert streams.catalog.names_with_tag("y")
+        check_whole(streams.opened.container.state)
+
+
+@pytest.mark.asyncio
+async def test_a_decision_is_there_wholly_or_not_at_all(tmp_path: Path) -> None:
+    """Behaviours 22, 39: killed at any byte of the log, a scale is wholly visible or not at all."""
+    clock = ManualClock()
+    origin = tmp_path / "origin"
+    async with streams_in(origin, storage=MemoryStorage(), clock=clock) as streams:
+        await live(streams)
+    log = max((origin / "wal").iterdir(), key=lambda path: len(path.read_bytes().rstrip(b"\0")))
+    data = log.read_bytes()
+    used = len(data.rstrip(b"\0"))
+    epochs = set()
+    for place in range(4096, used + 1, 149):
+        folder = tmp_path / "copy"
+        shutil.copytree(origin, folder)
+        with (folder / "wal" / log.name).open("r+b") as file:
+            file.seek(place)
+            file.write(bytes(used - place))
+        async with streams_in(folder, storage=MemoryStorage(), clock=clock) as streams:
+            epochs.add(check_whole(streams.opened.container.state))
+        shutil.rmtree(folder)
+    assert epochs == {-1, 0, 1, 2}
