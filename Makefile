@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Arguments for the program behind serve, demo, bench, load and test: `make test ARGS="tests/wire -k frame"`.
+# Arguments for the program behind serve, demo, elastic, bench, load and test: `make test ARGS="tests/wire -k frame"`.
 ARGS ?=
 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -15,13 +15,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
 
-.PHONY: help demo test check lint format serve bench load clean
+.PHONY: help demo elastic test check lint format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## stream recorded temperatures, tail them, query them with Spark, show where the bytes lie
 	$(BIN)/millrace demo $(ARGS)
+
+elastic: $(INSTALLED)  ## drive load up and down for four minutes, check every event, draw the splits and merges
+	$(BIN)/python examples/elastic_stream.py $(ARGS)
 
 test: $(INSTALLED)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

@@ -11,6 +11,9 @@ from millrace.client import blocking
 from millrace.client.options import parse_address
 from millrace.wire.limits import DATA_PORT
 
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.", show_default=False)
+]
 DEFAULT_ADDRESS = f"127.0.0.1:{DATA_PORT}"
 
 AddressOption = Annotated[

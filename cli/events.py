@@ -12,21 +12,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from millrace.client.blocks import Event
-from millrace.client.cuts import Cut, parse_cut
 from millrace.client.lane import Stored
 from millrace.wire.limits import EVENT_SIZE_BYTES_MAX, MIB
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, TokenOption, connected
+from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected
 from .figures import count_text, duration_text, rate_text, size_text
 from .key_fields import KeyFieldError, KeyOf, key_reader
 from .output import print_done, print_json_line, print_note, progress
+from .places import PLACES_HELP, parse_place, resolved
 
 INPUT_BYTES: Final = 1 * MIB
 BLOCKS_IN_FLIGHT_MAX: Final = 32
 
-StreamArgument = Annotated[
-    str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.", show_default=False)
-]
 EventJsonOption = Annotated[
     bool, typer.Option("--json", help="One JSON object a line: value, key, timestamp and position.")
 ]
@@ -91,9 +88,9 @@ def write(
 
 def read(
     stream: StreamArgument,
-    start: Annotated[str, typer.Option("--from", metavar="CUT", help="Where to start: head, tail, or a cut.")] = "head",
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.")] = "head",
     end: Annotated[
-        str, typer.Option("--to", metavar="CUT", help="Where to stop: head, tail (as it is now), or a cut.")
+        str, typer.Option("--to", metavar="PLACE", help=f"Where to stop: {PLACES_HELP}; the tail is that of now.")
     ] = "tail",
     limit: LimitOption = None,
     as_json: EventJsonOption = False,
@@ -102,8 +99,13 @@ def read(
     token_file: TokenOption = None,
 ) -> None:
     """Print the events between two cuts, a line each; those of one key in the order written."""
-    first, last = parse_cut(start), parse_cut(end)
-    with connected(address, token_file) as client, client.reader(stream, start=first, end=last) as reader:
+    first_place, last_place = parse_place(start), parse_place(end)
+    with (
+        connected(address, token_file) as client,
+        client.reader(
+            stream, start=resolved(client, stream, first_place), end=resolved(client, stream, last_place)
+        ) as reader,
+    ):
         count = _print_events(iter(reader), limit=limit, as_json=as_json, with_keys=with_keys)
         if count == limit and sys.stderr.isatty():
             print_note(f"read on with --from '{reader.position()}'")
@@ -111,7 +113,7 @@ def read(
 
 def tail(
     stream: StreamArgument,
-    start: Annotated[str, typer.Option("--from", metavar="CUT", help="Where to start: head, tail, or a cut.")] = "tail",
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.")] = "tail",
     limit: LimitOption = None,
     as_json: EventJsonOption = False,
     with_keys: KeysOption = False,
@@ -119,8 +121,11 @@ def tail(
     token_file: TokenOption = None,
 ) -> None:
     """Print events as they become durable, until Ctrl-C or the end of a sealed stream."""
-    first: Cut = parse_cut(start)
-    with connected(address, token_file) as client, client.reader(stream, start=first) as reader:
+    place = parse_place(start)
+    with (
+        connected(address, token_file) as client,
+        client.reader(stream, start=resolved(client, stream, place)) as reader,
+    ):
         try:
             _print_events(iter(reader), limit=limit, as_json=as_json, with_keys=with_keys, at_once=True)
         except KeyboardInterrupt:

@@ -37,7 +37,10 @@ def duration_text(duration_s: float) -> str:
     if duration_s < 120:
         return f"{duration_s:.1f} s"
     minutes, seconds = divmod(round(duration_s), 60)
-    return f"{minutes} min {seconds:02d} s"
+    if minutes < 120:
+        return f"{minutes} min {seconds:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def time_text(unix_us: int | None) -> str:

@@ -45,7 +45,8 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "demo": Command(PANELS[0], "See it work: recorded data, a live tail, Spark, the files."),
     "serve": Command(PANELS[0], "Run a server."),
-    "stream": Command(PANELS[1], "Create, list, look at, seal, truncate and delete streams.", "streams"),
+    "stream": Command(PANELS[1], "Create, list, look at, scale, seal, truncate and delete streams.", "streams"),
+    "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", "cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", "segments"),
     "write": Command(PANELS[2], "Write lines of standard input as events.", "events"),
     "read": Command(PANELS[2], "Print the events between two cuts.", "events"),

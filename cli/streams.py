@@ -1,53 +1,144 @@
-"""`millrace stream`: create, list, look at, seal, truncate and delete streams."""
+"""`millrace stream`: create, list, look at, update, seal, truncate and delete streams."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from millrace.client.cuts import parse_cut
 from millrace.client.streams import ScalingPolicy, StreamConfig, StreamInfo
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, TokenOption, connected
+from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .explanation import explain
 from .figures import count_text, size_text, time_text
+from .history import history
 from .output import print_done, print_facts, print_json, print_note, print_table, print_text
+from .places import PLACES_HELP, parse_place, resolved
+from .policies import (
+    BytesOption,
+    EventsOption,
+    FactorOption,
+    MinSegmentsOption,
+    RetainAgeOption,
+    RetainBytesOption,
+    RetainConsumedOption,
+    TagOption,
+    retention_of,
+    retention_text,
+    scaling_of,
+    scaling_text,
+)
+from .scaling import scale
 
 app = typer.Typer(no_args_is_help=True)
-
-StreamArgument = Annotated[
-    str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.", show_default=False)
-]
 
 
 @app.command()
 def create(
     stream: StreamArgument,
     segments: Annotated[
-        int, typer.Option(min=1, max=SEGMENTS_PER_STREAM_MAX, help="How many segments share the keys out.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            max=SEGMENTS_PER_STREAM_MAX,
+            help="How many segments share the keys out, until somebody scales it.",
+            show_default="1",
+        ),
+    ] = None,
+    events_per_s: EventsOption = None,
+    bytes_per_s: BytesOption = None,
+    min_segments: MinSegmentsOption = None,
+    factor: FactorOption = None,
+    retain_bytes: RetainBytesOption = None,
+    retain_age: RetainAgeOption = None,
+    retain_consumed: RetainConsumedOption = False,
+    tags: TagOption = None,
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
     """Create a stream. One that exists is left as it is."""
+    scaling = scaling_of(
+        segments=segments,
+        events_per_s=events_per_s,
+        bytes_per_s=bytes_per_s,
+        min_segments=min_segments,
+        factor=factor,
+    )
+    configuration = StreamConfig(
+        scaling=scaling or ScalingPolicy.fixed(1),
+        retention=retention_of(retain_bytes=retain_bytes, retain_age=retain_age, retain_consumed=retain_consumed),
+        tags=tuple(tags or ()),
+    )
     with connected(address, token_file) as client:
-        configuration = StreamConfig(scaling=ScalingPolicy.fixed(segments))
         if client.create_stream(stream, configuration):
-            print_done(f"created {stream} with {count_text(segments, 'segment')}")
+            print_done(f"created {stream} with {count_text(configuration.scaling.segment_count, 'segment')}")
         else:
-            count = len(client.stream_info(stream).segments)
+            count = len(client.stream_info(stream).open_segments)
             print_note(f"{stream} exists, with {count_text(count, 'segment')}; nothing was changed")
+
+
+@app.command()
+def update(
+    stream: StreamArgument,
+    is_fixed: Annotated[
+        bool, typer.Option("--fixed", help="Let it scale by hand only.", rich_help_panel="Policies")
+    ] = False,
+    events_per_s: EventsOption = None,
+    bytes_per_s: BytesOption = None,
+    min_segments: MinSegmentsOption = None,
+    factor: FactorOption = None,
+    retain_bytes: RetainBytesOption = None,
+    retain_age: RetainAgeOption = None,
+    retain_consumed: RetainConsumedOption = False,
+    retain_all: Annotated[
+        bool, typer.Option("--retain-all", help="Drop nothing by itself.", rich_help_panel="Policies")
+    ] = False,
+    tags: TagOption = None,
+    untags: Annotated[
+        list[str] | None, typer.Option("--untag", metavar="TAG", help="Take a tag away.", show_default=False)
+    ] = None,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Change the policies and tags of a stream; what is not named stays. Events and segments stay as they are."""
+    retention = retention_of(retain_bytes=retain_bytes, retain_age=retain_age, retain_consumed=retain_consumed)
+    if retain_all and retention is not None:
+        raise typer.BadParameter("--retain-all excludes the other ways to retain")
+    with connected(address, token_file) as client:
+        found = client.stream_info(stream)
+        current = found.configuration
+        scaling = scaling_of(
+            segments=len(found.open_segments) if is_fixed else None,
+            events_per_s=events_per_s,
+            bytes_per_s=bytes_per_s,
+            min_segments=min_segments,
+            factor=factor,
+            current=current.scaling,
+        )
+        wanted = replace(
+            current,
+            scaling=scaling or current.scaling,
+            retention=None if retain_all else retention or current.retention,
+            tags=tuple(({*current.tags} | {*(tags or ())}) - {*(untags or ())}),
+        )
+        if wanted == current:
+            print_note(f"{stream} is so already; nothing was changed")
+            return
+        client.update_stream(stream, wanted)
+    print_done(f"updated {stream}: {_differences(current, wanted)}")
 
 
 @app.command("list")
 def list_streams(
     prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
+    tag: Annotated[str, typer.Option("--tag", help="Only streams with this tag.", show_default=False)] = "",
     as_json: JsonOption = False,
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
     """List streams with their sizes."""
     with connected(address, token_file) as client:
-        found = [client.stream_info(name) for name in client.list_streams(prefix)]
+        found = [client.stream_info(name) for name in client.list_streams(prefix, tag=tag)]
     if as_json:
         print_json([_json(info) for info in found])
         return
@@ -56,7 +147,7 @@ def list_streams(
         [
             (
                 info.name,
-                len(info.segments),
+                len(info.open_segments),
                 sum(segment.event_count for segment in info.segments),
                 size_text(info.size_bytes),
                 time_text(info.created_us),
@@ -86,7 +177,10 @@ def info(
             "stream": found.name,
             "created": time_text(found.created_us),
             "state": "sealed" if found.sealed else "open",
-            "scaling": f"{found.configuration.scaling.kind}, {count_text(len(found.segments), 'segment')}",
+            "segments": f"{len(found.open_segments):,} open, after {count_text(found.epoch, 'scaling')}",
+            "scaling": scaling_text(found.configuration.scaling),
+            "retention": retention_text(found.configuration.retention),
+            **({"tags": ", ".join(found.configuration.tags)} if found.configuration.tags else {}),
             "size": size_text(found.size_bytes),
             "head": str(found.head()),
             "tail": str(found.tail()),
@@ -94,15 +188,21 @@ def info(
     )
     print_text("")
     print_table(
-        ("segment", "keys from", "to", "start", "length", "events"),
+        ("segment", "keys from", "to", "epoch", "start", "length", "events", "state"),
         [
             (
                 segment.segment_id,
                 f"{segment.low:.4f}",
                 f"{segment.high:.4f}",
+                segment.epoch,
                 segment.start_offset,
                 segment.length,
                 segment.event_count,
+                f"replaced in epoch {segment.sealed_epoch}"
+                if segment.sealed_epoch
+                else "sealed"
+                if segment.sealed
+                else "open",
             )
             for segment in found.segments
         ],
@@ -122,17 +222,16 @@ def truncate(
     stream: StreamArgument,
     cut: Annotated[
         str,
-        typer.Argument(
-            help="Where the stream is to start: head, tail, or a cut as `info` prints it.", show_default=False
-        ),
+        typer.Argument(help=f"Where the stream is to start: {PLACES_HELP}.", show_default=False),
     ],
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
     """Drop the events in front of a cut, for ever."""
+    place = parse_place(cut)
     with connected(address, token_file) as client:
         before = client.stream_info(stream).size_bytes
-        after = client.truncate_stream(stream, parse_cut(cut)).size_bytes
+        after = client.truncate_stream(stream, resolved(client, stream, place)).size_bytes
     print_done(f"truncated {stream}: {size_text(before)} before, {size_text(after)} now")
 
 
@@ -153,6 +252,23 @@ def delete(
             print_note(f"there is no stream {stream}; nothing was changed")
 
 
+app.command()(scale)
+app.command()(history)
+app.command()(explain)
+
+
+def _differences(before: StreamConfig, after: StreamConfig) -> str:
+    """Return in words what an update changes."""
+    said = []
+    if after.scaling != before.scaling:
+        said.append(f"scaling {scaling_text(after.scaling)}")
+    if after.retention != before.retention:
+        said.append(f"it keeps {retention_text(after.retention)}")
+    if after.tags != before.tags:
+        said.append(f"tags {', '.join(after.tags) or 'none'}")
+    return "; ".join(said)
+
+
 def _json(info: StreamInfo) -> dict[str, Any]:
     return {
         "name": info.name,
@@ -160,7 +276,10 @@ def _json(info: StreamInfo) -> dict[str, Any]:
         "created_us": info.created_us,
         "sealed": info.sealed,
         "size_bytes": info.size_bytes,
-        "scaling": {"kind": info.configuration.scaling.kind, "segment_count": info.configuration.scaling.segment_count},
+        "epoch": info.epoch,
+        "scaling": info.configuration.scaling.to_dict(),
+        "retention": None if info.configuration.retention is None else info.configuration.retention.to_dict(),
+        "tags": list(info.configuration.tags),
         "head": str(info.head()),
         "tail": str(info.tail()),
         "segments": [
@@ -168,6 +287,8 @@ def _json(info: StreamInfo) -> dict[str, Any]:
                 "segment_id": segment.segment_id,
                 "low": segment.low,
                 "high": segment.high,
+                "epoch": segment.epoch,
+                "sealed_epoch": segment.sealed_epoch,
                 "start_offset": segment.start_offset,
                 "length": segment.length,
                 "event_count": segment.event_count,

@@ -1,6 +1,7 @@
 """The programs in `examples/`, run as their readers run them."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,18 @@ def test_slices_are_read_exactly(shop: TestServer) -> None:
 
     assert lines[0] == """between the cuts: ['{"amount": 1}', '{"amount": 2}']"""
     assert "1003 events up to the second cut" in lines[1]
+
+
+@pytest.mark.timeout(120)
+def test_an_elastic_stream_splits_and_merges_and_loses_nothing() -> None:
+    """Behaviours 22, 24 and 27, with the scaler of the server."""
+    printed = example("elastic_stream.py", "--seconds", "8")
+
+    reader_lines = [line for line in printed.splitlines() if "each key in its order" in line]
+    (counts,) = re.findall(r"(\d+) splits, (\d+) merges", printed)
+    assert len(reader_lines) == 2
+    assert min(map(int, counts)) > 0
+    assert printed.count("─┤") + printed.count("┬") > 1
 
 
 @pytest.mark.spark

@@ -139,7 +139,7 @@ def test_a_checkpoint_is_shown_table_by_table(run: Run, stopped_folder: Path) ->
 
     outcome = run("inspect", path, "--json")
 
-    assert [segment["name"] for segment in outcome.json["segments"]] == ["raw/a", "shop/orders#0", "shop/orders#1"]
+    assert [segment["name"] for segment in outcome.json["segments"]] == ["raw/a", "shop/orders#0.0", "shop/orders#0.1"]
     assert outcome.json["writers"][0]["writer_id"] == "till-7"
     assert sum(chunk["length"] for chunk in outcome.json["chunks"] if chunk["segment_id"] == 1) == 3000
     assert path.read_bytes() == before

@@ -57,3 +57,51 @@ def test_a_sealed_stream_says_so(ask: Run) -> None:
 
     assert ask("stream", "seal", "streams/sealed").code == 0
     assert ask("stream", "info", "streams/sealed", "--json").json["sealed"]
+
+
+def test_a_stream_is_created_with_policies_and_tags(ask: Run) -> None:
+    options = ("--events-per-s", 1000, "--min-segments", 2, "--retain-bytes", "1MiB:1GiB", "--tag", "b", "--tag", "a")
+    ask("stream", "create", "streams/policies", *options)
+
+    info = ask("stream", "info", "streams/policies", "--json").json
+    text = ask("stream", "info", "streams/policies").out
+
+    assert info["scaling"] == {"kind": "events", "target_per_s": 1000, "factor": 2, "min_segments": 2}
+    assert (info["retention"]["min_bytes"], info["retention"]["max_bytes"]) == (1 << 20, 1 << 30)
+    assert info["tags"] == ["a", "b"]
+    assert len(info["segments"]) == 2
+    assert "1,000 events/s a segment" in text
+    assert "at most 1.0 GiB" in text
+
+
+def test_an_update_leaves_alone_what_it_does_not_name(ask: Run) -> None:
+    ask(
+        "stream", "create", "streams/updated", "--bytes-per-s", "1MiB", "--retain-age", "7d", "--tag", "a", "--tag", "b"
+    )
+
+    assert ask("stream", "update", "streams/updated", "--untag", "a", "--tag", "c").code == 0
+    tagged = ask("stream", "info", "streams/updated", "--json").json
+    assert ask("stream", "update", "streams/updated", "--fixed", "--retain-all").code == 0
+    fixed = ask("stream", "info", "streams/updated", "--json").json
+
+    assert (tagged["tags"], tagged["scaling"]["kind"], tagged["retention"]["max_age_s"]) == (
+        ["b", "c"],
+        "bytes",
+        604_800,
+    )
+    assert (fixed["tags"], fixed["scaling"]["kind"], fixed["retention"]) == (["b", "c"], "fixed", None)
+    assert "nothing was changed" in ask("stream", "update", "streams/updated", "--fixed").err
+    assert ask("stream", "update", "streams/updated", "--retain-all", "--retain-age", "7d").code == 2
+
+
+def test_streams_are_listed_by_tag(ask: Run) -> None:
+    ask("stream", "create", "tagged/x", "--tag", "winter")
+    ask("stream", "create", "tagged/y", "--tag", "summer")
+    ask("stream", "create", "tagged-too/x", "--tag", "winter")
+
+    def names(*arguments: str) -> list[str]:
+        return [stream["name"] for stream in ask("stream", "list", *arguments, "--json").json]
+
+    assert names("--tag", "winter") == ["tagged-too/x", "tagged/x"]
+    assert names("tagged/", "--tag", "winter") == ["tagged/x"]
+    assert names("--tag", "spring") == []

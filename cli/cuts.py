@@ -1,0 +1,73 @@
+"""`millrace cut`: places in a stream that the server keeps under a name."""
+
+from typing import Annotated
+
+import typer
+
+from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .figures import time_text
+from .output import print_done, print_json, print_note, print_table, print_text
+from .places import PLACES_HELP, parse_place, resolved
+
+app = typer.Typer(no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the place.", show_default=False)]
+
+
+@app.command()
+def save(
+    stream: StreamArgument,
+    name: NameArgument,
+    at: Annotated[str, typer.Option(metavar="PLACE", help=f"Where: {PLACES_HELP}.")] = "tail",
+    as_cursor: Annotated[
+        bool,
+        typer.Option("--cursor", help="Save how far a consumer has come: retention by consumption does not pass it."),
+    ] = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Save a place under a name, in place of the one of that name."""
+    place = parse_place(at)
+    with connected(address, token_file) as client:
+        cut = resolved(client, stream, place)
+        saved = client.cursors(stream).set(name, cut) if as_cursor else client.bookmarks(stream).save(name, cut)
+    print_done(f"saved {'cursor' if as_cursor else 'bookmark'} {name} of {stream}")
+    print_text(str(saved))
+
+
+@app.command("list")
+def list_cuts(
+    stream: StreamArgument,
+    as_json: JsonOption = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """List the saved places of a stream."""
+    with connected(address, token_file) as client:
+        found = [("bookmark", saved) for saved in client.bookmarks(stream).list()]
+        found += [("cursor", saved) for saved in client.cursors(stream).list()]
+    found.sort(key=lambda item: item[1].name)
+    if as_json:
+        print_json(
+            [
+                {"name": saved.name, "kind": kind, "saved_us": saved.saved_us, "cut": str(saved.cut)}
+                for kind, saved in found
+            ]
+        )
+        return
+    print_table(
+        ("name", "kind", "saved", "cut"),
+        [(saved.name, kind, time_text(saved.saved_us), str(saved.cut)) for kind, saved in found],
+    )
+
+
+@app.command()
+def forget(
+    stream: StreamArgument, name: NameArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None
+) -> None:
+    """Forget a saved place; the events there stay."""
+    with connected(address, token_file) as client:
+        if client.bookmarks(stream).forget(name) or client.cursors(stream).forget(name):
+            print_done(f"forgot {name} of {stream}")
+        else:
+            print_note(f"{stream} has no saved place {name}; nothing was changed")

@@ -1,0 +1,154 @@
+"""What a stream is asked to do by itself, from the options of the command line and back into words."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from millrace.client.streams import RetentionPolicy, ScalingPolicy
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+
+from .figures import count_text, duration_text, size_text
+from .quantities import parse_bounds, parse_duration, parse_size
+
+_PANEL = "Policies"
+
+EventsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--events-per-s", min=1, metavar="N", show_default=False, rich_help_panel=_PANEL,
+        help="Split a segment that takes more events per second for a while, merge neighbours that take far fewer.",
+    ),
+]  # fmt: skip
+BytesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bytes-per-s", metavar="SIZE", show_default=False, rich_help_panel=_PANEL, help="The same, by bytes: 1MiB."
+    ),
+]
+MinSegmentsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=SEGMENTS_PER_STREAM_MAX, metavar="N", show_default=False, rich_help_panel=_PANEL,
+        help="How many segments such a stream starts with; merging leaves no fewer. 1 unless given.",
+    ),
+]  # fmt: skip
+FactorOption = Annotated[
+    int | None,
+    typer.Option(
+        min=2, max=16, metavar="N", show_default=False, rich_help_panel=_PANEL,
+        help="Into how many parts a segment is split at most. 2 unless given.",
+    ),
+]  # fmt: skip
+RetainBytesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MIN:MAX", show_default=False, rich_help_panel=_PANEL,
+        help="Drop the oldest events above MAX bytes, never leave less than MIN: 1GiB:10GiB, or 10GiB.",
+    ),
+]  # fmt: skip
+RetainAgeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MIN:MAX", show_default=False, rich_help_panel=_PANEL,
+        help="Drop events older than MAX: 7d. A minimum goes with --retain-consumed only.",
+    ),
+]  # fmt: skip
+RetainConsumedOption = Annotated[
+    bool,
+    typer.Option(
+        "--retain-consumed", rich_help_panel=_PANEL,
+        help="Drop what all registered cursors have passed, inside the bounds of the other two.",
+    ),
+]  # fmt: skip
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", show_default=False, help="By which it is listed; may be given several times."),
+]
+
+
+def scaling_of(
+    *,
+    segments: int | None,
+    events_per_s: int | None,
+    bytes_per_s: str | None,
+    min_segments: int | None,
+    factor: int | None,
+    current: ScalingPolicy | None = None,
+) -> ScalingPolicy | None:
+    """Return the policy that the options ask for; None if they say nothing.
+
+    Args:
+        current: what a least number of segments or a factor alone are to change.
+
+    Raises:
+        typer.BadParameter: options that exclude one another.
+    """
+    target_bytes = None if bytes_per_s is None else parse_size(bytes_per_s)
+    if sum(option is not None for option in (segments, events_per_s, target_bytes)) > 1:
+        raise typer.BadParameter("give one of a fixed number of segments, --events-per-s and --bytes-per-s")
+    if target_bytes == 0:
+        raise typer.BadParameter("--bytes-per-s must be above 0")
+    if events_per_s is not None:
+        return ScalingPolicy.by_events_per_s(events_per_s, min_segments=min_segments or 1, factor=factor or 2)
+    if target_bytes is not None:
+        return ScalingPolicy.by_bytes_per_s(target_bytes, min_segments=min_segments or 1, factor=factor or 2)
+    if min_segments is None and factor is None:
+        return None if segments is None else ScalingPolicy.fixed(segments)
+    if segments is not None or current is None or current.kind == "fixed":
+        raise typer.BadParameter("--min-segments and --factor go with --events-per-s or --bytes-per-s")
+    return replace(current, segment_count=min_segments or current.segment_count, factor=factor or current.factor)
+
+
+def retention_of(*, retain_bytes: str | None, retain_age: str | None, retain_consumed: bool) -> RetentionPolicy | None:
+    """Return the policy that the options ask for; None if they say nothing.
+
+    Raises:
+        typer.BadParameter: no size or duration, or bounds that make no sense together.
+    """
+    least, most = parse_bounds(retain_bytes or "")
+    youngest, oldest = parse_bounds(retain_age or "")
+    min_bytes, max_bytes = (None if text is None else parse_size(text) for text in (least, most))
+    min_age_s, max_age_s = (None if text is None else parse_duration(text) for text in (youngest, oldest))
+    if retain_consumed:
+        return RetentionPolicy.by_consumption(
+            min_bytes=min_bytes, max_bytes=max_bytes, min_age_s=min_age_s, max_age_s=max_age_s
+        )
+    if retain_age is not None:
+        if max_age_s is None or min_age_s is not None:
+            raise typer.BadParameter("--retain-age without --retain-consumed is a maximum: 7d")
+        return RetentionPolicy.by_time(max_age_s=max_age_s, min_bytes=min_bytes, max_bytes=max_bytes)
+    if retain_bytes is not None:
+        if max_bytes is None:
+            raise typer.BadParameter("--retain-bytes without --retain-consumed needs a maximum: 10GiB, or 1GiB:10GiB")
+        return RetentionPolicy.by_size(max_bytes=max_bytes, min_bytes=min_bytes)
+    return None
+
+
+def scaling_text(policy: ScalingPolicy) -> str:
+    """Return a policy in words."""
+    if policy.kind == "fixed":
+        return "fixed"
+    target = f"{size_text(policy.target_per_s)}/s" if policy.kind == "bytes" else f"{policy.target_per_s:,} events/s"
+    return (
+        f"by {policy.kind} per second: {target} a segment, split into at most {policy.factor}, "
+        f"never fewer than {count_text(policy.segment_count, 'segment')}"
+    )
+
+
+def retention_text(policy: RetentionPolicy | None) -> str:
+    """Return a policy in words."""
+    if policy is None:
+        return "everything, until it is truncated"
+    bounds = [
+        f"{word} {text}"
+        for word, text in (
+            ("at least", policy.min_bytes and size_text(policy.min_bytes)),
+            ("at most", policy.max_bytes and size_text(policy.max_bytes)),
+            ("all of the last", policy.min_age_s and duration_text(policy.min_age_s)),
+            ("nothing older than", policy.max_age_s and duration_text(policy.max_age_s)),
+        )
+        if text
+    ]
+    what = {"size": "by size", "time": "by time", "consumption": "what a cursor has not passed"}[policy.kind]
+    return f"{what}: {', '.join(bounds)}" if bounds else what

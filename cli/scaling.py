@@ -1,0 +1,150 @@
+"""`millrace stream scale`: replace segments of a stream by hand."""
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+
+from millrace.client.streams import Border, StreamInfo
+from millrace.wire.names import KEY_SPACE, KeyRange
+
+from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected
+from .figures import count_text
+from .output import print_done, print_note
+
+Ranges = list[tuple[Border, Border]]
+
+
+def scale(
+    stream: StreamArgument,
+    split: Annotated[
+        int | None, typer.Option(metavar="SEGMENT", help="Split this segment, in its middle.", show_default=False)
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Split it there instead: 0.6 or 1/3 of the whole key space; several times for several parts.",
+            show_default=False,
+        ),
+    ] = None,
+    merge: Annotated[
+        tuple[int, int] | None,
+        typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two, which are neighbours.", show_default=False),
+    ] = None,
+    seal: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SEGMENT,...", help="Replace these segments by those of --ranges, as you like.", show_default=False
+        ),
+    ] = None,
+    ranges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW:HIGH,...",
+            help="Keys of the new segments, out of 1; together those of the sealed ones: 0:0.25,0.25:0.5.",
+            show_default=False,
+        ),
+    ] = None,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Split or merge segments while writers and readers go on; the order of each key stays."""
+    if sum(option is not None for option in (split, merge, seal or None)) != 1:
+        raise typer.BadParameter("give one of --split, --merge and --seal")
+    if (ranges is not None) != bool(seal) or (at and split is None):
+        raise typer.BadParameter("--seal goes with --ranges, --at with --split")
+    sealed_ids = _segment_ids(seal or ())
+    wanted = [] if ranges is None else parse_ranges(ranges)
+    borders = [parse_fraction(text) for text in at or ()]
+    with connected(address, token_file) as client:
+        before = client.stream_info(stream)
+        if split is not None:
+            sealed_ids, wanted = [split], split_ranges(_open_range(before, split), borders)
+        elif merge is not None:
+            sealed_ids = list(merge)
+            wanted = merged_range([_open_range(before, segment_id) for segment_id in merge])
+        after = client.scale_stream(stream, seal=sealed_ids, ranges=wanted)
+    if after.epoch == before.epoch:
+        print_note(f"{stream} was scaled so before; nothing was changed")
+        return
+    created = [str(segment.segment_id) for segment in after.segments if segment.epoch == after.epoch]
+    print_done(
+        f"scaled {stream}: {', '.join(map(str, sealed_ids))} replaced by {', '.join(created)}; "
+        f"{count_text(len(after.open_segments), 'open segment')} now"
+    )
+
+
+def parse_fraction(text: str) -> float | Fraction:
+    """Return the place in the key space that `0.25` or `1/3` means.
+
+    Raises:
+        typer.BadParameter: it means none.
+    """
+    try:
+        # 1/3 is meant exactly; of 0.3333333333333333 the client finds out which border it is.
+        value = Fraction(text.strip()) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"{text!r} is no fraction: write 0.25 or 1/3") from None
+    if not 0 <= value <= 1:
+        raise typer.BadParameter(f"{text} is outside of the key space, which goes from 0 to 1")
+    return value
+
+
+def parse_ranges(text: str) -> Ranges:
+    """Return the ranges of keys in `0:0.25,0.25:1/2`.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    ranges: Ranges = []
+    for part in text.split(","):
+        low, colon, high = part.partition(":")
+        if not colon:
+            raise typer.BadParameter(f"{part!r} is no range of keys: write 0:0.25")
+        ranges.append((parse_fraction(low), parse_fraction(high)))
+    return ranges
+
+
+def split_ranges(keys: KeyRange, borders: Sequence[float | Fraction]) -> Ranges:
+    """Return the parts of a segment: its halves, or what lies between the borders given.
+
+    Raises:
+        typer.BadParameter: a border lies outside of it.
+    """
+    inner = sorted({int(Fraction(border) * KEY_SPACE) for border in borders}) or [(keys.low + keys.high) // 2]
+    if not (keys.low < inner[0] and inner[-1] < keys.high):
+        low, high = keys.fractions
+        raise typer.BadParameter(f"--at must lie inside of the segment, between {low} and {high}")
+    # Whole numbers out of 2^64 are exact; 0 and 1 mean the same either way.
+    whole = [keys.low, *inner, keys.high]
+    return list(itertools.pairwise(whole))
+
+
+def merged_range(parts: Sequence[KeyRange]) -> Ranges:
+    """Return the one range of neighbours.
+
+    Raises:
+        typer.BadParameter: there are keys between them.
+    """
+    first, last = sorted(parts, key=lambda keys: keys.low)
+    if first.high != last.low:
+        raise typer.BadParameter("only neighbours can be merged; `millrace stream info` shows the keys of each segment")
+    return [(first.low, last.high)]
+
+
+def _open_range(info: StreamInfo, segment_id: int) -> KeyRange:
+    for segment in info.open_segments:
+        if segment.segment_id == segment_id:
+            return segment.key_range
+    known = ", ".join(str(segment.segment_id) for segment in info.open_segments)
+    raise typer.BadParameter(f"{segment_id} is no open segment of {info.name}, which has {known}")
+
+
+def _segment_ids(texts: Sequence[str]) -> list[int]:
+    try:
+        return [int(part) for text in texts for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{','.join(texts)!r} is no list of segments: write 2,3") from None

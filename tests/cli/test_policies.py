@@ -1,0 +1,87 @@
+import pytest
+import typer
+
+from millrace.cli.policies import retention_of, retention_text, scaling_of, scaling_text
+from millrace.client.errors import InvalidArgumentError
+from millrace.client.streams import RetentionPolicy, ScalingPolicy
+
+NO_SCALING = {"segments": None, "events_per_s": None, "bytes_per_s": None, "min_segments": None, "factor": None}
+NO_RETENTION = {"retain_bytes": None, "retain_age": None, "retain_consumed": False}
+EVENTS = ScalingPolicy.by_events_per_s(100, min_segments=2, factor=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ({}, None),
+        ({"segments": 3}, ScalingPolicy.fixed(3)),
+        ({"events_per_s": 100, "min_segments": 2, "factor": 4}, EVENTS),
+        ({"bytes_per_s": "1MiB"}, ScalingPolicy.by_bytes_per_s(1 << 20)),
+        (
+            {"min_segments": 7, "current": EVENTS},
+            ScalingPolicy.by_events_per_s(100, min_segments=7, factor=4),
+        ),
+    ],
+)
+def test_options_of_scaling(given: dict[str, object], policy: ScalingPolicy | None) -> None:
+    assert scaling_of(**{**NO_SCALING, **given}) == policy  # type: ignore[arg-type]  # as a command line gives them
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"segments": 3, "events_per_s": 5},
+        {"events_per_s": 5, "bytes_per_s": "1k"},
+        {"bytes_per_s": "0"},
+        {"segments": 3, "min_segments": 2},
+        {"min_segments": 2},
+        {"factor": 2, "current": ScalingPolicy.fixed(3)},
+    ],
+)
+def test_options_of_scaling_that_exclude_one_another(given: dict[str, object]) -> None:
+    with pytest.raises(typer.BadParameter):
+        scaling_of(**{**NO_SCALING, **given})  # type: ignore[arg-type]  # as a command line gives them
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ({}, None),
+        ({"retain_bytes": "1k:1MiB"}, RetentionPolicy.by_size(min_bytes=1024, max_bytes=1 << 20)),
+        ({"retain_bytes": "1MiB"}, RetentionPolicy.by_size(max_bytes=1 << 20)),
+        ({"retain_age": "7d"}, RetentionPolicy.by_time(max_age_s=604_800)),
+        (
+            {"retain_age": "7d", "retain_bytes": "1k:"},
+            RetentionPolicy.by_time(max_age_s=604_800, min_bytes=1024),
+        ),
+        ({"retain_consumed": True}, RetentionPolicy.by_consumption()),
+        (
+            {"retain_consumed": True, "retain_age": "1h:7d", "retain_bytes": ":1k"},
+            RetentionPolicy.by_consumption(max_bytes=1024, min_age_s=3600, max_age_s=604_800),
+        ),
+    ],
+)
+def test_options_of_retention(given: dict[str, object], policy: RetentionPolicy | None) -> None:
+    assert retention_of(**{**NO_RETENTION, **given}) == policy  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize("given", [{"retain_bytes": "1k:"}, {"retain_age": "1h:2h"}, {"retain_age": "1h:"}])
+def test_bounds_that_make_no_sense_alone(given: dict[str, object]) -> None:
+    with pytest.raises(typer.BadParameter):
+        retention_of(**{**NO_RETENTION, **given})  # type: ignore[arg-type]  # as above
+
+
+def test_a_minimum_above_the_maximum_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError):
+        retention_of(retain_bytes="2k:1k", retain_age=None, retain_consumed=False)
+
+
+def test_policies_in_words() -> None:
+    assert scaling_text(ScalingPolicy.fixed(3)) == "fixed"
+    assert scaling_text(EVENTS) == (
+        "by events per second: 100 events/s a segment, split into at most 4, never fewer than 2 segments"
+    )
+    assert "1.0 MiB/s a segment" in scaling_text(ScalingPolicy.by_bytes_per_s(1 << 20))
+    assert retention_text(None) == "everything, until it is truncated"
+    assert retention_text(RetentionPolicy.by_time(max_age_s=604_800)) == "by time: nothing older than 7 d 0 h"
+    assert retention_text(RetentionPolicy.by_consumption()) == "what a cursor has not passed"
