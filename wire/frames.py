@@ -599,7 +599,7 @@ class GetStreamHistory(Message):
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory(Message):
-    """The epochs of a stream, the first one first."""
+    """The epochs of a stream, the oldest one first; of very many, the newest, as many as fit a frame."""
 
     type: ClassVar[FrameType] = FrameType.STREAM_HISTORY
     epochs: list[EpochRecord]

@@ -16,12 +16,20 @@ from millrace.server.container.stream import Stream
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import Catalog, StreamController
 from millrace.wire import frames as f
-from millrace.wire.limits import LIST_PAGE_COUNT_MAX, SEGMENTS_PER_STREAM_MAX
+from millrace.wire.limits import (
+    CONTROL_FRAME_SIZE_BYTES_MAX,
+    FRAME_HEADER_SIZE_BYTES,
+    LIST_PAGE_COUNT_MAX,
+    SEGMENTS_PER_STREAM_MAX,
+)
 from millrace.wire.names import checked_writer_id
 
 from .replies import segment_info
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
+EPOCH_SIZE_BYTES: Final = 18
+"""Of an epoch in STREAM_HISTORY, without its cause and its lists."""
+HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 4
 
 Handler = Callable[[Any], Awaitable[f.Message]]
 
@@ -228,7 +236,7 @@ class Handlers:
         return self._streams.describe(await self._streams.update(message.name, configuration=message.configuration))
 
     async def _get_stream_history(self, message: f.GetStreamHistory) -> f.Message:
-        return f.StreamHistory(list(self._streams.find(message.name).epochs))
+        return f.StreamHistory(_newest(self._streams.find(message.name).epochs))
 
     async def _explain_stream(self, message: f.ExplainStream) -> f.Message:
         return f.Explanation(json.dumps(self._explain(self._streams.find(message.name))))
@@ -246,6 +254,18 @@ class Handlers:
 
     async def _delete_stream(self, message: f.DeleteStream) -> f.Message:
         return f.Done(int(await self._streams.delete(message.name)))
+
+
+def _newest(epochs: Sequence[f.EpochRecord]) -> list[f.EpochRecord]:
+    """Return the newest epochs, as many as fit a frame; in the order of time."""
+    size = 0
+    count = 0
+    for epoch in reversed(epochs):
+        size += EPOCH_SIZE_BYTES + len(epoch.cause.encode()) + 8 * len(epoch.sealed_ids) + 24 * len(epoch.created)
+        if size > HISTORY_SIZE_BYTES_MAX:
+            break
+        count += 1
+    return list(epochs[len(epochs) - count :])
 
 
 def _page(

@@ -27,6 +27,8 @@ from .policy import parse_policy
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
 CUT_NAME_SIZE_BYTES_MAX = 255
 CUTS_PER_STREAM_COUNT_MAX = 1000
+POSITIONS_PER_STREAM_COUNT_MAX = 32 * KIB
+"""Positions of all saved cuts of a stream: a list of the cuts must fit one frame."""
 PARTS_PER_STREAM_COUNT_MAX = 4 * SEGMENTS_PER_STREAM_MAX
 """Segments that can be read: the description of a stream must fit one frame."""
 
@@ -194,6 +196,12 @@ class StreamController:
         if name not in stream.cuts and len(stream.cuts) >= CUTS_PER_STREAM_COUNT_MAX:
             raise InvalidArgumentError(
                 f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name
+            )
+        others = sum(len(cut.positions) for cut in stream.cuts.values() if cut.name != name)
+        if others + len(positions) > POSITIONS_PER_STREAM_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
+                subject=stream_name,
             )
         self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
         await self._container.decide(

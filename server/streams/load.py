@@ -131,6 +131,14 @@ class StreamLoads:
             )
         return result
 
+    def busiest(self, parts: Iterable[StreamPart]) -> list[StreamPart]:
+        """Return parts in the order of their rates, the highest first; those of equal rates as they came."""
+        return sorted(
+            parts,
+            key=lambda part: meter.bytes[0].per_s if (meter := self._meters.get(part.segment_id)) else 0.0,
+            reverse=True,
+        )
+
     def rates(self, segment_id: int) -> dict[str, float]:
         """Return the rates of a segment, for people."""
         meter = self._meters.get(segment_id)

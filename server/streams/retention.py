@@ -223,6 +223,26 @@ def slowest(facts: StreamFacts, cursors: Iterable[Mapping[int, int]]) -> Progres
     return result
 
 
+def held_bytes(facts: StreamFacts, passed: Mapping[str, Progress]) -> dict[str, int]:
+    """Return, for each cursor, how many bytes would count as consumed if it alone were not there."""
+    # Who is the slowest in a segment, and how far the others have all come there.
+    holders: dict[int, tuple[str, int]] = {}
+    for segment_id, part in facts.parts.items():
+        offsets = sorted((progress[segment_id], name) for name, progress in passed.items())[:2]
+        if offsets:
+            holders[segment_id] = (offsets[0][1], offsets[1][0] if len(offsets) > 1 else part.length)
+    everywhere = {segment_id: passed[name][segment_id] for segment_id, (name, _) in holders.items()}
+    held = as_cut(facts, everywhere).remaining_bytes
+    result = dict.fromkeys(passed, 0)
+    for name in {name for name, _ in holders.values()}:
+        without = {
+            segment_id: others if holder == name else everywhere[segment_id]
+            for segment_id, (holder, others) in holders.items()
+        }
+        result[name] = held - as_cut(facts, without).remaining_bytes
+    return result
+
+
 def keeping(facts: StreamFacts, size_bytes: int) -> Cut:
     """Return the furthest cut, the oldest first, that leaves at least so many bytes."""
     cut, later = _around(facts, size_bytes)

@@ -5,6 +5,7 @@ record like any other request; when it is refused, or the server is killed, the 
 finds.
 """
 
+import asyncio
 import logging
 from bisect import bisect_left
 from collections import deque
@@ -32,6 +33,8 @@ from .timeline import Timeline
 logger = logging.getLogger(__name__)
 
 DECISIONS_KEPT_COUNT: Final = 20
+EXPLAINED_COUNT_MAX: Final = 500
+"""Segments, and cursors, that an explanation names: it must fit one frame."""
 CURIOSITY_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after somebody asked."""
 
@@ -115,6 +118,7 @@ class StreamsRunner:
             if stream is not None and not stream.sealed:
                 for plan in self._look(stream, now_s=now_s):
                     await self._carry_out(stream, plan)
+            await asyncio.sleep(0)  # thousands of streams must not hold up the appends
         for stream_id in [stream_id for stream_id in self._watches if stream_id not in self._state.streams]:
             del self._watches[stream_id]
 
@@ -125,6 +129,7 @@ class StreamsRunner:
         for stream_id in wanted:
             stream = self._state.streams.get(stream_id)
             policy = stream and policy_of(stream.configuration).retention
+            await asyncio.sleep(0)  # as above
             if stream is None or not policy:
                 continue
             try:
@@ -159,7 +164,7 @@ class StreamsRunner:
                     **watch.loads.rates(part.segment_id),
                     "remark": watch.remarks.get(part.segment_id, ""),
                 }
-                for part in stream.open_parts
+                for part in watch.loads.busiest(stream.open_parts)[:EXPLAINED_COUNT_MAX]
                 if part.segment_id in facts.parts
             ],
             "scalings": [
@@ -313,21 +318,18 @@ def _cursors(stream: Stream) -> dict[str, dict[int, int]]:
 
 
 def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
-    """Return of each cursor what it has not read, and what nobody but it holds."""
-    cursors = _cursors(stream)
-
-    def unread(chosen: list[dict[int, int]]) -> int:
-        return retention.as_cut(facts, retention.slowest(facts, chosen)).remaining_bytes if chosen else 0
-
-    held_by_all = unread(list(cursors.values()))
+    """Return of each cursor, the slowest first, what it has not read, and what nobody but it holds."""
+    passed = {name: retention.progress_of_cut(facts, positions) for name, positions in sorted(_cursors(stream).items())}
+    holds = retention.held_bytes(facts, passed)
+    slowest_first = sorted(passed, key=lambda name: sum(passed[name].values()))[:EXPLAINED_COUNT_MAX]
     return [
         {
             "name": name,
             "saved_us": stream.cuts[name].saved_us,
-            "unread_bytes": unread([positions]),
-            "holds_bytes": held_by_all - unread([other for each, other in cursors.items() if each != name]),
+            "unread_bytes": retention.as_cut(facts, passed[name]).remaining_bytes,
+            "holds_bytes": holds[name],
         }
-        for name, positions in sorted(cursors.items())
+        for name in slowest_first
     ]
 
 

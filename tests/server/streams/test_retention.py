@@ -14,6 +14,7 @@ from millrace.server.streams.retention import (
     StreamFacts,
     as_cut,
     decide,
+    held_bytes,
     keeping,
     progress_of_cut,
 )
@@ -200,6 +201,21 @@ def test_between_borders_that_are_not_known_everything_is_kept() -> None:
     sharp = decide(policy, facts, cursors={}, young_from_us=NEVER, old_before_us=NEVER)
     assert sharp.cut is not None
     assert sharp.cut.positions == {1: 2000}
+
+
+@given(worlds(), st.data())
+def test_a_cursor_holds_what_would_be_consumed_without_it(world: World, data: st.DataObject) -> None:
+    facts = world.facts()
+    passed = {
+        name: {s: p.border_before(data.draw(st.integers(900, world.now_us + 9))) for s, p in facts.parts.items()}
+        for name in data.draw(st.sets(st.sampled_from("abc")))
+    }
+
+    def left(names: set[str]) -> int:
+        slow = {s: min((passed[name][s] for name in names), default=p.length) for s, p in facts.parts.items()}
+        return as_cut(facts, slow).remaining_bytes
+
+    assert held_bytes(facts, passed) == {name: left(set(passed)) - left(set(passed) - {name}) for name in passed}
 
 
 def grown(*, appends: int = 10, size: int = 100) -> World:
