@@ -17,7 +17,9 @@ from .output import console, print_json, print_table, print_text
 
 PICTURE_WIDTH_MAX: Final = 100
 NOTE_WIDTH: Final = 32
-PICTURE_HEIGHT: Final = 24
+PICTURE_HEIGHT_MIN: Final = 12
+LINES_PER_EPOCH: Final = 3
+"""Two are needed; a third one each leaves enough to show how long they lasted."""
 
 
 def history(
@@ -69,7 +71,7 @@ def print_picture(epochs: Sequence[Epoch], *, end_us: int, end_text: str = "now"
         end_us=end_us,
         end_text=end_text,
         width=min(width, PICTURE_WIDTH_MAX) - NOTE_WIDTH,
-        height=PICTURE_HEIGHT,
+        height=max(PICTURE_HEIGHT_MIN, LINES_PER_EPOCH * len(epochs)),
         ascii_only=not _writes_boxes(),
     )
     for line in lines:

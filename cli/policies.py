@@ -79,7 +79,7 @@ def scaling_of(
     """Return the policy that the options ask for; None if they say nothing.
 
     Args:
-        current: what a least number of segments or a factor alone are to change.
+        current: what holds now: of it stays what is not named.
 
     Raises:
         typer.BadParameter: options that exclude one another.
@@ -89,15 +89,18 @@ def scaling_of(
         raise typer.BadParameter("give one of a fixed number of segments, --events-per-s and --bytes-per-s")
     if target_bytes == 0:
         raise typer.BadParameter("--bytes-per-s must be above 0")
+    scales_already = current is not None and current.kind != "fixed"
+    least = min_segments or (current.segment_count if current is not None and scales_already else 1)
+    parts = factor or (current.factor if current is not None and scales_already else 2)
     if events_per_s is not None:
-        return ScalingPolicy.by_events_per_s(events_per_s, min_segments=min_segments or 1, factor=factor or 2)
+        return ScalingPolicy.by_events_per_s(events_per_s, min_segments=least, factor=parts)
     if target_bytes is not None:
-        return ScalingPolicy.by_bytes_per_s(target_bytes, min_segments=min_segments or 1, factor=factor or 2)
+        return ScalingPolicy.by_bytes_per_s(target_bytes, min_segments=least, factor=parts)
     if min_segments is None and factor is None:
         return None if segments is None else ScalingPolicy.fixed(segments)
-    if segments is not None or current is None or current.kind == "fixed":
+    if segments is not None or current is None or not scales_already:
         raise typer.BadParameter("--min-segments and --factor go with --events-per-s or --bytes-per-s")
-    return replace(current, segment_count=min_segments or current.segment_count, factor=factor or current.factor)
+    return replace(current, segment_count=least, factor=parts)
 
 
 def retention_of(*, retain_bytes: str | None, retain_age: str | None, retain_consumed: bool) -> RetentionPolicy | None:

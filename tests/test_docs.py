@@ -21,7 +21,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.options import _PARTS, PREFIX, ServerOptions
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/testing.md")
+PAGES = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/streams.md", "docs/testing.md")
 DEFAULT_ADDRESS = "127.0.0.1:9240"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -75,7 +75,7 @@ def test_the_first_shell_session(
 
     out = capsys.readouterr().out
     assert '{"customer": "ada", "amount": 3}' in out
-    assert "fixed, 4 segments" in out
+    assert "4 open, after 0 scalings" in out
 
 
 @pytest.mark.slow
@@ -99,8 +99,35 @@ def test_the_program_without_asyncio_counts_them(shop: TestServer) -> None:
 
 
 @pytest.mark.slow
+def test_the_program_about_a_stream_that_grows(shop: TestServer) -> None:
+    assert run_program(program("by_events_per_s"), shop) == "[2, 2]\n"
+
+
+@pytest.mark.slow
 def test_the_program_for_tests_of_others(shop: TestServer) -> None:
     run_program(program("millrace.testing.server"), shop)
+
+
+@pytest.mark.slow
+def test_the_programs_about_streams_run_in_their_order() -> None:
+    programs = blocks("docs/streams.md", "python")
+    names: dict[str, object] = {}
+    with server() as running:
+        for code in programs:
+            exec(compile(code.replace(DEFAULT_ADDRESS, running.address), "docs/streams.md", "exec"), names)
+
+    assert len(programs) > 10
+
+
+def test_the_shell_sessions_about_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    with server() as running:
+        for session in blocks("docs/streams.md", "bash"):
+            for line in session.splitlines():
+                assert main([*shlex.split(line)[1:], "--address", running.address]) == 0, line + capsys.readouterr().err
+
+    out = capsys.readouterr().out
+    assert "replaced 6, 7, 8 into 9, 10" in out
+    assert "never fewer than 2 segments" in out
 
 
 @pytest.mark.spark
@@ -113,7 +140,10 @@ def test_the_spark_query_sums_up_what_the_producer_wrote(shop: TestServer) -> No
 
 
 def test_every_program_of_the_readme_is_run_here() -> None:
-    run = ["client.writer", "async for event", "from millrace import HEAD", "millrace.testing.server", "readStream"]
+    run = [
+        "client.writer", "async for event", "from millrace import HEAD", "millrace.testing.server", "readStream",
+        "by_events_per_s",
+    ]  # fmt: skip
 
     assert len(blocks("README.md", "python")) == len({program(part) for part in run})
 
@@ -133,7 +163,7 @@ def test_every_command_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> No
     named = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
     text = (ROOT / "README.md").read_text()
 
-    assert len(named) == 11
+    assert len(named) == 12
     for command in named:
         assert f"`millrace {command}" in text
 

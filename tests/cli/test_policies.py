@@ -17,6 +17,9 @@ EVENTS = ScalingPolicy.by_events_per_s(100, min_segments=2, factor=4)
         ({"segments": 3}, ScalingPolicy.fixed(3)),
         ({"events_per_s": 100, "min_segments": 2, "factor": 4}, EVENTS),
         ({"bytes_per_s": "1MiB"}, ScalingPolicy.by_bytes_per_s(1 << 20)),
+        ({"bytes_per_s": "1k", "current": EVENTS}, ScalingPolicy.by_bytes_per_s(1024, min_segments=2, factor=4)),
+        ({"events_per_s": 5, "current": ScalingPolicy.fixed(9)}, ScalingPolicy.by_events_per_s(5)),
+        ({"segments": 9, "current": EVENTS}, ScalingPolicy.fixed(9)),
         (
             {"min_segments": 7, "current": EVENTS},
             ScalingPolicy.by_events_per_s(100, min_segments=7, factor=4),
