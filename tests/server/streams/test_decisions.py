@@ -1,0 +1,209 @@
+"""What the controller accepts and refuses, on a real container."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from millrace.server.errors import (
+    CutInvalidError,
+    CutTruncatedError,
+    InvalidArgumentError,
+    OffsetBeyondEndError,
+    SegmentSealedError,
+    StreamNotSealedError,
+    StreamSealedError,
+)
+from millrace.server.tier2 import MemoryStorage
+from millrace.wire import frames as f
+from millrace.wire.names import KEY_SPACE
+from tests.support.clock import ManualClock
+
+from .containers import Streams, streams_in
+
+LAST = KEY_SPACE - 1
+HALF = KEY_SPACE // 2
+WHOLE = [f.KeyRangeRecord(0, LAST)]
+
+
+def halves(low: int = 0, last: int = LAST) -> list[f.KeyRangeRecord]:
+    border = low + (last - low) // 2 + 1
+    return [f.KeyRangeRecord(low, border - 1), f.KeyRangeRecord(border, last)]
+
+
+@pytest_asyncio.fixture
+async def streams(tmp_path: Path) -> AsyncIterator[Streams]:
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as opened:
+        await opened.controller.create("a/b", segment_count=1, configuration="")
+        yield opened
+
+
+@pytest.mark.asyncio
+async def test_scaling_seals_and_creates_in_one_step(streams: Streams) -> None:
+    """Behaviours 6, 22: the old segment refuses appends, the new ones take them; those before are all there."""
+    stream = streams.controller.find("a/b")
+    (old,) = stream.segment_ids
+    await streams.append(old, b"before")
+    await streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="asked for")
+
+    assert stream.epoch == 1
+    assert [(part.low, part.last) for part in stream.open_parts] == [tuple(each) for each in halves()]
+    with pytest.raises(SegmentSealedError):
+        await streams.append(old, b"after")
+    for part in stream.open_parts:
+        await streams.append(part.segment_id, b"after")
+    info = streams.controller.describe(stream)
+    assert [(s.epoch, s.sealed_epoch, s.length, s.sealed) for s in info.segments] == [
+        (0, 1, 6, 1),
+        (1, 0, 5, 0),
+        (1, 0, 5, 0),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_the_same_scale_again_is_a_no_op(streams: Streams) -> None:
+    """Behaviour 23: also while the first one is under way, and after the next one."""
+    stream = streams.controller.find("a/b")
+    (old,) = stream.segment_ids
+    both = [streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x") for _ in range(2)]
+    await asyncio.gather(*both)
+    assert stream.epoch == 1
+
+    new = [part.segment_id for part in stream.open_parts]
+    await streams.controller.scale("a/b", sealed_ids=new, ranges=WHOLE, cause="x")
+    await streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x")
+    await streams.controller.scale("a/b", sealed_ids=list(reversed(new)), ranges=WHOLE, cause="x")
+    assert stream.epoch == 2
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [],
+        [f.KeyRangeRecord(0, LAST - 1)],
+        [f.KeyRangeRecord(1, LAST)],
+        [f.KeyRangeRecord(0, HALF), f.KeyRangeRecord(HALF, LAST)],
+        [f.KeyRangeRecord(0, HALF - 1), f.KeyRangeRecord(HALF + 1, LAST)],
+        [f.KeyRangeRecord(0, LAST), f.KeyRangeRecord(5, 4)],
+        [*WHOLE, *WHOLE],
+    ],
+)
+@pytest.mark.asyncio
+async def test_ranges_that_do_not_fit_are_refused(streams: Streams, ranges: list[f.KeyRangeRecord]) -> None:
+    """Behaviour 23: ranges that do not cover exactly the sealed ones are refused."""
+    stream = streams.controller.find("a/b")
+    with pytest.raises(InvalidArgumentError, match="cover exactly"):
+        await streams.controller.scale("a/b", sealed_ids=stream.segment_ids, ranges=ranges, cause="x")
+    assert stream.epoch == stream.admitted_epoch == 0
+    await streams.append(stream.segment_ids[0], b"still open")
+
+
+@pytest.mark.asyncio
+async def test_segments_that_are_not_open_cannot_be_sealed(streams: Streams) -> None:
+    stream = streams.controller.find("a/b")
+    (old,) = stream.segment_ids
+    for sealed_ids in ([], [old, old], [old, 999]):
+        with pytest.raises(InvalidArgumentError, match="open ones"):
+            await streams.controller.scale("a/b", sealed_ids=sealed_ids, ranges=halves(), cause="x")
+    await streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x")
+    with pytest.raises(InvalidArgumentError, match="open ones"):
+        await streams.controller.scale("a/b", sealed_ids=[old], ranges=WHOLE, cause="x")
+
+
+@pytest.mark.asyncio
+async def test_a_seal_waits_for_a_scale_and_seals_its_segments_too(streams: Streams) -> None:
+    """Behaviour 21: nothing is stored behind the seal of a stream, nor in segments that came to be meanwhile."""
+    stream = streams.controller.find("a/b")
+    (old,) = stream.segment_ids
+    scaling = asyncio.create_task(streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x"))
+    await asyncio.sleep(0)
+    await asyncio.gather(scaling, streams.controller.seal("a/b"))
+
+    assert stream.sealed
+    assert all(streams.opened.container.segment(segment_id).sealed for segment_id in stream.segment_ids)
+    for part in stream.open_parts:
+        with pytest.raises(SegmentSealedError):
+            await streams.append(part.segment_id, b"too late")
+    with pytest.raises(StreamSealedError):
+        await streams.controller.scale(
+            "a/b", sealed_ids=[part.segment_id for part in stream.open_parts], ranges=WHOLE, cause="x"
+        )
+
+
+@pytest.mark.asyncio
+async def test_only_a_sealed_stream_is_deleted_with_all_that_it_ever_had(streams: Streams) -> None:
+    """Behaviours 19, 21: nothing old shines through a stream of the same name."""
+    stream = streams.controller.find("a/b")
+    await streams.append(stream.segment_ids[0], b"old")
+    await streams.controller.scale("a/b", sealed_ids=stream.segment_ids, ranges=halves(), cause="x")
+    with pytest.raises(StreamNotSealedError):
+        await streams.controller.delete("a/b")
+    await streams.controller.seal("a/b")
+    assert await streams.controller.delete("a/b")
+    assert not await streams.controller.delete("a/b")
+    assert not streams.opened.container.state.segments
+
+    again, created = await streams.controller.create("a/b", segment_count=1, configuration="")
+    assert created
+    assert streams.controller.describe(again).segments[0].length == 0
+    assert (again.epoch, again.cuts) == (0, {})
+
+
+@pytest.mark.asyncio
+async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
+    """Behaviour 26: the key space once, inside of the segments; a cut behind the truncation is Truncated."""
+    controller = streams.controller
+    stream = controller.find("a/b")
+    (old,) = stream.segment_ids
+    await streams.append(old, bytes(10))
+    await controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x")
+    low, high = (part.segment_id for part in stream.open_parts)
+
+    async def save(*positions: tuple[int, int]) -> None:
+        await controller.save_cut(
+            "a/b", "mark", kind=f.CutKind.BOOKMARK, positions=[f.SavedPosition(*each, 0) for each in positions]
+        )
+
+    for wrong in ([], [(low, 0)], [(old, 5), (low, 0)], [(low, 0), (high, 0), (high, 0)], [(12345, 0)]):
+        with pytest.raises(CutInvalidError):
+            await save(*wrong)
+    with pytest.raises(OffsetBeyondEndError):
+        await save((old, 11))
+    await save((low, 0), (high, 0))
+    await save((old, 5))
+    assert [position.segment_id for position in stream.cuts["mark"].positions] == [old]
+
+    await controller.truncate("a/b", [f.CutPosition(low, 0), f.CutPosition(high, 0)])
+    assert stream.segment_ids == [low, high]
+    with pytest.raises(CutTruncatedError):
+        await save((old, 10))
+    assert await controller.forget_cut("a/b", "mark")
+    assert not await controller.forget_cut("a/b", "mark")
+
+
+@pytest.mark.asyncio
+async def test_a_truncation_keeps_empty_segments_behind_the_cut(streams: Streams) -> None:
+    """Behaviour 26: a cut through a segment that never held anything stays good while it is not passed."""
+    controller = streams.controller
+    stream = controller.find("a/b")
+    (old,) = stream.segment_ids
+    await streams.append(old, bytes(10))
+    await streams.append(old, bytes(10))
+    await controller.scale("a/b", sealed_ids=[old], ranges=WHOLE, cause="x")
+    empty = stream.segment_ids[-1]
+    await controller.scale("a/b", sealed_ids=[empty], ranges=halves(), cause="x")
+
+    await controller.truncate("a/b", [f.CutPosition(old, 10)])
+    assert empty in stream.segment_ids
+    await controller.truncate("a/b", [f.CutPosition(empty, 0)])
+    assert old not in stream.segment_ids
+
+
+@pytest.mark.asyncio
+async def test_names_and_kinds_of_cuts_are_checked(streams: Streams) -> None:
+    positions = [f.SavedPosition(streams.controller.find("a/b").segment_ids[0], 0, 0)]
+    for name, kind in (("", 1), ("x" * 256, 1), ("a\nb", 1), ("fine", 0), ("fine", 3)):
+        with pytest.raises(InvalidArgumentError):
+            await streams.controller.save_cut("a/b", name, kind=kind, positions=positions)
