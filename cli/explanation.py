@@ -34,7 +34,7 @@ def explain(
 def print_explanation(facts: dict[str, Any]) -> None:
     """Print what a server says of a stream."""
     policy = facts["policy"]
-    segments = facts["segments"]
+    segments = sorted(facts["segments"], key=lambda segment: float(segment["low"]))
     scaling = policy["scaling"] | ({"segment_count": len(segments)} if policy["scaling"]["kind"] == "fixed" else {})
     retention = policy["retention"]
     print_facts(

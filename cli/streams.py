@@ -1,7 +1,8 @@
 """`millrace stream`: create, list, look at, update, seal, truncate and delete streams."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -31,6 +32,9 @@ from .policies import (
 from .scaling import scale
 
 app = typer.Typer(no_args_is_help=True)
+
+LISTED_MAX: Final = 1000
+"""Streams listed with their sizes: each is asked for by itself, and there may be a million."""
 
 
 @app.command()
@@ -132,13 +136,25 @@ def update(
 def list_streams(
     prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
     tag: Annotated[str, typer.Option("--tag", help="Only streams with this tag.", show_default=False)] = "",
+    names_only: Annotated[
+        bool, typer.Option("--names", help="Print all names, a line each, as they come; without sizes.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after so many; 0 shows all.")] = LISTED_MAX,
     as_json: JsonOption = False,
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
     """List streams with their sizes."""
     with connected(address, token_file) as client:
-        found = [client.stream_info(name) for name in client.list_streams(prefix, tag=tag)]
+        if names_only:
+            for name in client.list_streams(prefix, tag=tag):
+                print_text(name)
+            return
+        # One more than is shown tells whether there are more.
+        names = list(islice(client.list_streams(prefix, tag=tag), limit + 1 if limit else None))
+        found = [client.stream_info(name) for name in names[: limit or None]]
+        if len(found) < len(names):
+            print_note(f"there are more than {limit:,} (--limit 0 shows all, --names is quick)")
     if as_json:
         print_json([_json(info) for info in found])
         return

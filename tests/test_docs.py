@@ -19,6 +19,7 @@ from millrace.client.testing import TestServer, server
 from millrace.server.app import Server
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import _PARTS, PREFIX, ServerOptions
+from millrace.server.streams.options import StreamsOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/streams.md", "docs/testing.md")
@@ -166,6 +167,17 @@ def test_every_command_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> No
     assert len(named) == 12
     for command in named:
         assert f"`millrace {command}" in text
+
+
+def test_the_patience_of_the_scaler_is_told_as_it_is() -> None:
+    text = " ".join((ROOT / "docs" / "streams.md").read_text().split())
+    options = StreamsOptions()
+
+    assert f"A segment above {options.split_above:g} of its target for {options.split_after_s:g} s is split" in text
+    assert options.merge_below == 0.5
+    assert f"less than half of the target of one for {options.merge_after_s:g} s are merged" in text
+    assert options.tick_s == 2
+    assert "looks every two seconds" in text
 
 
 def settings() -> Iterator[tuple[str, Any]]:

@@ -105,3 +105,16 @@ def test_streams_are_listed_by_tag(ask: Run) -> None:
     assert names("--tag", "winter") == ["tagged-too/x", "tagged/x"]
     assert names("tagged/", "--tag", "winter") == ["tagged/x"]
     assert names("--tag", "spring") == []
+
+
+def test_a_long_list_is_cut_unless_only_names_are_wanted(ask: Run) -> None:
+    for number in range(3):
+        ask("stream", "create", f"long/{number}")
+
+    cut = ask("stream", "list", "long/", "--limit", 2)
+
+    assert [line.split()[0] for line in cut.lines] == ["stream", "long/0", "long/1"]
+    assert "more than 2" in cut.err
+    assert "more" not in ask("stream", "list", "long/", "--limit", 3).err
+    assert len(ask("stream", "list", "long/", "--limit", 0, "--json").json) == 3
+    assert ask("stream", "list", "long/", "--names").lines == ["long/0", "long/1", "long/2"]
