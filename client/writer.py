@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import random
 from time import time_ns
@@ -167,17 +168,27 @@ class Writer:
         """
         while True:
             stream = await self._session.request(GetStream(self.stream), StreamInfo)
-            self._router = Router.of_stream(self.stream, stream.segments)
-            everything = [segment.segment_id for segment in stream.segments]
-            asked = everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(self._router.segment_ids)
+            router = Router.of_stream(self.stream, stream.segments)
             try:
-                opened = await self._session.request(OpenWriter(self.writer_id or "", asked), WriterOpened)
+                opened = await self._session.request(
+                    OpenWriter(self.writer_id or "", _asked(stream, router)), WriterOpened
+                )
                 break
             except SegmentNotFoundError:
                 continue  # truncated away, or the stream deleted, between the two requests
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
+        # Whoever had the id may have found successors just before it was fenced. Now it writes nothing any more.
+        while opened.known:
+            stream = await self._session.request(GetStream(self.stream), StreamInfo)
+            router = Router.of_stream(self.stream, stream.segments)
+            asked = _asked(stream, router)
+            if {state.segment_id for state in opened.states}.issuperset(asked):
+                break
+            with suppress(SegmentNotFoundError):
+                opened = await self._session.request(GetWriter(self.writer_id or "", asked), WriterOpened)
+        self._router = router
         last = {state.segment_id: state.last_event_number for state in opened.states}
-        self._lanes = [self._lane(segment_id, last.pop(segment_id, 0)) for segment_id in self._router.segment_ids]
+        self._lanes = [self._lane(segment_id, last.pop(segment_id, 0)) for segment_id in router.segment_ids]
         self._past_numbers = {segment_id: number for segment_id, number in last.items() if number}
         # Writers that start together do not fill the same segment first.
         self._current = self._lanes[self.number % len(self._lanes)]
@@ -341,7 +352,8 @@ class Writer:
         """The number of the last durable event of this writer in each segment; 0 where it never wrote.
 
         Numbers start from 1 in each segment, and leave none out: together they count the durable events of the writer,
-        as long as nothing was truncated.
+        as long as nothing was truncated. What a producer with one key wrote first is what is counted, so one that was
+        killed goes on behind that many; one with many keys has to count by key, or to flush before it moves on.
         """
         return {**self._past_numbers, **{lane.segment_id: lane.last_acked_number for lane in self._lanes}}
 
@@ -702,6 +714,12 @@ class _Join:
             self._result.exception()  # retrieved: flush raises it too
         elif self._missing == 0:
             self._result.set_result(future.result())
+
+
+def _asked(stream: StreamInfo, router: Router) -> list[int]:
+    """Return the segments whose event numbers are asked for: all, or the open ones where all are too many."""
+    everything = [segment.segment_id for segment in stream.segments]
+    return everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(router.segment_ids)
 
 
 def _owned(value: object) -> bytes:

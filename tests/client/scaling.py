@@ -27,17 +27,17 @@ async def filled(client: Client, name: str, *, scalings: int = 3, per_epoch: int
     await client.create_stream(name)
     dice = random.Random(name)
     values = []
-    async with client.writer(name) as writer:
-        for epoch in range(scalings + 1):
+    for epoch in range(scalings + 1):
+        # One that is opened now knows the segments: what is rerouted is in order for each key only.
+        async with client.writer(name) as writer:
             for number in range(epoch * per_epoch, (epoch + 1) * per_epoch):
                 key = f"key-{dice.randrange(keys)}"
                 values.append(b"%06d %s" % (number, key.encode()))
                 writer.write(values[-1], key=key, timestamp_us=number)
                 if dice.random() < 0.3:
                     await writer.flush()
-            await writer.flush()
-            if epoch < scalings:
-                await scale(client, name)
+        if epoch < scalings:
+            await scale(client, name)
     return values
 
 

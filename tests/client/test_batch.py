@@ -2,6 +2,7 @@
 # mypy: disable-error-code="unused-awaitable"
 
 import pickle
+import random
 
 import pytest
 
@@ -11,6 +12,8 @@ from millrace.client.client import Client
 from millrace.client.cuts import StreamCut
 from millrace.client.errors import InvalidArgumentError, OffsetBeyondEndError
 from millrace.client.streams import ScalingPolicy, StreamConfig
+
+from .scaling import filled as filled_over_epochs
 
 pytestmark = pytest.mark.asyncio
 
@@ -99,3 +102,19 @@ async def test_the_size_of_a_range_must_be_above_zero(client: Client, name: str)
     await client.create_stream(name)
     with pytest.raises(InvalidArgumentError):
         await client.plan_ranges(name, max_bytes=0)
+
+
+@pytest.mark.parametrize("max_bytes", [2000, 1 << 40])
+async def test_ranges_span_epochs_and_are_read_in_any_order(client: Client, name: str, max_bytes: int) -> None:
+    """Behaviour 27: a slice between two cuts, whatever was scaled between them."""
+    values = await filled_over_epochs(client, name)
+    start, end = await client.stream_cut(name).at_time(33), await client.stream_cut(name).at_time(207)
+
+    ranges = await client.plan_ranges(name, start=start, end=end, max_bytes=max_bytes)
+    everything = await client.plan_ranges(name, max_bytes=max_bytes)
+    random.Random(3).shuffle(ranges)
+
+    assert sorted(await rows(client, pickle.loads(pickle.dumps(ranges)))) == values[33:207]
+    assert sorted(await rows(client, everything)) == values
+    assert await client.plan_ranges(name, start=end, end=start) == []
+    assert len({part.segment_id for part in everything}) == 8

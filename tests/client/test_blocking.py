@@ -93,3 +93,43 @@ def test_a_forked_child_gets_a_clear_error(server: TestServer) -> None:
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         assert client.ping() > 0
+
+
+def test_scaling_cuts_and_bookmarks_without_await(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client:
+        configuration = millrace.StreamConfig(tags=("blocking",))
+        client.create_stream(name)
+        assert client.update_stream(name, configuration).configuration == configuration
+        (first,) = client.stream_info(name).open_segments
+        with client.writer(name) as writer:
+            writer.write_many([b"%d" % number for number in range(10)], key="k").result()
+            info = client.scale_stream(name, seal=[first.segment_id], ranges=[(0.0, 0.5), (0.5, 1.0)])
+            writer.write_many([b"%d" % number for number in range(10, 20)], key="k").result()
+            assert writer.pending_bytes == 0
+        assert len(info.open_segments) == 2
+        assert [len(epoch.created) for epoch in client.stream_history(name)] == [1, 2]
+        assert isinstance(client.explain_stream(name), dict)
+        assert name in list(client.list_streams("tests/", tag="blocking"))
+        assert name not in list(client.list_streams("tests/", tag="another"))
+
+        middle = client.stream_cut(name, after_events=13)
+        assert client.distance(millrace.HEAD, middle).events == 13
+        assert client.stream_cut(name, after_events=2, start=middle) == client.stream_cut(name, after_events=15)
+        assert client.distance(client.stream_cut(name, after_bytes=0), client.stream_head(name)).size_bytes == 0
+        assert client.stream_cut(name, at_time=2**62) == client.stream_cut(name)
+        with pytest.raises(millrace.InvalidArgumentError):
+            client.stream_cut(name, at_time=1, after_events=1)
+        with client.reader(name, start=middle, end=millrace.TAIL) as reader:
+            events = list(reader)
+        assert [event.value for event in events] == [b"%d" % number for number in range(13, 20)]
+        assert client.fetch_event(events[3].position) == events[3]
+        assert sum(batch.num_rows for part in client.plan_ranges(name) for batch in client.read_range(part)) == 20
+
+        bookmarks, cursors = client.bookmarks(name), client.cursors(name)
+        assert bookmarks.save("middle", middle) == bookmarks.get("middle") == middle
+        assert cursors.set("reader") == cursors.get("reader") == client.stream_head(name)
+        assert [saved.name for saved in bookmarks.list()] == ["middle"]
+        assert [saved.name for saved in cursors.list()] == ["reader"]
+        assert bookmarks.forget("middle")
+        assert cursors.forget("reader")
+        assert not cursors.forget("reader")

@@ -22,6 +22,9 @@ from millrace.client.reader import Reader, ReaderOptions
 from millrace.client.streams import ScalingPolicy, StreamConfig
 from millrace.client.testing import TestServer
 
+from .scaling import check_order, scale
+from .scaling import filled as filled_over_epochs
+
 pytestmark = pytest.mark.asyncio
 
 
@@ -264,3 +267,171 @@ async def test_streams_are_created_listed_sealed_and_deleted(client: Client) -> 
     info = await client.stream_info(names[1])
     assert info.configuration == StreamConfig()
     assert (info.segments[0].low, info.segments[0].high) == (0.0, 1.0)
+
+
+# --- a stream that was scaled ---
+
+
+async def test_events_of_all_epochs_come_in_the_order_of_their_keys(client: Client, name: str) -> None:
+    """Behaviours 22 and 27."""
+    values = await filled_over_epochs(client, name)
+    async with client.reader(name, end=TAIL) as reader:
+        events = [event async for event in reader]
+        assert reader.position() == await client.stream_cut(name)
+
+    assert sorted(event.value for event in events) == values
+    check_order(events)
+    assert len({event.segment_id for event in events}) == 8
+
+
+async def test_successors_come_only_after_all_predecessors(client: Client, name: str) -> None:
+    """Behaviour 27."""
+    await filled_over_epochs(client, name, scalings=4)
+    lineage = (await client.stream_info(name)).lineage()
+    seen: set[int] = set()
+    async with client.reader(name, end=TAIL) as reader:
+        async for event in reader:
+            segment = lineage.by_id[event.segment_id]
+            assert not any(segment.precedes(lineage.by_id[other]) for other in seen)
+            seen.add(event.segment_id)
+
+
+async def test_the_place_is_a_cut_at_every_event_and_can_be_started_from(client: Client, name: str) -> None:
+    """Behaviours 26 and 27: what was read up to a place and what is read from it are everything, once."""
+    values = await filled_over_epochs(client, name, per_epoch=25)
+    info = await client.stream_info(name)
+    cuts = []
+    async with client.reader(name, end=TAIL) as reader:
+        async for _ in reader:
+            cuts.append(reader.position())
+            info.lineage().check_cut(cuts[-1].places)
+    seen = []
+    starts: list[millrace.Cut] = [HEAD, *cuts[9::10]]
+    ends: list[millrace.Cut] = [*cuts[9::10], TAIL]
+    for start, end in zip(starts, ends, strict=True):
+        seen.append(await read(client, name, start=start, end=end))
+    assert [len(part) for part in seen[:10]] == [10] * 10
+    assert sorted(value for part in seen for value in part) == values
+    for place, cut in enumerate(cuts[::13]):
+        assert len(await read(client, name, start=HEAD, end=cut)) == place * 13 + 1
+
+
+async def test_batches_follow_successors_too(client: Client, name: str) -> None:
+    values = await filled_over_epochs(client, name)
+    async with client.reader(name, end=TAIL) as reader:
+        first = await anext(reader)
+        rows = [first.value]
+        async for batch in reader.arrow_batches():
+            rows += batch.column("value").to_pylist()
+            (await client.stream_info(name)).lineage().check_cut(reader.position().places)
+    assert sorted(rows) == values
+    assert reader.position() == await client.stream_cut(name)
+
+
+async def test_a_reader_goes_on_while_the_stream_is_scaled(client: Client, name: str) -> None:
+    """Behaviour 22: an endless reader finds the successors by itself, and ends with the stream."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer, client.reader(name) as reader:
+        for number in range(30):
+            await writer.write(b"%d" % number, key="k")
+            assert int((await anext(reader)).value) == number
+            if number % 5 == 4:
+                await scale(client, name)
+        await scale(client, name)
+        waiting = asyncio.create_task(anext(reader))
+        await writer.write(b"30", key="k")
+        assert int((await waiting).value) == 30
+        await client.seal_stream(name)
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader)
+        assert reader.position() == await client.stream_cut(name)
+
+
+async def test_an_end_cut_in_an_earlier_epoch_ends_the_reader_there(client: Client, name: str) -> None:
+    """Behaviour 27."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write_many([b"a", b"b", b"c"], key="k")
+        tail = await client.stream_cut(name)
+        await scale(client, name)
+        await writer.write_many([b"d"], key="k")
+    assert await read(client, name, end=tail) == [b"a", b"b", b"c"]
+    assert await read(client, name, start=tail, end=TAIL) == [b"d"]
+    assert await read(client, name, start=TAIL, end=tail) == []
+
+
+async def test_a_cut_that_mixes_before_and_after_is_none(client: Client, name: str) -> None:
+    """Behaviour 26."""
+    await filled_over_epochs(client, name, scalings=3)
+    info = await client.stream_info(name)
+    by_epoch = {epoch: [part for part in info.segments if part.epoch == epoch] for epoch in range(4)}
+    mixed = [*by_epoch[1][:2], by_epoch[3][2]]
+    with pytest.raises(CutInvalidError, match="in front of the cut and behind it"):
+        await read(client, name, start=StreamCut.of(name, {part.segment_id: (0, 0) for part in mixed}))
+
+
+async def test_a_cut_through_segments_that_are_gone_says_so(client: Client, name: str) -> None:
+    """Behaviour 26."""
+    values = await filled_over_epochs(client, name, scalings=2)
+    head = await client.stream_cut(name).head()
+    middle = await client.stream_cut(name).at_time(90)
+    after = await client.stream_cut(name).at_time(150)
+    await client.truncate_stream(name, after)
+
+    for gone in (head, middle):
+        with pytest.raises(CutTruncatedError, match="are truncated"):
+            await read(client, name, start=gone)
+    assert set(await read(client, name, end=TAIL)) >= set(values[150:])
+    assert sorted(await read(client, name, start=after, end=TAIL)) == values[150:]
+    assert (await client.stream_cut(name).head()).places.keys() == after.places.keys()
+
+
+async def test_truncating_between_epochs_leaves_a_stream_that_can_be_read(client: Client, name: str) -> None:
+    """Wherever the cut goes, head and tail cover the keys once, and what lies behind the cut is left."""
+    values = await filled_over_epochs(client, name, per_epoch=20)
+    for number in range(0, 80, 7):
+        cut = await client.stream_cut(name).at_time(number)
+        await client.truncate_stream(name, cut)
+        info = await client.stream_info(name)
+        info.lineage().check_cut(info.head().places)
+        assert sorted(await read(client, name, start=cut, end=TAIL)) == values[number:]
+        assert set(await read(client, name, end=TAIL)) >= set(values[number:])
+
+
+async def test_empty_segments_behind_a_truncation_stay(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write_many([b"a", b"b"], key="k")
+        for _ in range(4):
+            await scale(client, name)
+        await writer.write(b"c", key="k")
+    await client.truncate_stream(name, HEAD)
+    assert await read(client, name, end=TAIL) == [b"a", b"b", b"c"]
+
+
+async def test_a_reader_that_read_what_is_truncated_goes_on(client: Client, name: str) -> None:
+    """Its segment is gone, its successors are left: nothing was missed."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer, client.reader(name) as reader:
+        await writer.write(b"0", key="k")
+        assert (await anext(reader)).value == b"0"
+        await scale(client, name)
+        info = await client.truncate_stream(name, await client.stream_cut(name))
+        assert len(info.segments) == 3
+        await writer.write(b"1", key="k")
+        assert (await anext(reader)).value == b"1"
+
+
+@pytest.mark.slow
+async def test_a_reader_goes_on_over_a_kill_in_the_middle_of_a_scale(millrace_server: TestServer, name: str) -> None:
+    """Behaviours 22 and 27."""
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name)
+        async with client.writer(name) as writer, client.reader(name) as reader:
+            for number in range(5):
+                await writer.write(b"%d" % number, key="k")
+                scaling = asyncio.create_task(scale(client, name))
+                await asyncio.to_thread(millrace_server.kill)
+                await asyncio.to_thread(millrace_server.start)
+                await scaling
+                assert int((await anext(reader)).value) == number
