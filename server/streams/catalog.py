@@ -39,23 +39,26 @@ class Catalog:
     @property
     def scaling(self) -> list[int]:
         """Ids of the streams that scale by themselves."""
-        self._refresh()
+        self.catch_up()
         return sorted(self._scaling)
 
     @property
     def retaining(self) -> list[int]:
         """Ids of the streams with a retention policy."""
-        self._refresh()
+        self.catch_up()
         return sorted(self._retaining)
 
     def names_with_tag(self, tag: str) -> "SortedSet[str]":
         """Return the names of the streams with a tag, ascending; not to be changed."""
-        self._refresh()
+        self.catch_up()
         return self._names_by_tag.get(tag, SortedSet())
 
-    def _refresh(self) -> None:
-        changed, self._state.reconfigured_streams = self._state.reconfigured_streams, set()
-        for stream_id in changed:
+    def catch_up(self, *, count_max: int | None = None) -> bool:
+        """Look at streams that changed, at so many at most; return whether there are more: a million take seconds."""
+        changed = self._state.reconfigured_streams
+        count = len(changed) if count_max is None else min(len(changed), count_max)
+        for _ in range(count):
+            stream_id = changed.pop()
             self._forget(stream_id)
             stream = self._state.streams.get(stream_id)
             if stream is None:
@@ -69,6 +72,7 @@ class Catalog:
                 self._tagged[stream_id] = (stream.name, policy.tags)
                 for tag in policy.tags:
                     self._names_by_tag.setdefault(tag, SortedSet()).add(stream.name)
+        return bool(changed)
 
     def _forget(self, stream_id: int) -> None:
         self._scaling.discard(stream_id)

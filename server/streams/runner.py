@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 DECISIONS_KEPT_COUNT: Final = 20
 EXPLAINED_COUNT_MAX: Final = 500
 """Segments, and cursors, that an explanation names: it must fit one frame."""
+CATCH_UP_COUNT: Final = 2000
+"""Streams whose policies are read at once when the server starts: some milliseconds."""
 CURIOSITY_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after somebody asked."""
 
@@ -98,6 +100,8 @@ class StreamsRunner:
 
     async def run(self) -> None:
         """Look at the streams for ever. Cancelling it undoes nothing."""
+        while self._catalog.catch_up(count_max=CATCH_UP_COUNT):
+            await asyncio.sleep(0)
         retained_s = self._clock.monotonic_s()
         while True:
             await self._clock.sleep(self._options.tick_s)

@@ -242,3 +242,13 @@ async def test_streams_are_found_by_tag(streams: Streams) -> None:
     assert list(streams.catalog.names_with_tag("x")) == []
     assert list(streams.catalog.names_with_tag("y")) == ["a/1"]
     assert streams.catalog.scaling == streams.catalog.retaining == []
+
+
+@pytest.mark.asyncio
+async def test_the_catalog_catches_up_in_steps(streams: Streams) -> None:
+    for number in range(5):
+        await streams.controller.create(f"a/{number}", segment_count=1, configuration=BY_EVENTS)
+    assert streams.catalog.catch_up(count_max=2)
+    assert streams.catalog.catch_up(count_max=2)
+    assert not streams.catalog.catch_up(count_max=2)
+    assert len(streams.catalog.scaling) == 5
