@@ -24,7 +24,7 @@ from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .blocks import Event
 from .cuts import StreamCut
 from .epochs import Lineage, Replacement
-from .errors import ClientClosedError, MillraceError, ServerFailedError
+from .errors import ClientClosedError, MillraceError, ServerFailedError, StreamNotFoundError
 from .feed import PlacedBlock, SegmentFeed
 from .session import Session
 from .streams import StreamInfo, segments_of_history, stream_history, stream_info
@@ -67,6 +67,7 @@ class Reader:
     ) -> None:
         self._session = session
         self.stream = stream.name
+        self._stream_id = stream.stream_id
         self._options = options
         self._lineage = stream.lineage()
         self._sealed = stream.sealed
@@ -281,6 +282,8 @@ class Reader:
         # What ends while the answer is on its way is not in it: that is asked for next.
         ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
         info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))
+        if info.stream_id != self._stream_id:
+            raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         listed = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.

@@ -42,6 +42,7 @@ from .errors import (
     MillraceError,
     OutcomeUnknownError,
     SegmentNotFoundError,
+    StreamNotFoundError,
     ThrottledError,
 )
 from .lane import Lane, Stored, Unstored
@@ -113,6 +114,7 @@ class Writer:
         self._create_future: Callable[[], asyncio.Future[Stored]] = self._loop.create_future
         self._buffer_bytes_max = options.buffer_bytes_max
         self._block_size_bytes = options.block_size_bytes
+        self._stream_id = 0
         self._router = Router((), ())
         self._lanes: list[Lane] = []
         # The lane that takes events without a key until its next block is full.
@@ -186,6 +188,7 @@ class Writer:
                 break
             with suppress(SegmentNotFoundError):
                 opened = await self._session.request(GetWriter(self.writer_id or "", asked), WriterOpened)
+        self._stream_id = stream.stream_id
         self._router = router
         last = {state.segment_id: state.last_event_number for state in opened.states}
         self._lanes = [self._lane(segment_id, last.pop(segment_id, 0)) for segment_id in router.segment_ids]
@@ -562,6 +565,7 @@ class Writer:
             self._trouble_deadline_s = self._loop.time() + self._options.delivery_timeout_s
         deadline_s = self._trouble_deadline_s
         stream = await self._session.request(GetStream(self.stream), StreamInfo)
+        self._check_same(stream)
         router = Router.of_stream(self.stream, stream.segments)
         still_open = [lane for lane in self._lanes if lane.is_stalled and lane.segment_id in router.segment_ids]
         if still_open:
@@ -586,6 +590,10 @@ class Writer:
             self._answered.clear()
             await self._answered.wait()
         self._switch(router, replaced, last, left_ids={segment.segment_id for segment in stream.segments})
+
+    def _check_same(self, stream: StreamInfo) -> None:
+        if stream.stream_id != self._stream_id:
+            raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
 
     async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.

@@ -409,6 +409,22 @@ async def test_empty_segments_behind_a_truncation_stay(client: Client, name: str
     assert await read(client, name, end=TAIL) == [b"a", b"b", b"c"]
 
 
+async def test_a_reader_does_not_go_on_in_another_stream_of_that_name(client: Client, name: str) -> None:
+    """Behaviour 19."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write(b"old")
+    old = await client.stream_info(name)
+    async with client.reader(name) as reader:
+        assert (await anext(reader)).value == b"old"
+        await client.seal_stream(name)
+        await client.delete_stream(name)
+        await client.create_stream(name)
+        reader._lineage, reader._sealed = old.lineage(), False
+        with pytest.raises(StreamNotFoundError):
+            await reader._ask_lineage()
+
+
 async def test_a_reader_that_read_what_is_truncated_goes_on(client: Client, name: str) -> None:
     """Its segment is gone, its successors are left: nothing was missed."""
     await client.create_stream(name)

@@ -492,6 +492,20 @@ async def test_a_deleted_stream_ends_its_writers(client: Client, name: str) -> N
     assert isinstance(future.exception(), StreamNotFoundError)
 
 
+async def test_a_writer_does_not_go_on_in_another_stream_of_that_name(client: Client, name: str) -> None:
+    """Behaviour 19."""
+    await client.create_stream(name)
+    writer = await client.writer(name).__aenter__()
+    await writer.write(b"old")
+    await client.seal_stream(name)
+    await client.delete_stream(name)
+    await client.create_stream(name)
+    writer.write(b"lost")
+    with pytest.raises(StreamNotFoundError, match="another stream"):
+        await writer.flush()
+    assert await values_of(client, name) == []
+
+
 async def test_a_segment_that_is_gone_by_now_is_replaced_too(client: Client, name: str) -> None:
     """A writer that was idle while its segment was replaced and truncated away goes on in what is left."""
     await client.create_stream(name)
