@@ -87,7 +87,7 @@ class OpenContainer:
             return
         await self._clock.sleep(self._options.orphan_grace_s)
         # The flusher deletes them once no copy of the checkpoint in use refers to them.
-        self.container.state.garbage += self._orphans
+        self.flusher.give_up(self._orphans)
         logger.info("orphan chunks given up count=%d", len(self._orphans))
         self._orphans = []
 
