@@ -24,6 +24,10 @@ def logs(folder: Path) -> list[Path]:
     return sorted((folder / CONTAINER / "wal").glob("wal-*.log"))
 
 
+def chunks(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.chunk"))
+
+
 def lose_checkpoints(folder: Path) -> None:
     """Remove the checkpoint and its copies."""
     for path in (folder / CONTAINER / "checkpoint.db", *(folder / "tier2" / "checkpoints").iterdir()):
@@ -80,11 +84,11 @@ async def test_a_lost_checkpoint_comes_back_from_its_copy_in_tier_2(tmp_path: Pa
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 16
         path.write_bytes(data)
-    chunks = {chunk.name for chunk in (tmp_path / "tier2" / "segments").rglob("*.chunk")}
+    known = {chunk.name for chunk in (tmp_path / "tier2" / "segments").rglob("*.chunk")}
     impatient = replace(QUIET, orphan_grace_s=0.0, garbage_interval_s=0.0, checkpoint_interval_s=0.01)
     for _ in range(2):
         assert await found(tmp_path, container=impatient) == content
-        assert chunks <= {chunk.name for chunk in (tmp_path / "tier2" / "segments").rglob("*.chunk")}
+        assert known <= {chunk.name for chunk in (tmp_path / "tier2" / "segments").rglob("*.chunk")}
     assert (damage == "lost") == (not list((tmp_path / CONTAINER).glob("*.damaged-*")))
 
 
@@ -98,10 +102,10 @@ async def test_without_checkpoint_and_copies_nothing_is_started_and_nothing_dele
     if "gone" in what:
         for log in logs(tmp_path):
             log.unlink()
-    before = sorted(tmp_path.rglob("*.chunk"))
+    before = chunks(tmp_path)
     with pytest.raises(LogCorruptError, match="no checkpoint"):
         await Server(server_options(tmp_path, container=QUIET)).start()
-    assert sorted(tmp_path.rglob("*.chunk")) == before
+    assert chunks(tmp_path) == before
 
 
 @pytest.mark.slow
