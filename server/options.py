@@ -4,6 +4,7 @@ Settings come from arguments of `serve`, or from the environment: `MILLRACE_<PAR
 `MILLRACE_WAL_FILE_SIZE_BYTES=33554432` or `MILLRACE_CONTAINER_FLUSH_AGE_S=1.5`. Nothing else reads the environment.
 """
 
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from millrace.server.front.options import FrontOptions
 from millrace.server.tier2 import Tier2Options
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "MILLRACE_"
 
@@ -89,14 +92,18 @@ def options_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the option objects of all parts that the environment sets, by the name of the part.
 
     Raises:
-        ConfigurationError: an unknown name that starts with our prefix, or a value of the wrong kind.
+        ConfigurationError: an unknown option of a part that we have, or a value of the wrong kind.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, text in environment.items():
         if not name.startswith(PREFIX):
             continue
         part, _, option = name.removeprefix(PREFIX).lower().partition("_")
-        kinds = {item.name: item.type for item in fields(_PARTS[part])} if part in _PARTS else {}
+        if part not in _PARTS:
+            # Not ours: Kubernetes, for one, names the ports of a service called millrace in this way.
+            logger.warning("environment variable ignored name=%s parts=%s", name, ",".join(_PARTS))
+            continue
+        kinds = {item.name: item.type for item in fields(_PARTS[part])}
         if option not in kinds:
             raise ConfigurationError(f"{name} is not a setting; see `millrace serve --help`")
         kind = {"int": int, "float": float, "str": str}[str(getattr(kinds[option], "__name__", kinds[option]))]

@@ -91,13 +91,18 @@ class OpenContainer:
         logger.info("orphan chunks given up count=%d", len(self._orphans))
         self._orphans = []
 
-    async def close(self, *, flush_s: float) -> None:
+    async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
 
-        The flusher's task must have ended. A failure to flush is logged and costs only time at the next start.
+        The flusher's task must have ended. A failure to flush is logged and costs only time at the next start. A disk
+        that does not answer within `log_s` is not waited for: what was queued is of unknown outcome then.
         """
         self.container.stop()
-        await self.wal.close()
+        try:
+            await asyncio.wait_for(self.wal.close(), log_s)
+        except TimeoutError:
+            logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
+            return
         if flush_s > 0 and not self.container.has_failed:
             try:
                 async with asyncio.timeout(flush_s):

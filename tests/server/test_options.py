@@ -54,7 +54,6 @@ def test_options_of_one_part_come_together() -> None:
     ("name", "value"),
     [
         ("MILLRACE_WAL_NOTHING", "1"),
-        ("MILLRACE_NOTHING_AT_ALL", "1"),
         ("MILLRACE_WAL_FILES_MAX", "many"),
         ("MILLRACE_WAL_FILES_MAX", "1.5"),
         ("MILLRACE_WAL_FILES_MAX", "1"),
@@ -71,3 +70,9 @@ def test_wrong_settings_are_refused(name: str, value: str) -> None:
 def test_a_shutdown_takes_some_time() -> None:
     with pytest.raises(ConfigurationError):
         ServerOptions(data_folder=Path("x"), shutdown_s=0)
+
+
+def test_names_of_no_part_of_ours_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """Kubernetes injects such variables for a service called millrace."""
+    assert options_from_environment({"MILLRACE_PORT_9240_TCP": "tcp://10.0.0.1:9240"}) == {}
+    assert "MILLRACE_PORT_9240_TCP" in caplog.text
