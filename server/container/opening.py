@@ -6,6 +6,9 @@
     4  a checkpoint is saved under the next container epoch, and chunks published under it from then on
     5  requests are taken
 
+A disk with no room for step 4 does not keep the container from starting, since reads, truncates and deletes are what an
+operator needs then. What the checkpoint would have said is still in the log; the flusher saves it when there is room.
+
 What the log has lost to damage becomes damaged ranges of its segments, if they can be named, and is logged anyway.
 Chunks that no segment knows were left by a crash between publishing and checkpointing. They are deleted after a grace.
 """
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.server.cache import PageCache
-from millrace.server.errors import CheckpointDamagedError, LogCorruptError, ServerError
+from millrace.server.errors import CheckpointDamagedError, LogCorruptError, NoSpaceError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -382,5 +385,13 @@ async def _save_first_checkpoint(
     checkpoints: CheckpointStore, state: ContainerState, *, sequence: int, epoch: int
 ) -> None:
     replay_from = min((segment.tail.first.sequence for segment in state.unflushed.values()), default=sequence + 1)
-    rows = take_rows(state, state.take_changes())
-    await asyncio.to_thread(checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch)
+    changes = state.take_changes()
+    rows = take_rows(state, changes)
+    try:
+        await asyncio.to_thread(
+            checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch
+        )
+    except NoSpaceError as error:
+        # Should the next start not learn of this epoch from a chunk either, then nothing was published under it.
+        logger.warning("no room for the first checkpoint, saved later error=%s", error)
+        state.give_back(changes)

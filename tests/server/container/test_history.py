@@ -10,7 +10,7 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.history import History
 from millrace.server.container.segment import ChunkRecord, DamagedRange, Segment
 from millrace.server.errors import SegmentDamagedError
-from millrace.server.tier2 import ChunkId, chunk_name, encode_chunk
+from millrace.server.tier2 import ChunkId, IndexEntry, chunk_name, encode_chunk
 from millrace.wire.limits import KIB
 from tests.support.storage import FaultyStorage
 
@@ -104,3 +104,31 @@ async def test_a_chunk_that_is_replaced_while_it_is_read_is_read_from_its_succes
 
     history = History(storage=Replacing(), cache=PageCache(CacheOptions()))
     assert b"".join(await history.read(segment, 500, 200)) == CONTENT[500:700]
+
+
+@pytest.mark.asyncio
+async def test_the_sparse_indexes_of_a_few_chunks_only_are_held_in_memory() -> None:
+    """Section 5: a segment of a terabyte costs some thousand entries, whoever planned to read the whole of it."""
+    storage = FaultyStorage()
+    history = History(storage=storage, cache=PageCache(CacheOptions()), sharp_count_max=2)
+    segment = Segment(segment_id=7, name="raw/a", created_us=0)
+    for start in range(0, 50_000, 10_000):
+        chunk = ChunkId(segment_id=7, start_offset=start, length=10_000, container_epoch=1)
+        index = [IndexEntry(offset, offset, offset) for offset in range(start, start + 10_000, 1000)]
+        pieces = encode_chunk(
+            chunk, [memoryview(CONTENT)[start : start + 10_000]], index=index, start_events=start,
+            end_events=start + 10_000, end_wall_time_us=start + 10_000, page_size=64 * KIB,
+        )  # fmt: skip
+        await storage.publish(chunk_name(chunk), pieces)
+        segment.chunks.append(ChunkRecord(start, 10_000, chunk_name(chunk), sum(map(len, pieces)), 0, 0, 0))
+        segment.index.merge(index[:1])
+    segment.length = segment.next_offset = segment.flushed_offset = 50_000
+
+    for _ in range(2):
+        await history.sharpen(segment, 0, 50_000)
+        segment.index.check()
+        assert len(segment.index) == 2 * 10 + 3
+        await history.sharpen(segment, 12_500, 12_501)
+        near = segment.index.floor(12_500)
+        assert near is not None
+        assert near.offset == 12_000

@@ -2,13 +2,15 @@
 
 import asyncio
 import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.errors import LogCorruptError
+from millrace.server.container import checkpoint
+from millrace.server.errors import LogCorruptError, NoSpaceError
 from millrace.server.tier2 import ChunkInfo
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
@@ -213,3 +215,51 @@ async def test_a_merge_in_the_log_is_replayed_with_what_lies_around_it(tmp_path:
             assert (await peer.info(target)).event_count == 9
             assert server._open is not None
             server._open.container.segment(target).index.check()
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_full_disk_does_not_keep_a_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 44: reads and deletes work after a restart, too, and the checkpoint is saved when there is room."""
+    full = True
+    connect = checkpoint._connect
+
+    def connect_to_full(path: Path, *, create: bool = False) -> sqlite3.Connection:
+        connection = connect(path, create=create)
+        if full:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count={pages}")
+        return connection
+
+    server = Server(server_options(tmp_path, container=QUIET))
+    await server.start()
+    async with await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"a" * 100)
+        for number in range(100):
+            await peer.create_segment(f"raw/{'long' * 20}-{number}")
+    killed = tmp_path.with_name("killed")
+    await asyncio.to_thread(shutil.copytree, tmp_path, killed)
+    await server.stop()
+
+    monkeypatch.setattr(checkpoint, "_connect", connect_to_full)
+    async with Server(server_options(killed, container=QUIET)) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == b"a" * 100
+        gone = await peer.ask(f.GetSegment(0, f"raw/{'long' * 20}-0"), f.SegmentInfo)
+        await peer.ask(f.DeleteSegment(gone.segment_id), f.Done)
+        assert server._open is not None
+        with pytest.raises(NoSpaceError):
+            await server._open.flusher.checkpoint()
+        replayed = server._open.summary
+        stored = server._open._checkpoints._connection
+        assert stored is not None
+        stored.execute("PRAGMA max_page_count=100000")
+        await server._open.flusher.checkpoint()
+    full = False
+    async with Server(server_options(killed, container=QUIET)) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        assert server._open.summary.checkpoint_sequence > replayed.last_sequence > replayed.checkpoint_sequence
+        assert await peer.read_all(segment_id) == b"a" * 100
+        assert await code_of(peer.ask(f.GetSegment(gone.segment_id, ""), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
