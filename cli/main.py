@@ -23,6 +23,7 @@ from millrace.client.errors import (
     StreamNotSealedError,
 )
 from millrace.server.errors import FolderLockedError, FolderVersionError, ServerError
+from millrace.server.host.descriptors import occupy_standard_descriptors
 
 from .output import print_error, print_text
 
@@ -106,6 +107,7 @@ def _needed_commands(arguments: Sequence[str]) -> Iterable[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Errors that are foreseen are told in a line, without a traceback."""
+    occupy_standard_descriptors()
     # What the parts have to say goes where `serve` sends it; the other commands speak for themselves.
     logging.getLogger("millrace").addHandler(logging.NullHandler())
     given = sys.argv[1:] if arguments is None else list(arguments)

@@ -660,7 +660,9 @@ async def open_connection(address: Address, options: ClientOptions) -> Connectio
     except TimeoutError:
         raise ServerUnreachableError(str(address), f"no answer within {options.connect_timeout_s:g} s") from None
     except (OSError, ConnectionLostError) as error:
-        raise ServerUnreachableError(str(address), str(error)) from error
+        # A peer that hangs up within the handshake of TLS leaves an error without a text.
+        reason = str(error) or ("the connection was closed; does it speak TLS?" if tls else type(error).__name__)
+        raise ServerUnreachableError(str(address), reason) from error
     finally:
         if connection is not None and not (connection.is_open and connection.shaken):
             connection.abort("the handshake failed")

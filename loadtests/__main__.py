@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--address", default="", help="HOST:PORT of a running server (default: one in a temporary folder)"
     )
     # On a disk by convention, where /tmp may be memory, in which a sync costs nothing.
-    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="for that folder (%(default)s)")  # noqa: S108
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="for that folder (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="for reports (%(default)s)")
     for name, (path, kind) in _FIELDS.items():
         parser.add_argument(f"--{name}", type=kind, help=f"instead of {path}")

@@ -14,6 +14,7 @@ import uvloop
 
 from .app import Server
 from .errors import ServerError
+from .host.descriptors import occupy_standard_descriptors
 from .options import Address, ServerOptions, options_from_environment
 
 
@@ -28,6 +29,7 @@ async def _serve(options: ServerOptions) -> None:
 
 def main() -> int:
     """Serve until a signal; return the exit code: 0, or 1 when the server could not start."""
+    occupy_standard_descriptors()
     parser = argparse.ArgumentParser(prog="python -m millrace.server", description="Serve a data folder.")
     parser.add_argument("data_folder", type=Path)
     parser.add_argument("--listen", default="127.0.0.1:0", help="HOST:PORT of the data port (default: any free port)")

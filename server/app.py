@@ -275,7 +275,7 @@ class Server:
         await self._supervisor.stop()
         opened, self._open = self._open, None
         if opened is not None:
-            await opened.close(flush_s=flush_s)
+            await opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
 
     def _container_failed(self, error: ServerError) -> None:
         """The log failed: cut all connections and recover from what is on disk."""

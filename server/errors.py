@@ -1,28 +1,28 @@
 """Errors of the server, one class per reaction of its caller.
 
-    ServerError                       the root: `code` crosses the wire, `retriable` tells whether to try again
-    +-- ConfigurationError            an option or a data folder that cannot be used; nothing was started
-    |   +-- FolderLockedError         another server owns the data folder
-    |   +-- FolderVersionError        the data folder was written by a newer version or another server
-    +-- StorageError
-    |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
-    |   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
-    |   +-- LogClosedError            the log takes no more; reopen it
-    |   +-- LogCorruptError           the log holds valid records behind damaged ones
-    |   +-- ChunkCorruptError         a chunk does not match its checksum
-    |   +-- ChunkNotFoundError        a chunk that should be there is not
-    |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
-    +-- ThrottledError                a bound is reached; says what is full and when to try again
-    +-- ShuttingDownError             the server is going away
-    +-- InvalidArgumentError          a request that can never succeed
-    +-- SegmentError                  about one segment
-    |   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
-    |       SegmentDamagedError, OffsetBeyondEndError, ConditionFailedError,
-    |       AttributeConditionFailedError, PipelineBrokenError, AppendTooLargeError
-    +-- WriterError                   about one writer
-    |   +-- WriterFencedError, WriterUnknownError, EventNumberGapError, EventNumberOverlapError
-    +-- StreamError                   about one stream
-        +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
+ServerError                       the root: `code` crosses the wire, `retriable` tells whether to try again
++-- ConfigurationError            an option or a data folder that cannot be used; nothing was started
+|   +-- FolderLockedError         another server owns the data folder
+|   +-- FolderVersionError        the data folder was written by a newer version or another server
++-- StorageError
+|   +-- NoSpaceError              the disk is full; nothing was stored; try again later
+|   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
+|   +-- LogClosedError            the log takes no more; reopen it
+|   +-- LogCorruptError           the log holds valid records behind damaged ones
+|   +-- ChunkCorruptError         a chunk does not match its checksum
+|   +-- ChunkNotFoundError        a chunk that should be there is not
+|   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
++-- ThrottledError                a bound is reached; says what is full and when to try again
++-- ShuttingDownError             the server is going away
++-- InvalidArgumentError          a request that can never succeed
++-- SegmentError                  about one segment
+|   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
+|       SegmentDamagedError, OffsetBeyondEndError, ConditionFailedError,
+|       AttributeConditionFailedError, PipelineBrokenError, AppendTooLargeError
++-- WriterError                   about one writer
+|   +-- WriterFencedError, WriterUnknownError, EventNumberGapError, EventNumberOverlapError
++-- StreamError                   about one stream
+    +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
 """
 
 from typing import ClassVar

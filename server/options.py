@@ -4,6 +4,9 @@ Settings come from arguments of `serve`, or from the environment: `MILLRACE_<PAR
 `MILLRACE_WAL_FILE_SIZE_BYTES=33554432` or `MILLRACE_CONTAINER_FLUSH_AGE_S=1.5`. Nothing else reads the environment.
 """
 
+import logging
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,7 +21,11 @@ from millrace.server.tier2 import Tier2Options
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "MILLRACE_"
+
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[^][\s]+)]|(?P<host>[^][:\s]*))(?::(?P<port>[0-9]{1,5}))?")
 ANYWHERE = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
 
 
@@ -39,14 +46,12 @@ class Address:
         Raises:
             ConfigurationError: it is none of these.
         """
-        host, separator, port = text.rpartition(":")
-        if not separator or text.endswith("]"):
-            host, port = text, str(default_port)
-        if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        match = _ADDRESS.fullmatch(text)
+        if match is None or not text or int(match["port"] or default_port) > 65535:
             raise ConfigurationError(
                 f"{text!r} is not an address; write HOST:PORT, for instance 127.0.0.1:{default_port}"
             )
-        return cls(host.strip("[]") or ANYWHERE, int(port))
+        return cls(match["v6"] or match["host"] or ANYWHERE, int(match["port"] or default_port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +95,26 @@ def options_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the option objects of all parts that the environment sets, by the name of the part.
 
     Raises:
-        ConfigurationError: an unknown name that starts with our prefix, or a value of the wrong kind.
+        ConfigurationError: an unknown option of a part that we have, or a value of the wrong kind.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, text in environment.items():
         if not name.startswith(PREFIX):
             continue
         part, _, option = name.removeprefix(PREFIX).lower().partition("_")
-        kinds = {item.name: item.type for item in fields(_PARTS[part])} if part in _PARTS else {}
+        if part not in _PARTS:
+            # Not ours: Kubernetes, for one, names the ports of a service called millrace in this way.
+            logger.warning("environment variable ignored name=%s parts=%s", name, ",".join(_PARTS))
+            continue
+        kinds = {item.name: item.type for item in fields(_PARTS[part])}
         if option not in kinds:
             raise ConfigurationError(f"{name} is not a setting; see `millrace serve --help`")
         kind = {"int": int, "float": float, "str": str}[str(getattr(kinds[option], "__name__", kinds[option]))]
         try:
-            found.setdefault(part, {})[option] = kind(text)
+            value = kind(text)
+            if kind is float and not math.isfinite(value):
+                raise ValueError(text)
+            found.setdefault(part, {})[option] = value
         except ValueError:
             raise ConfigurationError(f"{name}={text!r} is not a number") from None
     return {part: _PARTS[part](**values) for part, values in found.items()}

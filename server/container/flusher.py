@@ -84,9 +84,13 @@ class Flusher:
         self._checkpoint_s = clock.monotonic_s()
         self._copied_s = self._checkpoint_s
         self._copy_count = 0
-        # Chunks that the checkpoint does not refer to any more, but its newest copy in tier 2 may. With the checkpoint
-        # lost they would be needed, so a new copy comes first.
+        # Chunks to delete, all without a reference from the checkpoint. What was deleted or truncated goes at once:
+        # were the state restored from an older copy, the log would delete it again. A small chunk that was written
+        # anew is another matter, for the log knows nothing of that: a copy must come first that knows of it.
         self._garbage: list[str] = []
+        self._replaced_in_copy: list[str] = []
+        # The same, with the checkpoint still to come.
+        self._replaced: list[str] = []
         self._copy_size_bytes = 0
 
     def poke(self) -> None:
@@ -132,8 +136,8 @@ class Flusher:
             state = self._state
             sequence = self._sequence()
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
-            changes, garbage = state.take_changes(), state.garbage
-            state.garbage = []
+            changes, garbage, replaced = state.take_changes(), state.garbage, self._replaced
+            state.garbage, self._replaced = [], []
             rows = take_rows(state, changes)
             self._checkpoint_s = self._clock.monotonic_s()
             try:
@@ -143,13 +147,15 @@ class Flusher:
                 aside = await asyncio.to_thread(self._checkpoints.set_aside)
                 logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
                 state.give_back(everything(state))
-                state.garbage = garbage + state.garbage
+                state.garbage, self._replaced = garbage + state.garbage, replaced + self._replaced
                 raise
             except BaseException:
                 state.give_back(changes)
-                state.garbage = garbage + state.garbage
+                state.garbage, self._replaced = garbage + state.garbage, replaced + self._replaced
                 raise
             self._garbage += garbage
+            self._replaced_in_copy += replaced
+            await self._delete_garbage()
             may_recycle = replay_from - 1 > self._recycled_sequence and self._recycling_pays
             if may_recycle or self._garbage_is_due:
                 await self._copy_checkpoint(sequence)
@@ -157,9 +163,18 @@ class Flusher:
                     self._wal.recycle(replay_from - 1)
                     self._recycled_sequence = replay_from - 1
                     self._on_relief()
-                while self._garbage:
-                    await self._storage.delete(self._garbage[-1])
-                    self._garbage.pop()
+                self._garbage += self._replaced_in_copy
+                self._replaced_in_copy.clear()
+                await self._delete_garbage()
+
+    def give_up(self, chunk_names: list[str]) -> None:
+        """Delete chunks that the checkpoint does not refer to, once its newest copy does not either."""
+        self._replaced += chunk_names
+
+    async def _delete_garbage(self) -> None:
+        while self._garbage:
+            await self._storage.delete(self._garbage[-1])
+            self._garbage.pop()
 
     async def _save(self, rows: CheckpointRows, *, sequence: int, replay_from: int) -> None:
         await asyncio.to_thread(
@@ -187,7 +202,7 @@ class Flusher:
 
     @property
     def _checkpoint_is_due(self) -> bool:
-        if not self._state.changes and not self._state.garbage and not self._garbage_is_due:
+        if not (self._state.changes or self._state.garbage or self._replaced or self._garbage_is_due):
             return False
         age_s = self._clock.monotonic_s() - self._checkpoint_s
         return age_s >= (CHECKPOINT_INTERVAL_S_MIN if self._recycling_pays else self._options.checkpoint_interval_s)
@@ -195,7 +210,7 @@ class Flusher:
     @property
     def _garbage_is_due(self) -> bool:
         age_s = self._clock.monotonic_s() - self._copied_s
-        return bool(self._garbage) and age_s >= self._options.garbage_interval_s
+        return bool(self._replaced_in_copy) and age_s >= self._options.garbage_interval_s
 
     async def _wait_for_work(self) -> None:
         """Return when poked, or when the oldest bytes (or the checkpoint) may have come of age."""
@@ -272,7 +287,7 @@ class Flusher:
             return
         if small and segment.chunks and segment.chunks[-1] == small:
             segment.chunks.pop()
-            self._state.garbage.append(small.name)
+            self._replaced.append(small.name)
         segment.chunks.append(record)
         # The chunk has the entries now, and gives them back when they are asked for.
         segment.index.thin(record.start_offset, record.end_offset)

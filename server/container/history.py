@@ -1,7 +1,8 @@
 """Catch-up reads: the bytes of a segment that are in tier 2, through the cache.
 
 Pages are fetched whole, verified, and read ahead of whoever reads in order; see `server.cache`. Footers of chunks are
-kept, a bounded number of them. What is truncated or damaged is the business of the segment, and checked before.
+kept, and their sparse indexes in those of their segments, a bounded number of both. What is truncated or damaged is the
+business of the segment, and checked before.
 """
 
 from bisect import bisect_right
@@ -15,17 +16,19 @@ from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_ch
 from .segment import ChunkRecord, Segment
 
 FOOTERS_COUNT_MAX: Final = 4096
+SHARP_COUNT_MAX: Final = 4096
 
 
 class History:
     """Reads of tier 2 for all segments of a container."""
 
-    def __init__(self, *, storage: ChunkStorage, cache: PageCache) -> None:
+    def __init__(self, *, storage: ChunkStorage, cache: PageCache, sharp_count_max: int = SHARP_COUNT_MAX) -> None:
         self._storage = storage
         self._cache = cache
         self._footers: OrderedDict[str, ChunkFooter] = OrderedDict()
-        # Chunks whose sparse index was merged into that of their segment.
-        self._merged: set[str] = set()
+        self._sharp_count_max = sharp_count_max
+        # Chunks whose sparse index was merged into that of their segment, the one that was asked for last at the end.
+        self._sharp: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
 
     def read_now(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | None:
         """Return bytes from the cache, in pieces: fewer than asked for where it ends, None if it has not even one."""
@@ -77,17 +80,23 @@ class History:
     async def sharpen(self, segment: Segment, start: int, end: int) -> None:
         """Merge the sparse indexes of the chunks in [start, end) into that of the segment.
 
-        After a restart a segment knows one border for each chunk only. A chunk whose index is damaged is left aside:
-        answers then lie further back, never wrong.
+        A segment knows one border for each of its chunks only, but for those that were asked for last. A chunk whose
+        index is damaged is left aside: answers then lie further back, never wrong.
         """
         for chunk in list(segment.chunks):
-            if chunk.start_offset < end and chunk.end_offset > start and chunk.name not in self._merged:
+            if chunk.start_offset < end and chunk.end_offset > start:
+                if chunk.name in self._sharp:
+                    self._sharp.move_to_end(chunk.name)
+                    continue
                 try:
                     footer = await self.footer(chunk)
                 except (ChunkCorruptError, ChunkNotFoundError):
                     continue
                 segment.index.merge(entry for entry in footer.entries() if entry.offset >= segment.start_offset)
-                self._merged.add(chunk.name)
+                self._sharp[chunk.name] = segment, chunk
+                if len(self._sharp) > self._sharp_count_max:
+                    _, (other, oldest) = self._sharp.popitem(last=False)
+                    other.index.thin(oldest.start_offset, oldest.end_offset)
 
     async def _fetch(self, segment: Segment, offset: int, size: int) -> memoryview:
         chunk = self._chunk_at(segment, offset)

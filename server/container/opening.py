@@ -6,6 +6,9 @@
     4  a checkpoint is saved under the next container epoch, and chunks published under it from then on
     5  requests are taken
 
+A disk with no room for step 4 does not keep the container from starting, since reads, truncates and deletes are what an
+operator needs then. What the checkpoint would have said is still in the log; the flusher saves it when there is room.
+
 What the log has lost to damage becomes damaged ranges of its segments, if they can be named, and is logged anyway.
 Chunks that no segment knows were left by a crash between publishing and checkpointing. They are deleted after a grace.
 """
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.server.cache import PageCache
-from millrace.server.errors import CheckpointDamagedError, LogCorruptError, ServerError
+from millrace.server.errors import CheckpointDamagedError, LogCorruptError, NoSpaceError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -87,17 +90,22 @@ class OpenContainer:
             return
         await self._clock.sleep(self._options.orphan_grace_s)
         # The flusher deletes them once no copy of the checkpoint in use refers to them.
-        self.container.state.garbage += self._orphans
+        self.flusher.give_up(self._orphans)
         logger.info("orphan chunks given up count=%d", len(self._orphans))
         self._orphans = []
 
-    async def close(self, *, flush_s: float) -> None:
+    async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
 
-        The flusher's task must have ended. A failure to flush is logged and costs only time at the next start.
+        The flusher's task must have ended. A failure to flush is logged and costs only time at the next start. A disk
+        that does not answer within `log_s` is not waited for: what was queued is of unknown outcome then.
         """
         self.container.stop()
-        await self.wal.close()
+        try:
+            await asyncio.wait_for(self.wal.close(), log_s)
+        except TimeoutError:
+            logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
+            return
         if flush_s > 0 and not self.container.has_failed:
             try:
                 async with asyncio.timeout(flush_s):
@@ -377,5 +385,13 @@ async def _save_first_checkpoint(
     checkpoints: CheckpointStore, state: ContainerState, *, sequence: int, epoch: int
 ) -> None:
     replay_from = min((segment.tail.first.sequence for segment in state.unflushed.values()), default=sequence + 1)
-    rows = take_rows(state, state.take_changes())
-    await asyncio.to_thread(checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch)
+    changes = state.take_changes()
+    rows = take_rows(state, changes)
+    try:
+        await asyncio.to_thread(
+            checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch
+        )
+    except NoSpaceError as error:
+        # Should the next start not learn of this epoch from a chunk either, then nothing was published under it.
+        logger.warning("no room for the first checkpoint, saved later error=%s", error)
+        state.give_back(changes)

@@ -20,7 +20,7 @@ class ContainerOptions:
         tail_size_bytes_low: less than this is in memory again.
         queue_size_bytes_high, queue_size_bytes_low: the same for what waits for the log.
         checkpoint_interval_s: at least this often, if anything changed.
-        garbage_interval_s: chunks that nothing refers to any more are deleted about this often.
+        garbage_interval_s: chunks that were written anew are deleted about this often.
         orphan_grace_s: a chunk in tier 2 that no segment knows is deleted after this long.
     """
 

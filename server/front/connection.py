@@ -327,7 +327,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, ForeignProtocolError):
             self._counters.foreign_protocol_total += 1
             logger.warning(
-                "%s spoken to the data port peer=%s: the web console listens on its own port (by default %d)",
+                "%s spoken to the data port peer=%s: clients speak Millrace's protocol here, without TLS; the web "
+                "console listens on its own port (by default %d)",
                 error.protocol, self._peer, CONSOLE_PORT,
             )  # fmt: skip
             self.abort()

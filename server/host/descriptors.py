@@ -1,13 +1,36 @@
-"""How many descriptors the process may have.
+"""Which descriptors the process has, and how many it may have.
+
+A process may be started with its standard streams closed. The next file that it opens, of the log for instance, then
+gets the number of one of them, and whatever writes to standard error writes into that file; so they are occupied first.
 
 The usual limit of 1024 is a courtesy to programs that call `select`. A server that runs into it cannot open the next
 file of its log; so the limit is raised as far as the system allows, and connections are shed before the rest is gone.
 """
 
 import logging
+import os
 import resource
+import sys
+from typing import Final
 
 logger = logging.getLogger(__name__)
+
+STANDARD_STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
+
+def occupy_standard_descriptors() -> None:
+    """Open the null device in the place of each standard stream that is closed.
+
+    For the process of a program only, once, before it opens anything else.
+    """
+    for number, (name, mode) in enumerate(STANDARD_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            assert null == number, "the lowest number that is free is the one that is given"
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def raise_descriptor_limit() -> int:

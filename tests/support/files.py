@@ -338,6 +338,9 @@ class MemoryFile:
     def datasync(self) -> None:
         self._files._datasync(self)
 
+    def drop_cached(self) -> None:
+        """Nothing is cached apart from what a power loss takes."""
+
     def size(self) -> int:
         with self._files._lock:
             self._files._check(self)

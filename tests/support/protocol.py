@@ -71,7 +71,7 @@ class Peer:
         self.outcomes: dict[int, Outcome] = {}
         self.errors: dict[int, f.ErrorReply] = {}
         self._sizes: dict[int, int] = {}
-        self._replies: dict[int, f.Message] = {}
+        self.replies: dict[int, f.Message] = {}
 
     @classmethod
     async def connect(cls, address: str, *, greet: bool = True, token: str = "", read_ahead: int = 1 << 26) -> "Peer":
@@ -169,17 +169,21 @@ class Peer:
 
     async def reply(self, request_id: int, kind: type[M]) -> M:
         """Return the reply to a request; those to others are kept until they are asked for."""
-        while request_id not in self._replies:
-            header, reply = await self.receive()
-            if isinstance(reply, f.AppendAck) or header.request_id in self._sizes:
-                self.note(header, reply)
-            else:
-                self._replies[header.request_id] = reply
-        reply = self._replies.pop(request_id)
+        while request_id not in self.replies:
+            await self.keep_next()
+        reply = self.replies.pop(request_id)
         if isinstance(reply, f.ErrorReply):
             raise RefusedError(reply)
         assert isinstance(reply, kind), reply
         return reply
+
+    async def keep_next(self) -> None:
+        """Receive one frame and keep it as a reply or as the outcome of an append."""
+        header, reply = await self.receive()
+        if isinstance(reply, f.AppendAck) or header.request_id in self._sizes:
+            self.note(header, reply)
+        else:
+            self.replies[header.request_id] = reply
 
     async def append(self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: int) -> list[int]:
         """Send appends of one event each, numbered from `event_number` on; return their request ids."""

@@ -418,6 +418,36 @@ async def test_a_throttled_peer_is_told_once_why_and_when(tmp_path: Path) -> Non
         assert await reader.read_all(segment_id) == b"".join(payloads)
 
 
+@pytest.mark.slow
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_peer_that_is_not_listened_to_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """Behaviour 45: while tier 2 stalls, clients wait and live, for many times the keepalive."""
+    container = ContainerOptions(
+        flush_age_s=3600.0,
+        flush_size_bytes=16 * KIB,
+        chunk_size_bytes_max=64 * KIB,
+        tail_size_bytes_high=64 * KIB,
+        tail_size_bytes_low=16 * KIB,
+    )
+    storage = FaultyStorage()
+    storage.open.clear()
+    front = FrontOptions(keepalive_s=0.1, handshake_timeout_s=0.1)
+    options = server_options(tmp_path, container=container, front=front)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        payloads = [bytes([number]) * (8 * KIB) for number in range(20)]
+        await peer.settled(await peer.append(segment_id, *payloads[:10]))
+        ids = await peer.append(segment_id, *payloads[10:])
+        while not peer.throttles:
+            peer.note(*await peer.receive())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.ended(), 1.0)
+        storage.open.set()
+        await peer.settled(ids)
+        assert await peer.read_all(segment_id) == b"".join(payloads)
+
+
 @pytest.mark.asyncio
 async def test_an_append_above_what_the_log_takes_is_refused_with_the_connection_alive(tmp_path: Path) -> None:
     """Behaviour 8: one byte more than the largest append is refused by the server too."""

@@ -91,5 +91,5 @@ async def streams_in(
     try:
         yield Streams(opened, controller, catalog, runner, clock)
     finally:
-        await opened.close(flush_s=0.0)
+        await opened.close(log_s=5.0, flush_s=0.0)
         await cache.close()

@@ -19,7 +19,7 @@ def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() 
         ({"files_max": 1}, "files_max"),
         ({"spare_files": 0}, "spare_files"),
         ({"spare_files": 16}, "spare_files"),
-        ({"spare_files": 5}, "spare_files_max"),
+        ({"spare_files": 5, "spare_files_max": 4}, "spare_files_max"),
         ({"batch_size_bytes_max": 0}, "batch_size_bytes_max"),
         ({"run_size_bytes_max": 0}, "run_size_bytes_max"),
         ({"headroom_bytes": 100}, "headroom_bytes"),

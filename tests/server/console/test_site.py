@@ -1,0 +1,105 @@
+"""The console over real HTTP."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from millrace.server.console.site import ConsoleSite
+
+
+@dataclass(frozen=True)
+class Numbers:
+    frames_total: int = 7
+    size_bytes: int = 8
+    is_open: bool = True
+    name: str = "x"
+
+
+class Subject:
+    """What the console asks."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.numbers = Numbers()
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject()
+
+
+@pytest.fixture
+def site(subject: Subject) -> Iterator[ConsoleSite]:
+    site = ConsoleSite(
+        host="127.0.0.1",
+        port=0,
+        registry=CollectorRegistry(),
+        statistics=lambda: {"front": subject.numbers},
+        health=lambda: subject.problem,
+    )
+    yield site
+    site.close()
+
+
+def get(site: ConsoleSite, path: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{site.port}{path}", timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_metrics_are_the_statistics(site: ConsoleSite) -> None:
+    status, text = get(site, "/metrics")
+    assert status == 200
+    samples = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+    assert samples["millrace_front_frames_total"] == 7
+    assert samples["millrace_front_size_bytes"] == 8
+    assert samples["millrace_front_is_open"] == 1
+    assert "millrace_front_name" not in samples
+
+
+def test_health_says_what_is_wrong(site: ConsoleSite, subject: Subject) -> None:
+    status, text = get(site, "/health")
+    assert (status, json.loads(text)) == (200, {"healthy": True, "problem": ""})
+    subject.problem = "the disk has not answered for 3.1 s"
+    status, text = get(site, "/health")
+    assert (status, json.loads(text)) == (503, {"healthy": False, "problem": subject.problem})
+
+
+def test_the_front_page_is_for_people(site: ConsoleSite) -> None:
+    status, text = get(site, "/")
+    assert status == 200
+    assert json.loads(text)["front"]["name"] == "x"
+    status, text = get(site, "/nothing")
+    assert status == 404
+    assert b"/metrics" in text
+
+
+def test_somebody_who_sends_slowly_holds_nobody_up(site: ConsoleSite) -> None:
+    """Behaviour 50: slowloris, at the console too."""
+    with socket.create_connection(("127.0.0.1", site.port)) as slow:
+        slow.sendall(b"GET /hea")
+        assert get(site, "/health")[0] == 200
+
+
+def test_what_is_not_http_is_nobodys_problem(site: ConsoleSite, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_connection(("127.0.0.1", site.port)) as strange:
+        strange.sendall(b"\x18\0\0\0\0\0\r\n\r\n")
+        strange.shutdown(socket.SHUT_WR)
+        while strange.recv(4096):
+            pass
+    assert get(site, "/health")[0] == 200
+    assert capfd.readouterr().err == ""

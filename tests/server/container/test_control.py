@@ -1,0 +1,260 @@
+"""Decisions about segments, attributes and writers, over real sockets and restarts."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import encode
+from tests.support.files import MemoryFileSystem
+from tests.support.protocol import Peer, RefusedError, code_of, set_attribute
+from tests.support.servers import BUSY, QUIET, server_options
+
+CONTAINERS = pytest.mark.parametrize("container", [QUIET, BUSY], ids=["log", "tier 2"])
+
+
+def stalled_machine(folder: Path) -> MemoryFileSystem:
+    (folder / "containers" / "0000").mkdir(parents=True)
+    return MemoryFileSystem()
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_creating_a_segment_twice_is_an_error(tmp_path: Path) -> None:
+    """Behaviour 19: create twice: exists. Also for those who ask at the same time."""
+    async with Server(server_options(tmp_path)) as server:
+        peers = [await Peer.connect(server.address) for _ in range(5)]
+        results = await asyncio.gather(*(peer.create_segment("raw/a") for peer in peers), return_exceptions=True)
+        assert sum(isinstance(result, int) for result in results) == 1
+        assert await code_of(peers[0].create_segment("raw/a")) is ErrorCode.SEGMENT_EXISTS
+        for peer in peers:
+            await peer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) -> None:
+    """Behaviour 19: a request that was cut off goes on; were its name free, there would be two segments of it."""
+    files = stalled_machine(tmp_path)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        files.stall()
+        async with await Peer.connect(server.address) as gone:
+            await gone.start(f.CreateSegment("raw/a"))
+            await gone.start(f.CreateStream("raw/s", 2, ""))
+            await gone.ask(f.ListStreams("", "", 10), f.StreamList)
+        async with asyncio.timeout(5):
+            while server.statistics()["server"].connections > 1:
+                await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        creating = await peer.start(f.CreateSegment("raw/a"))
+        stream = await peer.start(f.CreateStream("raw/s", 2, ""))
+        files.resume()
+        assert await code_of(peer.reply(creating, f.SegmentInfo)) is ErrorCode.SEGMENT_EXISTS
+        assert (await peer.reply(stream, f.StreamInfo)).created == 0
+        assert len((await peer.ask(f.ListSegments("raw/", "", 10), f.SegmentList)).segments) == 3
+
+
+@pytest.mark.asyncio
+async def test_sealing_twice_is_fine(tmp_path: Path) -> None:
+    """Behaviour 19: seal twice: fine."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        for _ in range(2):
+            assert (await peer.ask(f.SealSegment(segment_id), f.SegmentInfo)).sealed == 1
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@CONTAINERS
+async def test_truncation_moves_the_start_and_nothing_else(tmp_path: Path, container: ContainerOptions) -> None:
+    """Behaviour 19: beyond the length: refused; same place twice: fine; offsets of the rest unchanged."""
+    options = server_options(tmp_path, container=container)
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, *(bytes([number]) * 5000 for number in range(10)))
+        assert (
+            await code_of(peer.ask(f.TruncateSegment(segment_id, 50_001), f.SegmentInfo)) is ErrorCode.OFFSET_BEYOND_END
+        )
+        for _ in range(2):
+            info = await peer.ask(f.TruncateSegment(segment_id, 12_345), f.SegmentInfo)
+            assert (info.start_offset, info.length) == (12_345, 50_000)
+        info = await peer.ask(f.TruncateSegment(segment_id, 100), f.SegmentInfo)
+        assert info.start_offset == 12_345
+        content = await peer.read_all(segment_id, start=12_345)
+        assert content == b"".join(bytes([number]) * 5000 for number in range(10))[12_345:]
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id, start=12_345) == content
+        assert await code_of(peer.read(segment_id, 12_344)) is ErrorCode.SEGMENT_TRUNCATED
+        assert await peer.store(segment_id, b"x") == [50_000]
+        await peer.ask(f.TruncateSegment(segment_id, 50_001), f.SegmentInfo)
+        assert await peer.store(segment_id, b"y") == [50_001]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@CONTAINERS
+async def test_nothing_old_shines_through_a_new_segment_of_the_same_name(
+    tmp_path: Path, container: ContainerOptions
+) -> None:
+    """Behaviour 19: delete and create the same name."""
+    options = server_options(tmp_path, container=container)
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        old = await peer.create_segment("raw/a")
+        writer = await peer.open_writer("w", old)
+        fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
+        await peer.store(old, b"old" * 3000, event_number=1, **fields)
+        await peer.ask(set_attribute(old, "k", expected=None, value=b"old"), f.Attribute)
+        await peer.ask(f.DeleteSegment(old), f.Done)
+        new = await peer.create_segment("raw/a")
+        assert new != old
+        await peer.store(new, b"new", event_number=1, **fields)
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        info = await peer.ask(f.GetSegment(0, "raw/a"), f.SegmentInfo)
+        assert (info.segment_id, info.length) == (new, 3)
+        assert await peer.read_all(new) == b"new"
+        assert (await peer.ask(f.GetAttribute(new, "k"), f.Attribute)).present == 0
+        assert await code_of(peer.info(old)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(f.DeleteSegment(old), f.Done)) is ErrorCode.SEGMENT_NOT_FOUND
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@CONTAINERS
+async def test_attributes_compare_and_set_across_restarts(tmp_path: Path, container: ContainerOptions) -> None:
+    """Behaviour 13: attribute compare-and-set survives a restart; absent is a value."""
+    options = server_options(tmp_path, container=container)
+    steps = [(None, b"1"), (b"1", b""), (b"", b"2"), (b"2", None), (None, b"3")]
+    segment_id = 0
+    for expected, value in steps:
+        async with Server(options) as server, await Peer.connect(server.address) as peer:
+            segment_id = segment_id or await peer.create_segment("raw/a")
+            for wrong in (None, b"", b"1", b"2", b"9"):
+                if wrong != expected:
+                    request = set_attribute(segment_id, "k", expected=wrong, value=b"x")
+                    assert await code_of(peer.ask(request, f.Attribute)) is ErrorCode.ATTRIBUTE_CONDITION_FAILED
+            await peer.ask(set_attribute(segment_id, "k", expected=expected, value=value), f.Attribute)
+            found = await peer.ask(f.GetAttribute(segment_id, "k"), f.Attribute)
+            assert (found.value if found.present else None) == value
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_of_racing_compare_and_sets_one_wins_each_value(tmp_path: Path) -> None:
+    """Behaviour 13: one winner, also among those whose records are queued together."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        for number in range(10):
+            expected = str(number).encode() if number else None
+            request = set_attribute(segment_id, "k", expected=expected, value=str(number + 1).encode())
+            ids = [peer.next_id() for _ in range(5)]
+            await peer.send(*(encode(request, request_id=request_id) for request_id in ids))
+            while not all(request_id in peer.replies for request_id in ids):
+                await peer.keep_next()
+            replies = [peer.replies.pop(request_id) for request_id in ids]
+            assert sum(isinstance(reply, f.Attribute) for reply in replies) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@CONTAINERS
+async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: ContainerOptions) -> None:
+    """Behaviour 20: contiguous and atomic; repeating it is a success without effect."""
+    options = server_options(tmp_path, container=container)
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
+        await peer.store(target, b"a" * 1000)
+        await peer.store(source, *[b"b" * 700] * 10)
+        request = f.MergeSegment(target_id=target, source_id=source)
+        assert await code_of(peer.ask(request, f.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
+        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        for _ in range(2):
+            assert (await peer.ask(request, f.SegmentInfo)).length == 8000
+        await peer.store(target, b"c" * 500)
+        expected = b"a" * 1000 + b"b" * 7000 + b"c" * 500
+        assert await peer.read_all(target, size_max=900) == expected
+        assert await code_of(peer.info(source)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(f.GetSegment(0, "raw/source"), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        again = await peer.create_segment("raw/source")
+        await peer.store(again, b"other")
+    for _ in range(2):
+        async with Server(options) as server, await Peer.connect(server.address) as peer:
+            assert await peer.read_all(target) == expected
+            assert (await peer.ask(request, f.SegmentInfo)).length == 8500
+            info = await peer.info(target)
+            assert info.event_count == 12
+
+
+@pytest.mark.asyncio
+async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Path) -> None:
+    """Behaviour 20: truncating or deleting the source behind a merge that is queued takes nothing from the target."""
+    files = stalled_machine(tmp_path)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
+        await peer.store(source, b"0123456789")
+        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        files.stall()
+        cut = await peer.start(f.TruncateSegment(source, 2))
+        merge = await peer.start(f.MergeSegment(target_id=target, source_id=source))
+        await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        files.resume()
+        await peer.reply(cut, f.SegmentInfo)
+        await peer.reply(merge, f.SegmentInfo)
+        assert await peer.read_all(target) == b"23456789"
+
+
+@pytest.mark.asyncio
+async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_path: Path) -> None:
+    """Behaviour 20: the same, with the merge in front."""
+    files = stalled_machine(tmp_path)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
+        await peer.store(source, b"0123456789")
+        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        files.stall()
+        async with await Peer.connect(server.address) as gone:
+            await gone.start(f.MergeSegment(target_id=target, source_id=source))
+            await gone.ask(f.ListStreams("", "", 10), f.StreamList)
+        merge = await peer.start(f.MergeSegment(target_id=target, source_id=source))
+        assert await code_of(peer.ask(f.TruncateSegment(source, 2), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(f.DeleteSegment(source), f.Done)) is ErrorCode.SEGMENT_NOT_FOUND
+        files.resume()
+        await peer.reply(merge, f.SegmentInfo)
+        assert await peer.read_all(target) == b"0123456789"
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
+    """Behaviour 44: a seal or an opening that found no room in the log has neither sealed nor fenced anything."""
+    files = stalled_machine(tmp_path)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        writer = await peer.open_writer("w", segment_id)
+        fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
+        files.capacity_bytes = 0
+        # Control records eat up what is left of the log.
+        for size in (60_000, 0):
+            number = 0
+            while await _sets(peer, segment_id, f"k{size}-{number}", bytes(size)):
+                number += 1
+        for request, kind in (
+            (f.OpenWriter("w", [segment_id]), f.WriterOpened),
+            (f.SealSegment(segment_id), f.SegmentInfo),
+            (f.DeleteSegment(segment_id), f.Done),
+        ):
+            assert await code_of(peer.ask(request, kind)) is ErrorCode.NO_SPACE
+        files.capacity_bytes = 1 << 40
+        async with asyncio.timeout(20):
+            while server.health():  # noqa: ASYNC110  # asked as a probe asks
+                await asyncio.sleep(0.01)
+        await peer.store(segment_id, b"x", event_number=1, **fields)
+
+
+async def _sets(peer: Peer, segment_id: int, key: str, value: bytes) -> bool:
+    try:
+        await peer.ask(set_attribute(segment_id, key, expected=None, value=value), f.Attribute)
+    except RefusedError:
+        return False
+    return True

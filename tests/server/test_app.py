@@ -1,0 +1,178 @@
+"""The whole server: its life, its folder, its recovery in place, its console."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, Server
+from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
+from millrace.server.host.descriptors import descriptor_limit
+from millrace.server.options import Address
+from millrace.wire import frames as f
+from tests.crash.processes import ServerProcess
+from tests.support.files import MemoryFileSystem
+from tests.support.folders import tmp_path
+from tests.support.protocol import Peer
+from tests.support.servers import server_options
+from tests.support.storage import FaultyStorage
+
+__all__ = ["tmp_path"]
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_two_servers_on_one_folder(tmp_path: Path) -> None:
+    """Behaviour 47: the second one is refused, the first one goes on."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        with pytest.raises(FolderLockedError):
+            await Server(server_options(tmp_path)).start()
+        await peer.create_segment("raw/a")
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_second_server_process_exits_with_a_clear_message(tmp_path: Path) -> None:
+    """Behaviour 47: the second exits with a clear message."""
+    async with Server(server_options(tmp_path)):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "millrace.server", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "another server owns this folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_log_of_another_server_is_refused(tmp_path: Path) -> None:
+    """Behaviour 47: another identity: refused, both named."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        async with Server(server_options(folder)) as server, await Peer.connect(server.address) as peer:
+            await peer.create_segment("raw/a")
+    identities = [json.loads((folder / "identity.json").read_text())["server_id"] for folder in (mine, other)]
+    os.replace(other / "identity.json", mine / "identity.json")
+    with pytest.raises(FolderVersionError) as caught:
+        await Server(server_options(mine)).start()
+    assert all(identity in str(caught.value) for identity in identities)
+
+
+@pytest.mark.asyncio
+async def test_an_address_that_cannot_be_used_is_named_and_nothing_stays_open(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path / "first")) as server:
+        taken = Address.parse(server.address, default_port=0)
+        with pytest.raises(ConfigurationError, match=str(taken.port)):
+            await Server(replace(server_options(tmp_path / "second"), listen=taken)).start()
+        with pytest.raises(ConfigurationError, match=str(taken.port)):
+            await Server(server_options(tmp_path / "second", console=taken)).start()
+    async with Server(server_options(tmp_path / "second")):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_console_answers_while_the_container_is_recovered(tmp_path: Path) -> None:
+    """Behaviours 43 and 45: health says what is going on; the server comes back by itself once its disks do."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    storage = FaultyStorage()
+    options = server_options(tmp_path, console=Address("127.0.0.1", 0))
+    async with Server(options, files=files, storage=storage) as server:
+
+        def get(path: str) -> bytes:
+            with urllib.request.urlopen(f"http://{server.console_address}{path}", timeout=10) as response:
+                content: bytes = response.read()
+                return content
+
+        assert json.loads(await asyncio.to_thread(get, "/health"))["healthy"]
+        async with await Peer.connect(server.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            await peer.store(segment_id, b"abc")
+            # Neither the log nor what recovery needs is there for a while.
+            files.fail_syncs(3)
+            await peer.append(segment_id, b"unknown")
+            await peer.ended()
+        assert b"millrace_front" in await asyncio.to_thread(get, "/metrics")
+        assert b"cache" in await asyncio.to_thread(get, "/")
+        async with asyncio.timeout(20):
+            while server.health():  # noqa: ASYNC110  # asked as a probe asks
+                await asyncio.sleep(0.01)
+        assert b"millrace_wal" in await asyncio.to_thread(get, "/metrics")
+        async with await Peer.connect(server.address) as peer:
+            assert (await peer.read_all(segment_id)).startswith(b"abc")
+
+
+@pytest.mark.asyncio
+async def test_a_stalled_disk_is_told_with_the_measured_figure(tmp_path: Path) -> None:
+    """Behaviour 45: acks wait, health says so."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        files.stall()
+        ids = await peer.append(segment_id, b"x")
+        async with asyncio.timeout(10):
+            while "has not answered for" not in server.health():
+                await peer.ask(f.ListStreams("", "", 1), f.StreamList)
+        assert ids[0] not in peer.outcomes
+        files.resume()
+        await peer.settled(ids)
+        assert not server.health()
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_stopping_takes_no_longer_than_it_may(tmp_path: Path) -> None:
+    """Behaviour 48: also when a client takes nothing and tier 2 does not answer; nothing is lost."""
+    storage = FaultyStorage()
+    options = replace(server_options(tmp_path), shutdown_s=1.0)
+    server = Server(options, storage=storage)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    async with await Peer.connect(server.address, read_ahead=1 << 10) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, bytes(50_000))
+        for _ in range(500):
+            await peer.start(f.Read(segment_id=segment_id, offset=0, size_max=50_000, wait_ms=0))
+        storage.open.clear()
+        started_s = loop.time()
+        await server.stop()
+        assert loop.time() - started_s < 2.0
+    storage.open.set()
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == bytes(50_000)
+
+
+@pytest.mark.asyncio
+async def test_connections_leave_descriptors_for_the_log(tmp_path: Path) -> None:
+    """Behaviour 50: descriptors used up: there is a cap below what the process may have."""
+    async with Server(server_options(tmp_path)) as server:
+        assert server._connections_count_max <= max(1, descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_sigint_ends_an_idle_server_in_good_order(tmp_path: Path) -> None:
+    """Behaviour 48: at once, when nothing is in flight; an idle connection holds nothing up."""
+    server = await ServerProcess.start(tmp_path / "data", environment={})
+    async with await Peer.connect(server.address) as peer:
+        await peer.create_segment("raw/a")
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        assert await server.end(signal.SIGINT) == 0
+        assert loop.time() - started_s < 5
+    assert "Traceback" not in server.said
