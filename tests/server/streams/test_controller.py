@@ -13,7 +13,6 @@ from millrace.wire.names import KEY_SPACE
 from tests.support.protocol import Peer, code_of
 from tests.support.servers import server_options
 
-
 CONFIGURATION = '{"tags": ["test"]}'
 
 
