@@ -17,12 +17,13 @@ import asyncio
 import random
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 import pytest
 
 import millrace
+from millrace.client.blocks import Position
 from millrace.client.client import Client
 from millrace.client.streams import StreamConfig
 from millrace.client.testing import TestServer
@@ -32,20 +33,29 @@ STREAM = "torture/elastic"
 WRITERS = 4
 KEYS_PER_WRITER = 6
 SECONDS = 6.0
+PLACES_REMEMBERED = 12
 
 
 @dataclass
 class Seen:
-    """What one reader was given: how far each key has come."""
+    """What one reader was given: how far each key has come, and where its last events stood."""
 
     name: str
     next_number: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    last_places: defaultdict[str, deque[tuple[int, Position]]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=PLACES_REMEMBERED))
+    )
 
-    def take(self, key: str | None, value: bytes) -> None:
+    def take(self, key: str | None, value: bytes, place: Position) -> None:
         assert key is not None
         expected = self.next_number[key]
-        assert int(value) == expected, f"{self.name}: key {key} has {int(value)} where {expected} must come"
+        # Twice at one place would be the reader's fault, at two places the writer's or the server's.
+        assert int(value) == expected, (
+            f"{self.name}: key {key} has {int(value)} at {place} where {expected} must come; "
+            f"before it: {list(self.last_places[key])}"
+        )
         self.next_number[key] = expected + 1
+        self.last_places[key].append((expected, place))
 
 
 class Round:
@@ -140,13 +150,13 @@ class Round:
     async def _read_events(self, client: Client, seen: Seen) -> None:
         async with client.reader(STREAM) as reader:
             async for event in reader:
-                seen.take(event.key, event.value)
+                seen.take(event.key, event.value, event.position)
 
     async def _read_batches(self, client: Client, seen: Seen) -> None:
         async with client.reader(STREAM) as reader:
             async for batch in reader.arrow_batches():
-                for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
-                    seen.take(key, value)
+                for row in batch.to_pylist():
+                    seen.take(row["key"], row["value"], Position(row["segment"], row["offset"], row["index"]))
 
     async def _read_in_parts(self, client: Client, seen: Seen) -> None:
         dice = random.Random(self._dice.random())
@@ -155,7 +165,7 @@ class Round:
             left = dice.randint(1, 400)
             async with client.reader(STREAM, start=cut) as reader:
                 async for event in reader:
-                    seen.take(event.key, event.value)
+                    seen.take(event.key, event.value, event.position)
                     left -= 1
                     if not left:
                         break
