@@ -394,20 +394,15 @@ class ContainerState:
         stream = self.streams.get(record.stream_id)
         if stream is None:
             return
-        # What was replaced and lies before the cut is gone; who read it to its end goes on with the successors.
-        # Segments that were replaced together go together: until then the successors do not stand for all their keys.
+        # What lies wholly before the cut is gone; who read it to its end goes on with the successors. The members of
+        # the cut stay, also those at their end: so HEAD is the cut itself, which covers every key once.
         named = {segment_id for segment_id, _ in record.positions}
-        kept_epochs = {part.sealed_epoch for part in stream.parts if not self._is_passed(part.segment_id, named)}
-        gone = [part.segment_id for part in stream.parts if part.sealed_epoch and part.sealed_epoch not in kept_epochs]
+        members = [part for part in stream.parts if part.segment_id in named]
+        gone = {part.segment_id for part in members if any(part.precedes(other) for other in members)}
         if gone:
             stream.parts = [part for part in stream.parts if part.segment_id not in gone]
             self._delete_segments(gone)
             self.changes.streams.add(record.stream_id)
-
-    def _is_passed(self, segment_id: int, named: set[int]) -> bool:
-        """Return whether a cut that names these segments leaves nothing of one of them."""
-        segment = self.segments.get(segment_id)
-        return segment is None or (segment_id in named and segment.start_offset == segment.length)
 
     def _stream_deleted(self, record: f.StreamDeleted) -> None:
         stream = self.streams.pop(record.stream_id, None)

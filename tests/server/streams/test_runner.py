@@ -199,8 +199,8 @@ async def test_borders_that_only_a_chunk_knows_are_found(streams: Streams) -> No
 
 
 @pytest.mark.asyncio
-async def test_segments_that_were_replaced_go_when_all_of_their_group_are_passed(streams: Streams) -> None:
-    """Behaviour 26: the head of a stream covers the key space whatever was truncated."""
+async def test_segments_that_were_replaced_go_when_a_cut_lies_behind_them(streams: Streams) -> None:
+    """Behaviour 26: the head of a stream is the cut it was truncated at, and covers the key space; cuts there stay valid."""
     await streams.controller.create("a/b", segment_count=2, configuration="")
     stream = streams.controller.find("a/b")
     left, right = stream.segment_ids
@@ -213,6 +213,9 @@ async def test_segments_that_were_replaced_go_when_all_of_their_group_are_passed
     await streams.controller.truncate("a/b", [f.CutPosition(left, 100), f.CutPosition(right, 50)])
     assert stream.segment_ids == [left, right, merged]
     await streams.controller.truncate("a/b", [f.CutPosition(left, 100), f.CutPosition(right, 100)])
+    assert stream.segment_ids == [left, right, merged]
+    await streams.append(merged, bytes(10))
+    await streams.controller.truncate("a/b", [f.CutPosition(merged, 10)])
     assert stream.segment_ids == [merged]
 
 
