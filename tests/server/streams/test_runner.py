@@ -200,7 +200,7 @@ async def test_borders_that_only_a_chunk_knows_are_found(streams: Streams) -> No
 
 @pytest.mark.asyncio
 async def test_segments_that_were_replaced_go_when_a_cut_lies_behind_them(streams: Streams) -> None:
-    """Behaviour 26: the head of a stream is the cut it was truncated at, and covers the key space; cuts there stay valid."""
+    """Behaviour 26: the head of a stream is the cut at which it was truncated, and cuts there stay valid."""
     await streams.controller.create("a/b", segment_count=2, configuration="")
     stream = streams.controller.find("a/b")
     left, right = stream.segment_ids
