@@ -49,13 +49,23 @@ class PendingAppend:
 
     __slots__ = (
         "count", "duplicate", "error", "followers", "offset", "owner", "request_id", "segment", "segment_id", "settled",
-        "size",
+        "size", "writer_number",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, segment: Segment | None, *, segment_id: int, request_id: int, count: int) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        segment: Segment | None,
+        *,
+        segment_id: int,
+        request_id: int,
+        count: int,
+        writer_number: int = 0,
+    ) -> None:
         self.owner = owner
         self.segment = segment
         self.segment_id = segment_id
+        self.writer_number = writer_number
         self.request_id = request_id
         self.count = count
         self.offset = -1

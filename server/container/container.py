@@ -166,7 +166,12 @@ class SegmentContainer:
         self._check_room()
         size = payload_size(len(frames), run.frame_count)
         pending = PendingAppend(
-            owner, segment, segment_id=segment.segment_id, request_id=run.request_id, count=run.frame_count
+            owner,
+            segment,
+            segment_id=segment.segment_id,
+            request_id=run.request_id,
+            count=run.frame_count,
+            writer_number=run.writer_number,
         )
         pending.offset = segment.next_offset
         pending.size = size
@@ -200,7 +205,12 @@ class SegmentContainer:
         progress = progress_of(segment, run.writer_number)
         first = pieces[0]
         again = PendingAppend(
-            owner, segment, segment_id=segment.segment_id, request_id=first.request_id, count=first.append_count
+            owner,
+            segment,
+            segment_id=segment.segment_id,
+            request_id=first.request_id,
+            count=first.append_count,
+            writer_number=run.writer_number,
         )
         again.duplicate = True
         last_event_number = first.event_number + first.event_count - 1
@@ -220,7 +230,12 @@ class SegmentContainer:
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
                 refused = PendingAppend(
-                    owner, segment, segment_id=segment.segment_id, request_id=rest.request_id, count=rest.append_count
+                    owner,
+                    segment,
+                    segment_id=segment.segment_id,
+                    request_id=rest.request_id,
+                    count=rest.append_count,
+                    writer_number=run.writer_number,
                 )
                 refused.fail(error)
                 result.append(refused)

@@ -2,11 +2,12 @@
 
 Outcomes leave in that order too: acks are cumulative, an error comes after all acks of earlier appends.
 
-A failed append breaks the pipeline of its segment: what the client had already sent behind it must not be applied, or
-an ordered pipeline would skip. The server cannot know what the client had sent before it saw the error, so it asks: a
-PING goes out behind the error, and appends to that segment fail until its PONG comes back. Every client answers PINGs
-in order with what it sends, so this needs nothing of it. The error itself may have to wait for earlier appends; its
-PING waits with it, or the client would answer before it could know.
+A failed append breaks the pipeline of its writer to its segment (appends without a writer share one): what the client
+had already sent behind it must not be applied, or an ordered pipeline would skip. The server cannot know what the
+client had sent before it saw the error, so it asks: a PING goes out behind the error, and appends of that writer to
+that segment fail until its PONG comes back. Every client answers PINGs in order with what it sends, so this needs
+nothing of it. The error itself may have to wait for earlier appends; its PING waits with it, or the client would
+answer before it could know.
 """
 
 from collections import deque
@@ -32,8 +33,8 @@ class AppendPipeline:
 
     def __init__(self) -> None:
         self._pending: deque[PendingAppend] = deque()
-        # Id of the PING whose PONG mends the segment, 0 while the error has not been sent.
-        self._broken: dict[int, int] = {}
+        # By segment and writer: id of the PING whose PONG mends it, 0 while the error has not been sent.
+        self._broken: dict[tuple[int, int], int] = {}
         self._barrier = 0
         self.count = 0  # appends (not runs) that await their outcome
 
@@ -43,7 +44,7 @@ class AppendPipeline:
             self._pending.append(append)
             self.count += append.count
             if append.error is not None:
-                self._broken.setdefault(append.segment_id, 0)
+                self._broken.setdefault((append.segment_id, append.writer_number), 0)
 
     def refuse(self, append: PendingAppend, error: ServerError) -> None:
         """Take note of appends that were not: the segment is broken from here on.
@@ -56,15 +57,18 @@ class AppendPipeline:
         if len(self._broken) > BROKEN_SEGMENTS_COUNT_MAX:
             raise ProtocolError(f"appends to {len(self._broken)} segments failed, and no PONG came")
 
-    def check(self, segment_id: int) -> None:
-        """Raise PipelineBrokenError if an earlier append to the segment failed and the client may not know yet."""
-        if self._broken and segment_id in self._broken:
+    def check(self, segment_id: int, writer_number: int = 0) -> None:
+        """Raise PipelineBrokenError if an earlier append to the segment failed and the client may not know yet.
+
+        Each writer has a pipeline of its own: what one was refused says nothing of what another has stored.
+        """
+        if self._broken and (segment_id, writer_number) in self._broken:
             raise PipelineBrokenError("an earlier append of this pipeline failed; this one was not applied")
 
     def pong(self, barrier: int) -> None:
         """Take note that the client has seen everything up to the PING with that id."""
         if self._broken:
-            self._broken = {segment: asked for segment, asked in self._broken.items() if asked == 0 or asked > barrier}
+            self._broken = {which: asked for which, asked in self._broken.items() if asked == 0 or asked > barrier}
 
     def settle(self) -> list[bytes]:
         """Return the frames for all outcomes that are known and whose turn it is."""
@@ -88,11 +92,12 @@ class AppendPipeline:
                 entries = []
             reply = error_reply(append.error)
             frames += [encode(reply, request_id=append.request_id + number) for number in range(append.count)]
-            if self._broken.get(append.segment_id) == 0:
+            which = (append.segment_id, append.writer_number)
+            if self._broken.get(which) == 0:
                 if not told:
                     self._barrier += 1
                     told = True
-                self._broken[append.segment_id] = self._barrier
+                self._broken[which] = self._barrier
         if entries:
             frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
         if told:

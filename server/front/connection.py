@@ -287,7 +287,12 @@ class Connection(asyncio.BufferedProtocol):
         except ServerError as error:
             self._counters.requests_failed_total += run.frame_count
             refused = PendingAppend(
-                self, None, segment_id=run.segment_id, request_id=run.request_id, count=run.frame_count
+                self,
+                None,
+                segment_id=run.segment_id,
+                request_id=run.request_id,
+                count=run.frame_count,
+                writer_number=run.writer_number,
             )
             self._pipeline.refuse(refused, error)
         pressure = self._container.pressure
@@ -300,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
     def _append(self, run: AppendRun, frames: bytes) -> None:
         if self._session.state is not SessionState.ACTIVE:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
-        self._pipeline.check(run.segment_id)
+        self._pipeline.check(run.segment_id, run.writer_number)
         self._pipeline.add(self._container.append(run, frames, self))
 
     def _take_frame(self, start: int, end: int) -> None:

@@ -184,3 +184,19 @@ async def test_no_ping_goes_ahead_of_the_error_while_the_disk_stalls(tmp_path: P
         ]
         await peer.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
         await peer.store(segment_id, b"d")
+
+
+def test_what_one_writer_was_refused_does_not_break_another() -> None:
+    """Behaviour 3: a writer that sends again what it has stored hears so, whatever was refused to others on its road.
+
+    With one pipeline for all, it heard PIPELINE_BROKEN, then SEALED for what came next, and took its stored events
+    to the successors of the segment: they were there twice.
+    """
+    pipeline = AppendPipeline()
+    refused = pending(1)
+    refused.writer_number = 7
+    pipeline.refuse(refused, SegmentSealedError("sealed"))
+    pipeline.check(1, 8)
+    pipeline.check(1)
+    with pytest.raises(PipelineBrokenError):
+        pipeline.check(1, 7)
