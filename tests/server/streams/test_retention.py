@@ -141,7 +141,7 @@ def test_retention_by_size(world: World, data: st.DataObject) -> None:
 def test_retention_by_time(world: World, data: st.DataObject) -> None:
     """Behaviour 25: all that is younger is kept; where every border is known, nothing older is."""
     facts = world.facts()
-    old_before_us = data.draw(st.integers(900, world.now_us + 10))
+    old_before_us = data.draw(st.integers(800, max(800, world.now_us + 10)))
     policy = Retention(kind=RetentionKind.TIME, max_age_s=60.0)
 
     decision = decide(policy, facts, cursors={}, young_from_us=NEVER, old_before_us=old_before_us)
@@ -164,7 +164,7 @@ def test_retention_by_consumption(world: World, data: st.DataObject) -> None:
     facts = world.facts()
     cursors = {}
     for name in data.draw(st.sets(st.sampled_from(["a", "b", "c"]))):
-        stamp = data.draw(st.integers(900, world.now_us + 10))
+        stamp = data.draw(st.integers(800, max(800, world.now_us + 10)))
         progress = {s: p.border_before(stamp) for s, p in facts.parts.items()}
         cursors[name] = as_cut(facts, progress).positions
     min_bytes = data.draw(st.sampled_from([0, 100, 300]))
@@ -207,7 +207,7 @@ def test_between_borders_that_are_not_known_everything_is_kept() -> None:
 def test_a_cursor_holds_what_would_be_consumed_without_it(world: World, data: st.DataObject) -> None:
     facts = world.facts()
     passed = {
-        name: {s: p.border_before(data.draw(st.integers(900, world.now_us + 9))) for s, p in facts.parts.items()}
+        name: {s: p.border_before(data.draw(st.integers(800, max(800, world.now_us + 9)))) for s, p in facts.parts.items()}
         for name in data.draw(st.sets(st.sampled_from("abc")))
     }
 
