@@ -207,7 +207,9 @@ def test_between_borders_that_are_not_known_everything_is_kept() -> None:
 def test_a_cursor_holds_what_would_be_consumed_without_it(world: World, data: st.DataObject) -> None:
     facts = world.facts()
     passed = {
-        name: {s: p.border_before(data.draw(st.integers(800, max(800, world.now_us + 9)))) for s, p in facts.parts.items()}
+        name: {
+            s: p.border_before(data.draw(st.integers(800, max(800, world.now_us + 9)))) for s, p in facts.parts.items()
+        }
         for name in data.draw(st.sets(st.sampled_from("abc")))
     }
 
