@@ -34,7 +34,7 @@ from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.options import Address, ServerOptions
-from millrace.server.streams import Catalog, StreamController, StreamsRunner, StreamsStatistics
+from millrace.server.streams import Catalog, StreamController, StreamsRunner, StreamsStatistics, labels_of
 from millrace.server.tier2 import ChunkStorage, LocalStorage
 from millrace.wire.framing import encode
 
@@ -248,10 +248,11 @@ class Server:
             metrics=self._metrics,
             server_id=self._folder.server_id,
             on_failure=self._container_failed,
+            labels_of=labels_of,
         )
         self._open = opened
         streams = StreamController(opened.container)
-        catalog = Catalog(opened.container.state)
+        catalog = Catalog(opened.container.state, opened.checkpoints.streams)
         self._streams = StreamsRunner(
             container=opened.container,
             history=opened.history,
@@ -270,6 +271,7 @@ class Server:
         self._supervisor.start(opened.flusher.run(), name="flusher")
         self._supervisor.start(self._streams.run(), name="streams")
         self._supervisor.start(opened.collect_orphans(), name="orphans")
+        self._supervisor.start(opened.verify_checkpoint(), name="verification")
 
     async def _close_container(self, *, flush_s: float) -> None:
         await self._supervisor.stop()

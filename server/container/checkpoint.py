@@ -2,7 +2,8 @@
 
 It is a shortcut through the log, and after the log was recycled the only memory of what stood there. `save` changes
 the rows of what changed, and the one row of `meta`, in one transaction; its tables and checksums are described in
-`checkpoint_tables`.
+`checkpoint_tables`. It is also where idle segments, streams and writers lie, which are read from it one by one:
+`checkpoint_archive`.
 
 Durability. The journal is SQLite's rollback journal, in mode DELETE with `synchronous=EXTRA`:
 
@@ -21,152 +22,187 @@ A crash leaves the state before or after a `save`, and maybe a journal that SQLi
 import contextlib
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from millrace.server.errors import CheckpointDamagedError, FolderVersionError, NoSpaceError, StorageError
+from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.files import OsFileSystem
 
-from .checkpoint_rows import ADD, CheckpointRows, chunk_differences, everything, finish, take_rows
+from .checkpoint_archive import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, connect, translated
+from .checkpoint_rows import CheckpointRows, chunk_differences
 from .checkpoint_tables import CHUNKS, FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Key, Row, Table, schema
-from .segment import ChunkRecord
-from .state import ContainerState
-
-__all__ = ["Checkpoint", "CheckpointRows", "CheckpointStore", "everything", "take_rows"]
+from .checkpoint_verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
+from .state import FIRST_ID, Stored
 
 ROWS_PER_STATEMENT: Final = 200
 """How many rows one statement writes. Between two statements the thread needs the interpreter, for which it may have
 to wait some milliseconds when the event loop is busy; within one it does not."""
 assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
 
-BUSY_TIMEOUT_S: Final = 5.0
-"""How long to wait for somebody who looks into the file with other means."""
+VERIFIED_AT_ONCE_COUNT_MAX: Final = 100_000
+"""A checkpoint of so many rows is verified whole before it is used, which takes a fraction of a second. One of more is
+verified by its sums; then each row when it is read, and all of them in the background."""
+
+BACKUP_PAGES_COUNT: Final = 256
 
 _ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
 """Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
 _SIDE_FILES: Final = ("-journal", "-wal", "-shm")
-_TROUBLE_OF_OTHERS: Final = frozenset(
-    {
-        sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
-    }
-)  # fmt: skip
-"""Errors that say nothing about the content of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A loaded checkpoint.
+    """A checkpoint that was opened.
 
     Attributes:
-        state: what the container knew. Nothing in it is queued or changed; each index has the borders of the chunks.
+        stored: what it has of segments, streams and writers.
         sequence: of the last log batch that it contains.
         replay_from: of the first log batch that holds bytes which are not in tier 2.
         container_epoch: of the container when it was saved.
+        is_verified: whether every row was; if not, `CheckpointStore.verify` does it.
     """
 
-    state: ContainerState
+    stored: Stored
     sequence: int
     replay_from: int
     container_epoch: int
+    is_verified: bool
 
 
 class CheckpointStore:
     """The file with the checkpoint of one container.
 
     All methods block, and may be called from any thread; a lock makes them take turns, also with a call whose caller
-    was cancelled. `load` comes first.
+    was cancelled. `load` comes first. `segments`, `streams` and `writers` read single things from it, also while it is
+    saved.
 
     Errors of all methods: NoSpaceError when the disk is full, CheckpointDamagedError when the file is not what was
     written, StorageError when it cannot be used for another reason, OSError when a file cannot be renamed or synced.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX) -> None:
         self.path = path
+        self._verified_at_once_count_max = verified_at_once_count_max
         self._files = OsFileSystem()
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
-        # The chunks of each segment as stored, so that only differences are written.
-        self._chunks: dict[int, Sequence[ChunkRecord]] = {}
+        self._reader = CheckpointReader(path)
+        self.segments = SegmentArchive(self._reader)
+        self.streams = StreamArchive(self._reader)
+        self.writers = WriterArchive(self._reader)
+
+    @property
+    def nothing_stored(self) -> Stored:
+        """Return what a state starts from that no checkpoint has anything of, yet."""
+        return self._stored(segment_count=0, writer_count=0, stream_count=0, next_id=FIRST_ID)
 
     def load(self) -> Checkpoint | None:
-        """Read and verify the whole checkpoint; return None if there is no file.
+        """Open and verify the checkpoint; return None if there is no file.
 
         Raises:
-            CheckpointDamagedError: any part is not as it was written.
+            CheckpointDamagedError: what was verified is not as it was written.
             FolderVersionError: a newer version wrote it.
         """
-        with self._lock, self._translated():
+        with self._lock, translated(self.path):
             self._close()
             if not self._files.exists(self.path):
+                self._reader.open(is_empty=True)
                 return None
             self._check_header()
-            connection = _connect(self.path)
+            connection = connect(self.path)
             try:
-                checkpoint = _read(connection, self.path)
+                meta = verified_meta(connection, self.path)
+                verify_sums(connection, meta, self.path)
+                is_small = row_count(meta) <= self._verified_at_once_count_max
+                if is_small:
+                    verify_structure(connection, self.path)
+                    verify_rows(connection, self.path)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
-            self._chunks = {
-                segment.segment_id: tuple(segment.chunks)
-                for segment in checkpoint.state.segments.values()
-                if segment.chunks
-            }
-            return checkpoint
+            self._reader.open()
+            return Checkpoint(
+                stored=self._stored(
+                    segment_count=meta["segments_count"],
+                    writer_count=meta["writers_count"],
+                    stream_count=meta["streams_count"],
+                    next_id=meta["next_id"],
+                ),
+                sequence=meta["sequence"],
+                replay_from=meta["replay_from"],
+                container_epoch=meta["container_epoch"],
+                is_verified=is_small,
+            )
+
+    def verify(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Verify every row that is stored, while others read and save; `pause` is called every millisecond or so.
+
+        Raises:
+            CheckpointDamagedError: a row is not what was written.
+        """
+        with translated(self.path), contextlib.closing(connect(self.path)) as connection:
+            verify_rows(connection, self.path, pause=pause)
 
     def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
         """Store the changes and these numbers durably, together or not at all.
 
-        When there is no file yet, or no more, the rows must be those of `everything`, or of a state that was never
-        saved. After CheckpointDamagedError the file cannot be saved to any more: set it aside and save everything.
+        When there is no file yet, or no more, the rows must be those of a state that was never saved. After
+        CheckpointDamagedError the file cannot be saved to any more.
         """
         numbers = (sequence, replay_from, container_epoch, rows.next_id)
-        with self._lock, self._translated():
+        with self._lock, translated(self.path):
             if self._connection is not None:
                 self._write(self._connection, rows, numbers)
             else:
                 assert not self._files.exists(self.path), "load comes first"
                 self._create(rows, numbers)
-            for segment_id, chunks in rows.chunks.items():
-                if chunks:
-                    self._chunks[segment_id] = chunks
-                else:
-                    self._chunks.pop(segment_id, None)
 
-    def export(self) -> bytes:
-        """Return a copy of the file as of the last `save`, after verifying every row of it.
+    def export(self, path: Path, pause: Callable[[], None] = lambda: None) -> int:
+        """Make a file that is a copy as of the last `save`, every row of it verified; return its size in bytes.
 
-        So a damaged checkpoint never replaces a good copy elsewhere.
+        So a damaged checkpoint never replaces a good copy elsewhere. The copy is not synced. Meanwhile others read;
+        `pause` is called every millisecond or so.
         """
-        with self._lock, self._translated():
+        with self._lock, translated(self.path):
             assert self._connection is not None, "nothing was saved"
-            data = self._connection.serialize()
-            with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-                copy.deserialize(data)
-                _verify(copy, self.path)
-            return data
+            self._files.make_directories(path.parent)
+            if self._files.exists(path):
+                self._files.remove(path)
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                copy.execute("PRAGMA synchronous=OFF")
+                self._connection.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
+                copy.execute("PRAGMA journal_mode=DELETE")
+                verify_sums(copy, verified_meta(copy, self.path), self.path)
+                verify_structure(copy, self.path)
+                verify_rows(copy, self.path, pause=pause)
+            return path.stat().st_size
 
-    def restore(self, data: bytes) -> None:
-        """Put an exported copy in the place of the file, durably; after a crash it is the one or the other.
+    def begin_restore(self) -> None:
+        """Begin to put a copy in the place of the file; `restore_part` and `finish_restore` follow."""
+        with self._lock:
+            self._close()
+            self._files.open(self._unused_temporary(), create=True).close()
+
+    def restore_part(self, data: bytes, *, offset: int) -> None:
+        """Take bytes of the copy."""
+        with self._lock, contextlib.closing(self._files.open(self._temporary)) as file:
+            file.pwritev([data], offset)
+
+    def finish_restore(self) -> None:
+        """Let the copy take the place of the file, durably; after a crash it is the one or the other.
 
         What was there is gone. `load` is to be called next.
         """
         with self._lock:
-            self._close()
-            temporary = self._unused_temporary()
-            file = self._files.open(temporary, create=True)
-            try:
-                file.pwritev([data], 0)
+            with contextlib.closing(self._files.open(self._temporary)) as file:
                 file.datasync()
-            finally:
-                file.close()
             # A journal of the old file would be applied to the new one.
             self._move_side_files(self._damaged_path())
-            self._files.rename(temporary, self.path)
+            self._files.rename(self._temporary, self.path)
             self._files.sync_directory(self.path.parent)
 
     def set_aside(self) -> Path:
@@ -186,9 +222,20 @@ class CheckpointStore:
         with self._lock:
             self._close()
 
+    def _stored(self, *, segment_count: int, writer_count: int, stream_count: int, next_id: int) -> Stored:
+        return Stored(
+            segments=self.segments,
+            writers=self.writers,
+            streams=self.streams,
+            segment_count=segment_count,
+            writer_count=writer_count,
+            stream_count=stream_count,
+            next_id=next_id,
+        )
+
     def _close(self) -> None:
+        self._reader.close()
         connection, self._connection = self._connection, None
-        self._chunks = {}
         if connection is not None:
             connection.close()
 
@@ -208,7 +255,7 @@ class CheckpointStore:
     def _create(self, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Make the file, with its first checkpoint in it."""
         temporary = self._unused_temporary()
-        with contextlib.closing(_connect(temporary, create=True)) as connection:
+        with contextlib.closing(connect(temporary, create=True)) as connection:
             for statement in schema():
                 connection.execute(statement)
             _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
@@ -216,14 +263,14 @@ class CheckpointStore:
             self._write(connection, rows, numbers)
         self._files.rename(temporary, self.path)
         self._files.sync_directory(self.path.parent)
-        self._connection = _connect(self.path)
+        self._connection = connect(self.path)
+        self._reader.open()
 
     def _write(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Change the rows in one transaction."""
         removed_chunks: list[Key] = []
         added_chunks: list[Row] = []
-        for segment_id, wanted in rows.chunks.items():
-            stored = self._chunks.get(segment_id, ())
+        for segment_id, (stored, wanted) in rows.chunks.items():
             removed, added = chunk_differences(segment_id, stored=stored, wanted=wanted)
             removed_chunks += removed
             added_chunks += added
@@ -245,7 +292,7 @@ class CheckpointStore:
 
     def _update_meta(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Seal the transaction by the new row of `meta`, whose sums were brought up to date by the triggers."""
-        row = connection.execute(_select(META)).fetchone()
+        row = connection.execute(f"SELECT {', '.join(META.columns)} FROM {META.name}").fetchone()  # noqa: S608
         if row is None:
             raise CheckpointDamagedError("the row of meta is gone", subject=str(self.path))
         row = (row[0], *numbers, *row[1 + len(numbers) : -1])
@@ -259,14 +306,18 @@ class CheckpointStore:
         _delete(connection, META, [(row[0],)])
         _insert(connection, META, [row])
 
+    @property
+    def _temporary(self) -> Path:
+        """Return the name for a file in the making."""
+        return self.path.with_name(self.path.name + ".new")
+
     def _unused_temporary(self) -> Path:
         """Return the name for a file in the making, after removing what an interrupted attempt left there."""
-        temporary = self.path.with_name(self.path.name + ".new")
         for suffix in ("", *_SIDE_FILES):
-            left_over = temporary.with_name(temporary.name + suffix)
+            left_over = self._temporary.with_name(self._temporary.name + suffix)
             if self._files.exists(left_over):
                 self._files.remove(left_over)
-        return temporary
+        return self._temporary
 
     def _damaged_path(self) -> Path:
         """Return the first free name for a damaged file."""
@@ -283,48 +334,6 @@ class CheckpointStore:
             if self._files.exists(side_file):
                 self._files.rename(side_file, target.with_name(target.name + suffix))
                 self._files.sync_directory(self.path.parent)
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Turn errors of SQLite into ours."""
-        try:
-            yield
-        except UnicodeDecodeError as error:
-            # Python could not even read the message, which cites a damaged schema.
-            raise CheckpointDamagedError(f"the schema is damaged: {error}", subject=str(self.path)) from error
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-            if code == sqlite3.SQLITE_FULL:
-                raise NoSpaceError(str(error), subject=str(self.path)) from error
-            if code in _TROUBLE_OF_OTHERS:
-                raise StorageError(str(error), subject=str(self.path)) from error
-            # Failed reads, writes and syncs are among these: what the file holds is then not known.
-            raise CheckpointDamagedError(str(error), subject=str(self.path)) from error
-
-
-def _connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open the database; transactions are begun and ended by hand."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
-        uri=True,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    try:
-        connection.execute("PRAGMA journal_mode=DELETE")
-        connection.execute("PRAGMA synchronous=EXTRA")
-        connection.execute("PRAGMA fullfsync=ON")  # macOS: sync the cache of the drive too
-        connection.execute("PRAGMA cell_size_check=ON")
-        connection.execute("PRAGMA trusted_schema=OFF")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _select(table: Table) -> str:
-    return f"SELECT {', '.join(table.columns)} FROM {table.name}"  # noqa: S608  # names from our own declarations
 
 
 def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -357,91 +366,3 @@ def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -
 def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     for start in range(0, len(rows), ROWS_PER_STATEMENT):
         yield rows[start : start + ROWS_PER_STATEMENT]
-
-
-def _read(connection: sqlite3.Connection, path: Path) -> Checkpoint:
-    """Return the verified content as a state."""
-    state = ContainerState()
-    meta = _verified_meta(connection, path)
-    for table in TABLES:
-        add = ADD[table]
-        for row in _verified_rows(connection, table, meta=meta, path=path):
-            add(state, row)
-    finish(state, next_id=meta["next_id"])
-    return Checkpoint(
-        state=state,
-        sequence=meta["sequence"],
-        replay_from=meta["replay_from"],
-        container_epoch=meta["container_epoch"],
-    )
-
-
-def _verify(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise if not all is as it was written."""
-    meta = _verified_meta(connection, path)
-    for table in TABLES:
-        for _ in _verified_rows(connection, table, meta=meta, path=path):
-            pass
-
-
-def _verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
-    """Verify format, schema and structure, and return the columns of `meta`."""
-    version, product = _only_row(connection, FORMAT, path=path)
-    if product != PRODUCT:
-        raise CheckpointDamagedError(f"is not a checkpoint but a {product!r}", subject=str(path))
-    if version > FORMAT_VERSION:
-        raise FolderVersionError(
-            f"was written in format {version} by a newer version; this one knows formats up to {FORMAT_VERSION}",
-            subject=str(path),
-        )
-    # A damaged schema could attach a trigger to another table, or make a table sort its keys in another way.
-    with contextlib.closing(sqlite3.connect(":memory:")) as empty:
-        for statement in schema():
-            empty.execute(statement)
-        if _schema_of(connection) != _schema_of(empty):
-            raise CheckpointDamagedError("the schema is not the one of this format", subject=str(path))
-    # Finds pages that are linked wrongly: the rows may be complete, but the next save would not find them.
-    trouble: str
-    (trouble,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if trouble != "ok":
-        raise CheckpointDamagedError(trouble.replace("\n", " "), subject=str(path))
-    return dict(zip(META.columns, _only_row(connection, META, path=path), strict=False))
-
-
-def _schema_of(connection: sqlite3.Connection) -> list[tuple[str, str, str, str]]:
-    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY rowid").fetchall()
-
-
-def _only_row(connection: sqlite3.Connection, table: Table, *, path: Path) -> Row:
-    rows = connection.execute(f"{_select(table)} LIMIT 2").fetchall()
-    if len(rows) != 1:
-        raise CheckpointDamagedError(f"{table.name} has {len(rows)} rows instead of 1", subject=str(path))
-    *row, checksum = rows[0]
-    _check_row(table, tuple(row), checksum, path=path)
-    return tuple(row)
-
-
-def _verified_rows(connection: sqlite3.Connection, table: Table, *, meta: dict[str, int], path: Path) -> Iterator[Row]:
-    """Yield the rows of a table without their checksums; only at the end it is known whether all are there."""
-    count = total = 0
-    for *values, checksum in connection.execute(_select(table)):
-        row = tuple(values)
-        _check_row(table, row, checksum, path=path)
-        count += 1
-        total += checksum
-        yield row
-    expected = meta[f"{table.name}_count"], meta[f"{table.name}_sum"]
-    if (count, total) != expected:
-        raise CheckpointDamagedError(
-            f"{table.name} has {count} rows (sum {total}) instead of {expected[0]} (sum {expected[1]})",
-            subject=str(path),
-        )
-
-
-def _check_row(table: Table, row: Row, checksum: object, *, path: Path) -> None:
-    try:
-        matches = table.checksum(row) == checksum
-    except (struct.error, TypeError, AttributeError):
-        matches = False
-    if not matches:
-        raise CheckpointDamagedError(f"a row of {table.name} does not match its checksum: {row[:2]}", subject=str(path))

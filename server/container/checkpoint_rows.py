@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
 
 from millrace.server.tier2 import IndexEntry
 from millrace.wire import frames as f
@@ -18,11 +17,10 @@ from .checkpoint_tables import (
     CHUNKS,
     CUTS,
     DAMAGES,
-    EPOCHS,
+    LABELS,
     LINKS,
     PROGRESS,
     SEGMENTS,
-    STREAM_SEGMENTS,
     STREAMS,
     WRITERS,
     Key,
@@ -42,48 +40,44 @@ class CheckpointRows:
     # Keys, or leading parts of keys: then all rows that begin so are removed.
     removed: Mapping[Table, Sequence[Key]]
     added: Mapping[Table, Sequence[Row]]
-    # All chunks of each changed segment; which of them are new is found out by the store, off the event loop.
-    chunks: Mapping[int, Sequence[ChunkRecord]]
+    # The chunks of each changed segment, as stored and as wanted; which differ is found out off the event loop.
+    chunks: Mapping[int, tuple[Sequence[ChunkRecord], Sequence[ChunkRecord]]]
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
     next_id: int
 
 
-def everything(state: ContainerState) -> Changes:
-    """Return changes that name all there is, for a first checkpoint in place of one that was set aside."""
-    return Changes(
-        segments=set(state.segments),
-        writers=set(state.writers),
-        streams=set(state.streams),
-        progress={(segment.segment_id, number) for segment in state.segments.values() for number in segment.writers},
-        attributes={(segment.segment_id, key) for segment in state.segments.values() for key in segment.attributes},
-    )
-
-
-def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
+def take_rows(
+    state: ContainerState, changes: Changes, *, labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()
+) -> CheckpointRows:
     """Return copies of what `changes` names, as it is now and durable.
 
-    Called in the event loop, in the same step that chooses the sequence number of the checkpoint. Takes time for what
-    changed only, but for the references to the chunks of each changed segment.
+    Called in the event loop, in the same step that takes the changes and chooses the sequence number of the checkpoint.
+    Takes time for what changed only, but for the references to the chunks of each changed segment.
+
+    Args:
+        labels_of: by which labels a stream of some configuration is to be found.
     """
-    segments = [segment for number in changes.segments if (segment := state.segments.get(number)) is not None]
-    streams = [stream for number in changes.streams if (stream := state.streams.get(number)) is not None]
-    writers = [writer for number in changes.writers if (writer := state.writers.get(number)) is not None]
-    gone: list[Key] = [(number,) for number in changes.deleted_segments]
-    gone_streams: list[Key] = [(number,) for number in changes.deleted_streams]
+    segments, streams, writers = (
+        changes.segments.changed.values(),
+        changes.streams.changed.values(),
+        changes.writers.changed.values(),
+    )
+    gone: list[Key] = [(number,) for number in changes.segments.gone]
+    gone_streams: list[Key] = [(number,) for number in changes.streams.gone]
     changed: list[Key] = [(segment.segment_id,) for segment in segments]
     changed_streams: list[Key] = [(stream.stream_id,) for stream in streams]
     return CheckpointRows(
         removed={
             SEGMENTS: gone + changed,
+            CHUNKS: gone,
             DAMAGES: gone + changed,
             LINKS: gone + changed,
             PROGRESS: [*gone, *changes.progress],
             ATTRIBUTES: [*gone, *changes.attributes],
             WRITERS: [(writer.writer_number,) for writer in writers],
             STREAMS: gone_streams + changed_streams,
-            STREAM_SEGMENTS: gone_streams + changed_streams,
-            EPOCHS: gone_streams + changed_streams,
+            LABELS: gone_streams + changed_streams,
             CUTS: gone_streams + changed_streams,
         },
         added={
@@ -93,33 +87,21 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
             PROGRESS: list(_progress_rows(state, changes.progress)),
             ATTRIBUTES: list(_attribute_rows(state, changes.attributes)),
             WRITERS: [(writer.writer_number, writer.epoch, writer.opened_us, writer.writer_id) for writer in writers],
-            STREAMS: [
-                (
-                    stream.stream_id,
-                    stream.created_us,
-                    stream.epoch,
-                    int(stream.sealed),
-                    stream.name,
-                    stream.configuration,
-                )
+            STREAMS: [_stream_row(stream) for stream in streams],
+            LABELS: [
+                (stream.stream_id, label, stream.name)
                 for stream in streams
+                for label in sorted(labels_of(stream.configuration))
             ],
-            STREAM_SEGMENTS: [
-                (stream.stream_id, position, *part[:1], *part[3:], *_range_texts(part.low, part.last))
-                for stream in streams
-                for position, part in enumerate(stream.parts)
-            ],
-            EPOCHS: [_epoch_row(stream.stream_id, epoch) for stream in streams for epoch in stream.epochs],
             CUTS: [
                 (stream.stream_id, cut.kind, cut.saved_us, cut.name, json.dumps(cut.positions))
                 for stream in streams
                 for cut in stream.cuts.values()
             ],
         },
-        chunks=dict.fromkeys(changes.deleted_segments, ())
-        | {segment.segment_id: list(segment.chunks) for segment in segments},
+        chunks=changes.chunks,
         counts={SEGMENTS: len(state.segments), WRITERS: len(state.writers), STREAMS: len(state.streams)},
-        next_id=state.next_id,
+        next_id=changes.next_id,
     )
 
 
@@ -209,7 +191,48 @@ def _attribute_rows(state: ContainerState, pairs: Iterable[tuple[int, str]]) -> 
             yield (segment_id, key, value)
 
 
-def _add_segment(state: ContainerState, row: Row) -> None:
+def _range_texts(low: int, last: int) -> tuple[str, str]:
+    return f"{low:016x}", f"{last:016x}"
+
+
+def _stream_row(stream: Stream) -> Row:
+    parts = [
+        (part.segment_id, *_range_texts(part.low, part.last), part.epoch, part.sealed_epoch) for part in stream.parts
+    ]
+    epochs = [
+        (
+            epoch.number,
+            epoch.started_us,
+            epoch.cause,
+            list(epoch.sealed_ids),
+            [(segment_id, *_range_texts(low, last)) for segment_id, low, last in epoch.created],
+        )
+        for epoch in stream.epochs
+    ]
+    return (
+        stream.stream_id,
+        stream.created_us,
+        stream.epoch,
+        int(stream.sealed),
+        stream.name,
+        stream.configuration,
+        json.dumps(parts, separators=(",", ":")),
+        json.dumps(epochs, separators=(",", ":")),
+    )
+
+
+def segment_of_rows(
+    row: Row,
+    *,
+    chunks: Iterable[Row],
+    damages: Iterable[Row],
+    progress: Iterable[Row],
+    attributes: Iterable[Row],
+) -> Segment:
+    """Return a segment from its rows, in the order of their keys; its admitted view is the durable one.
+
+    Its index has the borders of its chunks.
+    """
     segment_id, stream_id, created_us, start_offset, length, event_count, flushed_offset, sealed, name = row
     segment = Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id)
     segment.start_offset = start_offset
@@ -217,93 +240,61 @@ def _add_segment(state: ContainerState, row: Row) -> None:
     segment.event_count = event_count
     segment.flushed_offset = flushed_offset
     segment.sealed = bool(sealed)
-    state.add_segment(segment)
-
-
-def _add_chunk(state: ContainerState, row: Row) -> None:
-    segment_id, start_offset, length, size, start_events, end_events, end_wall_time_us, name = row
-    state.segments[segment_id].chunks.append(
+    segment.chunks = [
         ChunkRecord(start_offset, length, name, size, start_events, end_events, end_wall_time_us)
-    )
+        for _, start_offset, length, size, start_events, end_events, end_wall_time_us, name in chunks
+    ]
+    if segment.chunks:
+        segment.stored_chunks = tuple(segment.chunks)
+        segment.index.merge(chunk_borders(segment.chunks, created_us=created_us))
+    segment.damages = [DamagedRange(start, end, source) for _, _, start, end, source in damages]
+    segment.writers = {
+        writer_number: WriterProgress(last_event_number=last_event_number, last_offset=last_offset)
+        for _, writer_number, last_event_number, last_offset in progress
+    }
+    segment.attributes = {key: value for _, key, value in attributes}
+    return segment
 
 
-def _add_damage(state: ContainerState, row: Row) -> None:
-    segment_id, _, start, end, source = row
-    state.segments[segment_id].damages.append(DamagedRange(start, end, source))
-
-
-def _add_progress(state: ContainerState, row: Row) -> None:
-    segment_id, writer_number, last_event_number, last_offset = row
-    state.segments[segment_id].writers[writer_number] = WriterProgress(
-        last_event_number=last_event_number, last_offset=last_offset
-    )
-
-
-def _add_attribute(state: ContainerState, row: Row) -> None:
-    segment_id, key, value = row
-    state.segments[segment_id].attributes[key] = value
-
-
-def _add_writer(state: ContainerState, row: Row) -> None:
+def writer_of_row(row: Row) -> Writer:
+    """Return a writer from its row."""
     writer_number, epoch, opened_us, writer_id = row
-    state.add_writer(Writer(writer_number=writer_number, writer_id=writer_id, epoch=epoch, opened_us=opened_us))
+    return Writer(writer_number=writer_number, writer_id=writer_id, epoch=epoch, opened_us=opened_us)
 
 
-def _range_texts(low: int, last: int) -> tuple[str, str]:
-    return f"{low:016x}", f"{last:016x}"
-
-
-def _epoch_row(stream_id: int, epoch: f.EpochRecord) -> Row:
-    created = [(segment_id, *_range_texts(low, last)) for segment_id, low, last in epoch.created]
-    return (
-        stream_id,
-        epoch.number,
-        epoch.started_us,
-        epoch.cause,
-        json.dumps(list(epoch.sealed_ids)),
-        json.dumps(created),
-    )
-
-
-def _add_epoch(state: ContainerState, row: Row) -> None:
-    stream_id, number, started_us, cause, sealed_ids, created = row
-    state.streams[stream_id].epochs.append(
+def stream_of_rows(row: Row, *, cuts: Iterable[Row]) -> Stream:
+    """Return a stream from its rows."""
+    stream_id, created_us, epoch, sealed, name, configuration, parts, epochs = row
+    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us)
+    stream.epoch = stream.admitted_epoch = epoch
+    stream.sealed = bool(sealed)
+    stream.parts = [
+        StreamPart(segment_id, int(low, 16), int(last, 16), epoch, sealed_epoch)
+        for segment_id, low, last, epoch, sealed_epoch in json.loads(parts)
+    ]
+    stream.epochs = [
         f.EpochRecord(
             number=number,
             started_us=started_us,
             cause=cause,
-            sealed_ids=json.loads(sealed_ids),
+            sealed_ids=sealed_ids,
             created=[
-                f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16))
-                for segment_id, low, last in json.loads(created)
+                f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)) for segment_id, low, last in created
             ],
         )
-    )
+        for number, started_us, cause, sealed_ids, created in json.loads(epochs)
+    ]
+    for _, kind, saved_us, cut_name, positions in cuts:
+        stream.cuts[cut_name] = f.SavedCut(
+            cut_name, kind, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
+        )
+    return stream
 
 
-def _add_cut(state: ContainerState, row: Row) -> None:
-    stream_id, kind, saved_us, name, positions = row
-    state.streams[stream_id].cuts[name] = f.SavedCut(
-        name, kind, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
-    )
-
-
-def _add_stream(state: ContainerState, row: Row) -> None:
-    stream_id, created_us, epoch, sealed, name, configuration = row
-    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us)
-    stream.epoch = stream.admitted_epoch = epoch
-    stream.sealed = bool(sealed)
-    state.add_stream(stream)
-
-
-def _add_stream_segment(state: ContainerState, row: Row) -> None:
-    stream_id, _, segment_id, epoch, sealed_epoch, low, last = row
-    state.streams[stream_id].parts.append(StreamPart(segment_id, int(low, 16), int(last, 16), epoch, sealed_epoch))
-
-
-def _add_link(state: ContainerState, row: Row) -> None:
+def link_of_row(row: Row) -> LinkedExtent:
+    """Return where the bytes of a merged segment are from its row."""
     source_id, target_id, offset, size, source_offset, event_count, end_events, sequence, wall_time_us = row
-    link = LinkedExtent(
+    return LinkedExtent(
         target_id=target_id,
         offset=offset,
         size=size,
@@ -314,33 +305,6 @@ def _add_link(state: ContainerState, row: Row) -> None:
         end_events=end_events,
         wall_time_us=wall_time_us,
     )
-    state.segments[source_id].link = link
-    state.hold(state.segments[target_id], link)
-
-
-ADD: Final[Mapping[Table, Callable[[ContainerState, Row], None]]] = {
-    SEGMENTS: _add_segment,
-    CHUNKS: _add_chunk,
-    DAMAGES: _add_damage,
-    PROGRESS: _add_progress,
-    ATTRIBUTES: _add_attribute,
-    WRITERS: _add_writer,
-    STREAMS: _add_stream,
-    STREAM_SEGMENTS: _add_stream_segment,
-    EPOCHS: _add_epoch,
-    CUTS: _add_cut,
-    LINKS: _add_link,
-}
-"""How a stored row becomes part of a state. Rows come in the order of the tables and of their keys."""
-
-
-def finish(state: ContainerState, *, next_id: int) -> None:
-    """Complete a state that has all its rows: indexes, ids, and an admitted view that is the durable one."""
-    for segment in state.segments.values():
-        if segment.chunks:
-            segment.index.merge(chunk_borders(segment.chunks, created_us=segment.created_us))
-    state.next_id = max(state.next_id, next_id)
-    state.admit_as_durable()
 
 
 def chunk_borders(chunks: Sequence[ChunkRecord], *, created_us: int) -> list[IndexEntry]:

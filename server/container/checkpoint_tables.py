@@ -3,7 +3,7 @@
 A checkpoint is a SQLite database. SQLite finds a torn page by no checksum of its own, and a flipped bit in a value by
 nothing at all, so each row carries one, and the one row of `meta` knows how many rows each table has and the sum of
 their checksums. So a row that is damaged, lost, doubled, moved to another table, or of an older version of its page (a
-write that the disk lost) is noticed when the checkpoint is loaded.
+write that the disk lost) is noticed when the checkpoint is verified.
 
 Format, version 1. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
 `checksum`. The checksum of a row is the CRC-32C, started with the number of the table instead of 0, of:
@@ -25,10 +25,13 @@ rows needs no look at the rows that they replace.
 Table `format` never changes its shape: any version can tell which version wrote the file.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
+from millrace.server.errors import CheckpointDamagedError
 from millrace.wire.checksum import crc32c
 
 Row = tuple[Any, ...]
@@ -43,7 +46,7 @@ PRODUCT: Final = "millrace checkpoint"
 class Table:
     """A table of the checkpoint: its columns, and the checksum of its rows."""
 
-    __slots__ = ("_integers", "_pack", "_texts_end", "columns", "create", "key", "name", "number")
+    __slots__ = ("_integers", "_pack", "_texts_end", "columns", "create", "indexes", "key", "name", "number")
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Table:
         integers: Sequence[str],
         texts: Sequence[str] = (),
         blobs: Sequence[str] = (),
+        indexes: Sequence[Sequence[str]] = (),
     ) -> None:
         self.name = name
         self.number = number  # never given to another table: it tells equal rows of two tables apart
@@ -65,6 +69,8 @@ class Table:
         types = ["INTEGER"] * len(integers) + ["TEXT"] * len(texts) + ["BLOB"] * len(blobs) + ["INTEGER"]
         columns = ", ".join(f"{column} {kind} NOT NULL" for column, kind in zip(self.columns, types, strict=True))
         self.create = f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({', '.join(key)})) WITHOUT ROWID"
+        # By name, the columns that rows are also found by.
+        self.indexes = {f"{name}_by_{index[0]}": tuple(index) for index in indexes}
 
     def checksum(self, row: Row) -> int:
         """Return the checksum of a row, given without it.
@@ -81,6 +87,24 @@ class Table:
         return crc32c(data, self.number)
 
 
+def checked_row(table: Table, row: Row, *, path: Path) -> Row:
+    """Return a row, given with its checksum at the end, without it.
+
+    Raises:
+        CheckpointDamagedError: it is not what was written.
+    """
+    values, checksum = row[:-1], row[-1]
+    try:
+        matches = table.checksum(values) == checksum
+    except (struct.error, TypeError, AttributeError):
+        matches = False
+    if not matches:
+        raise CheckpointDamagedError(
+            f"a row of {table.name} does not match its checksum: {values[:2]}", subject=str(path)
+        )
+    return values
+
+
 FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
 SEGMENTS: Final = Table(
     "segments",
@@ -90,6 +114,7 @@ SEGMENTS: Final = Table(
         "segment_id", "stream_id", "created_us", "start_offset", "length", "event_count", "flushed_offset", "sealed"
     ],
     texts=["name"],
+    indexes=[["name"]],
 )  # fmt: skip
 CHUNKS: Final = Table(
     "chunks",
@@ -120,27 +145,23 @@ WRITERS: Final = Table(
     key=["writer_number"],
     integers=["writer_number", "epoch", "opened_us"],
     texts=["writer_id"],
+    indexes=[["writer_id"]],
 )
 STREAMS: Final = Table(
     "streams",
     number=9,
     key=["stream_id"],
     integers=["stream_id", "created_us", "epoch", "sealed"],
-    texts=["name", "configuration"],
+    texts=["name", "configuration", "parts", "epochs"],  # the lists as JSON, key ranges in hexadecimal digits
+    indexes=[["name"]],
 )
-STREAM_SEGMENTS: Final = Table(
-    "stream_segments",
+LABELS: Final = Table(
+    "labels",
     number=10,
-    key=["stream_id", "position"],
-    integers=["stream_id", "position", "segment_id", "epoch", "sealed_epoch"],
-    texts=["low", "last"],
-)
-EPOCHS: Final = Table(
-    "epochs",
-    number=12,
-    key=["stream_id", "number"],
-    integers=["stream_id", "number", "started_us"],
-    texts=["cause", "sealed_ids", "created"],  # the lists as JSON, key ranges in hexadecimal digits
+    key=["stream_id", "label"],
+    integers=["stream_id"],
+    texts=["label", "name"],
+    indexes=[["label", "name"]],
 )
 CUTS: Final = Table(
     "cuts",
@@ -159,9 +180,9 @@ LINKS: Final = Table(
     ],
 )  # fmt: skip
 TABLES: Final = (
-    SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, STREAM_SEGMENTS, EPOCHS, CUTS, LINKS
+    SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, LABELS, CUTS, LINKS
 )  # fmt: skip
-"""The tables of what a container knows, parents first."""
+"""The tables of what a container knows."""
 
 META: Final = Table(
     "meta",
@@ -178,6 +199,9 @@ def schema() -> Iterator[str]:
     """Yield the statements that make the tables and triggers of an empty checkpoint."""
     for table in (FORMAT, META, *TABLES):
         yield table.create
+    for table in TABLES:
+        for name, columns in table.indexes.items():
+            yield f"CREATE INDEX {name} ON {table.name} ({', '.join(columns)})"
     for table in TABLES:
         count, total = f"{table.name}_count", f"{table.name}_sum"
         for event, sign, row in (("INSERT", "+", "NEW"), ("DELETE", "-", "OLD")):

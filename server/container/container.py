@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.server.errors import (
+    CheckpointDamagedError,
     LogClosedError,
     LogFailedError,
     NoSpaceError,
@@ -41,6 +42,7 @@ from .appends import (
     payload_size,
     progress_of,
 )
+from .bringing import Bringer
 from .history import History
 from .options import ContainerOptions
 from .segment import Segment
@@ -55,10 +57,12 @@ RETRY_AFTER_MS: Final = 200
 class Decision:
     """A record on its way through the log."""
 
-    __slots__ = ("followers", "future", "record")
+    __slots__ = ("followers", "future", "record", "subjects")
 
-    def __init__(self, record: f.Message, future: asyncio.Future[None]) -> None:
+    def __init__(self, record: f.Message, future: asyncio.Future[None], subjects: tuple[object, ...]) -> None:
         self.record = record
+        # What it is about stays in memory: its admitted view is nowhere else.
+        self.subjects = subjects
         self.future = future
         self.followers: list[PendingAppend] = []
 
@@ -87,6 +91,9 @@ class SegmentContainer:
         self.run_size_bytes_max = FRAME_SIZE_BYTES_MAX
         # Whether the log has failed: what the state holds may be less than what the disk holds.
         self.has_failed = False
+        # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
+        self.checkpoint_damage: CheckpointDamagedError | None = None
+        self.bringer = Bringer(state, on_damage=self.checkpoint_damaged)
         self._history = history
         self._wal: Wal | None = None
         self._failure: ServerError | None = None
@@ -147,8 +154,8 @@ class SegmentContainer:
         Raises:
             ServerError: nothing of the run was or will be stored.
         """
-        segment = self.segment(run.segment_id)
         self._check_running()
+        segment = self.segment(run.segment_id)
         if run.writer_number:
             check_writer(self.state, run)
             progress = segment.writers.get(run.writer_number)
@@ -291,8 +298,8 @@ class SegmentContainer:
 
     # --- decisions ---
 
-    def decide(self, record: f.Message) -> asyncio.Future[None]:
-        """Log a decision; the future resolves when it is durable and applied.
+    def decide(self, record: f.Message, *subjects: object) -> asyncio.Future[None]:
+        """Log a decision about some segments, streams or writers; the future resolves when it is durable and applied.
 
         The caller has checked the decision against the admitted view and moved that view. Cancelling the wait does
         not undo the decision.
@@ -304,7 +311,7 @@ class SegmentContainer:
         assert self._wal is not None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         frame = encode(record)
-        decision = Decision(record, future)
+        decision = Decision(record, future, subjects)
         self._wal.submit(Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
         self._in_flight.append(decision)
         return future
@@ -403,6 +410,15 @@ class SegmentContainer:
             owner.settle()
         self.relieve()
         self._on_failure(failure)
+
+    def checkpoint_damaged(self, error: CheckpointDamagedError) -> None:
+        """Refuse everything from now on: what idle segments are is not known. What is queued still becomes durable."""
+        if self.checkpoint_damage is None:
+            logger.error("checkpoint damaged error=%s", error)
+            self.checkpoint_damage = error
+            if self._failure is None:
+                self._failure = LogClosedError("the checkpoint is damaged and is being restored", retry_after_ms=1000)
+                self._on_failure(error)
 
     # --- reads ---
 

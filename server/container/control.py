@@ -60,7 +60,7 @@ class SegmentControl:
         """
         if segment_id:
             return self._container.segment(segment_id)
-        segment = self._state.segments_by_name.get(name)
+        segment = self._state.segments.find(name)
         if segment is None or segment.link is not None:
             raise SegmentNotFoundError("there is no such segment", subject=name)
         return segment
@@ -73,7 +73,7 @@ class SegmentControl:
             SegmentExistsError: there is one of that name.
         """
         checked_name(name, kind="segment name")
-        if name in self._state.segments_by_name or name in self._creating:
+        if name in self._creating or self._state.segments.find(name) is not None:
             raise SegmentExistsError("the segment exists", subject=name)
         segment_id = self._state.take_id()
         decided = self._container.decide(f.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
@@ -86,7 +86,7 @@ class SegmentControl:
         """Let the segment take no more appends, for ever. Appends admitted before are stored."""
         self._refuse_part_of_stream(segment)
         if not segment.sealed:
-            decided = self._container.decide(f.SegmentSealed(segment.segment_id))
+            decided = self._container.decide(f.SegmentSealed(segment.segment_id), segment)
             segment.closing = True
             await decided
 
@@ -106,7 +106,7 @@ class SegmentControl:
             )
         if offset > segment.start_offset:
             self._refuse_merging(segment)
-            decided = self._container.decide(f.SegmentTruncated(segment.segment_id, offset))
+            decided = self._container.decide(f.SegmentTruncated(segment.segment_id, offset), segment)
             self._truncating[segment.segment_id] = decided
             decided.add_done_callback(lambda _: self._truncated(segment.segment_id, decided))
             await asyncio.shield(decided)
@@ -149,7 +149,7 @@ class SegmentControl:
             size=size,
             event_count=source.event_count,
         )
-        decided = self._container.decide(record)
+        decided = self._container.decide(record, target, source)
         target.next_offset += size
         pair = target.segment_id, source_id
         self._merging[pair] = decided
@@ -160,7 +160,7 @@ class SegmentControl:
         """Delete the segment with everything in it."""
         self._refuse_part_of_stream(segment)
         self._refuse_merging(segment)
-        decided = self._container.decide(f.SegmentDeleted(segment.segment_id))
+        decided = self._container.decide(f.SegmentDeleted(segment.segment_id), segment)
         segment.closing = True
         self._deleting.add(segment.segment_id)
         decided.add_done_callback(lambda _: self._deleting.discard(segment.segment_id))
@@ -191,7 +191,8 @@ class SegmentControl:
         self._attribute_version += 1
         version = self._attribute_version
         decided = self._container.decide(
-            f.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b"")
+            f.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""),
+            segment,
         )
         self._attributes[place] = (value, version)
         decided.add_done_callback(lambda _: self._attribute_decided(place, version))
@@ -205,7 +206,7 @@ class SegmentControl:
         writer = None
         if writer_id:
             checked_writer_id(writer_id)
-            writer = self._state.writers_by_id.get(writer_id) or self._state.admitted_writers.get(writer_id)
+            writer = self._state.writers.find(writer_id) or self._state.admitted_writers.get(writer_id)
         known = writer is not None
         now_us = self._container.clock.unix_us()
         if writer is None:
@@ -214,7 +215,8 @@ class SegmentControl:
         decided = self._container.decide(
             f.WriterRecorded(
                 writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
-            )
+            ),
+            writer,
         )
         writer.admitted_epoch = epoch
         if writer_id and not known:
@@ -224,7 +226,7 @@ class SegmentControl:
 
     def find_writer(self, writer_id: str) -> Writer | None:
         """Return a writer by id, or None if it was never opened."""
-        return self._state.writers_by_id.get(writer_id)
+        return self._state.writers.find(writer_id)
 
     def writer_states(self, writer_number: int, segment_ids: Iterable[int]) -> list[f.WriterState]:
         """Return the last durable event number of a writer in each segment; 0 where it never wrote."""

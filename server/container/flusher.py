@@ -12,7 +12,8 @@ throttled and then refused, and the flusher tries again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, ChunkNotFoundError, ServerError
@@ -22,7 +23,9 @@ from millrace.server.wal import Wal
 from millrace.wire.checksum import Buffer
 from millrace.wire.errors import ErrorCode
 
-from .checkpoint import CheckpointRows, CheckpointStore, everything, take_rows
+from .checkpoint import CheckpointStore
+from .checkpoint_copies import copy_name, delete_old_copies, publish_copy
+from .checkpoint_rows import CheckpointRows, take_rows
 from .history import History
 from .options import ContainerOptions
 from .segment import ChunkRecord, Segment
@@ -34,17 +37,11 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 PASS_INTERVAL_S: Final = 0.05
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
-CHECKPOINT_COPIES_KEPT: Final = 2
-CHECKPOINT_PREFIX: Final = "checkpoints/"
-
-
-def checkpoint_copy_name(*, sequence: int, container_epoch: int, number: int) -> str:
-    """Return the name in tier 2 of a copy of the checkpoint as of a log sequence number; the newest sorts last.
-
-    One sequence may be copied more than once, when bytes were flushed and nothing was appended: chunks never change
-    under their name, so copy `number` of the container's epoch has a name of its own.
-    """
-    return f"{CHECKPOINT_PREFIX}{sequence:020d}-{container_epoch:08x}-{number:08x}.chunk"
+ADDED_COUNT_MAX: Final = 10_000
+CHANGED_COUNT_MAX: Final = 50_000
+"""With so many new things, or changed ones, a checkpoint is due: until then they are held in memory."""
+COPY_SUFFIX: Final = ".copy"
+EXPORT_PAUSE_S: Final = 0.002
 
 
 class Flusher:
@@ -64,7 +61,10 @@ class Flusher:
         options: ContainerOptions,
         clock: Clock,
         read: Callable[[Segment, int, int], Awaitable[list[memoryview]]],
+        labels_of: Callable[[str], Iterable[str]],
         on_relief: Callable[[], None],
+        on_damage: Callable[[CheckpointDamagedError], None],
+        epoch_is_stored: bool,
     ) -> None:
         self._state = state
         self._sequence = sequence
@@ -77,7 +77,11 @@ class Flusher:
         self._options = options
         self._clock = clock
         self._read = read
+        self._labels_of = labels_of
         self._on_relief = on_relief
+        self._on_damage = on_damage
+        # Nothing is published under an epoch before it is stored: the next start takes one above it.
+        self._epoch_is_stored = epoch_is_stored
         self._work = asyncio.Event()
         self._checkpoint_lock = asyncio.Lock()
         self._recycled_sequence = 0
@@ -95,7 +99,7 @@ class Flusher:
 
     def poke(self) -> None:
         """Look whether there is work; called after each batch, so it is quick."""
-        if self._state.tail_bytes >= self._options.flush_size_bytes or self._log_is_filling:
+        if self._state.tail_bytes >= self._options.flush_size_bytes or self._log_is_filling or self._changes_are_many:
             self._work.set()
 
     async def run(self) -> None:
@@ -136,29 +140,31 @@ class Flusher:
             state = self._state
             sequence = self._sequence()
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
-            changes, garbage, replaced = state.take_changes(), state.garbage, self._replaced
+            rows = take_rows(state, state.take_changes(), labels_of=self._labels_of)
+            garbage, replaced = state.garbage, self._replaced
             state.garbage, self._replaced = [], []
-            rows = take_rows(state, changes)
             self._checkpoint_s = self._clock.monotonic_s()
             try:
                 await self._save(rows, sequence=sequence, replay_from=replay_from)
-            except CheckpointDamagedError as error:
-                # Saving to it cannot succeed any more. It is kept aside, and everything is saved anew.
-                aside = await asyncio.to_thread(self._checkpoints.set_aside)
-                logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
-                state.give_back(everything(state))
+            except BaseException as error:
+                state.give_back()
                 state.garbage, self._replaced = garbage + state.garbage, replaced + self._replaced
+                if isinstance(error, CheckpointDamagedError):
+                    # What it has of idle segments is not in memory: only a copy of it, and the log, can take its place.
+                    self._on_damage(error)
                 raise
-            except BaseException:
-                state.give_back(changes)
-                state.garbage, self._replaced = garbage + state.garbage, replaced + self._replaced
-                raise
+            state.stored()
+            self._epoch_is_stored = True
             self._garbage += garbage
             self._replaced_in_copy += replaced
             await self._delete_garbage()
             may_recycle = replay_from - 1 > self._recycled_sequence and self._recycling_pays
             if may_recycle or self._garbage_is_due:
-                await self._copy_checkpoint(sequence)
+                try:
+                    await self._copy_checkpoint(sequence)
+                except CheckpointDamagedError as error:
+                    self._on_damage(error)
+                    raise
                 if may_recycle:
                     self._wal.recycle(replay_from - 1)
                     self._recycled_sequence = replay_from - 1
@@ -191,21 +197,31 @@ class Flusher:
         return 4 * self._wal.size_bytes > self._wal.capacity_bytes
 
     @property
+    def _changes_are_many(self) -> bool:
+        changes = self._state.changes
+        return (
+            sum(each.added_count for each in changes) >= ADDED_COUNT_MAX
+            or sum(len(each.changed) for each in changes) >= CHANGED_COUNT_MAX
+        )
+
+    @property
     def _recycling_pays(self) -> bool:
-        """Whether more of the log could be forgotten than a copy of the checkpoint costs.
+        """Whether more of the log could be forgotten than a copy of the checkpoint costs, or has to be.
 
         Soon, because a recycled file is in the memory of the system already: writing it again is several times as fast
         as writing a fresh one (measured 1.4 against 0.3 GB/s).
         """
         full_bytes = self._wal.statistics().full_files * self._wal.file_size_bytes
-        return full_bytes > 0 and full_bytes >= 2 * self._copy_size_bytes
+        return full_bytes > 0 and (full_bytes >= 2 * self._copy_size_bytes or 2 * full_bytes > self._wal.capacity_bytes)
 
     @property
     def _checkpoint_is_due(self) -> bool:
-        if not (self._state.changes or self._state.garbage or self._replaced or self._garbage_is_due):
+        has_changes = any(self._state.changes)
+        if not (has_changes or self._state.garbage or self._replaced or self._garbage_is_due):
             return False
+        is_pressing = self._recycling_pays or self._changes_are_many
         age_s = self._clock.monotonic_s() - self._checkpoint_s
-        return age_s >= (CHECKPOINT_INTERVAL_S_MIN if self._recycling_pays else self._options.checkpoint_interval_s)
+        return age_s >= (CHECKPOINT_INTERVAL_S_MIN if is_pressing else self._options.checkpoint_interval_s)
 
     @property
     def _garbage_is_due(self) -> bool:
@@ -255,6 +271,8 @@ class Flusher:
             raise damage
 
     async def _flush_due(self) -> None:
+        if not self._epoch_is_stored:
+            await self.checkpoint()
         await self._flush_all_of(self._due(everything=False))
 
     async def _checkpoint_due(self) -> None:
@@ -291,7 +309,7 @@ class Flusher:
         segment.chunks.append(record)
         # The chunk has the entries now, and gives them back when they are asked for.
         segment.index.thin(record.start_offset, record.end_offset)
-        self._state.changes.segments.add(segment.segment_id)
+        self._state.segments.changed(segment)
         self._state.release(segment, record.end_offset)
 
     async def _flush_link(self, segment: Segment, link: LinkedExtent) -> None:
@@ -341,7 +359,7 @@ class Flusher:
             self._state.garbage += [record.name for record in records]
             return
         segment.chunks += records
-        self._state.changes.segments.add(segment.segment_id)
+        self._state.segments.changed(segment)
         self._state.release(segment, link.end)
 
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
@@ -409,12 +427,13 @@ class Flusher:
         return record, pieces
 
     async def _copy_checkpoint(self, sequence: int) -> None:
-        data = await asyncio.to_thread(self._checkpoints.export)
-        self._copy_size_bytes = len(data)
+        path = self._checkpoints.path.with_name(self._checkpoints.path.name + COPY_SUFFIX)
+        self._copy_size_bytes = await asyncio.to_thread(
+            self._checkpoints.export, path, pause=lambda: time.sleep(EXPORT_PAUSE_S)
+        )
         self._copy_count += 1
-        name = checkpoint_copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
-        await self._storage.publish(name, [data])
+        name = copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
+        await publish_copy(self._storage, path, name=name, size=self._copy_size_bytes)
         self._copied_s = self._clock.monotonic_s()
-        copies = await self._storage.list(CHECKPOINT_PREFIX)
-        for copy in copies[:-CHECKPOINT_COPIES_KEPT]:
-            await self._storage.delete(copy.name)
+        await asyncio.to_thread(path.unlink)
+        await delete_old_copies(self._storage)

@@ -1,6 +1,6 @@
 """Starting a container from what is on disk, and stopping it.
 
-    1  the checkpoint is loaded; a damaged one is set aside, and its newest copy in tier 2 takes its place
+    1  the checkpoint is opened; a damaged one is set aside, and its newest copy in tier 2 takes its place
     2  the log is read from where the checkpoint says: records behind it are applied, unflushed bytes held again
     3  the log is made ready to go on, which makes durable all that step 2 saw
     4  a checkpoint is saved under the next container epoch, and chunks published under it from then on
@@ -11,31 +11,44 @@ operator needs then. What the checkpoint would have said is still in the log; th
 
 What the log has lost to damage becomes damaged ranges of its segments, if they can be named, and is logged anyway.
 Chunks that no segment knows were left by a crash between publishing and checkpointing. They are deleted after a grace.
+
+All of this takes time for what was in use, not for the idle segments, which stay where they are: in the checkpoint. Of
+a large one only the sums are verified before requests are taken, and each row in the background.
 """
 
 import asyncio
 import logging
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.server.cache import PageCache
-from millrace.server.errors import CheckpointDamagedError, LogCorruptError, NoSpaceError, ServerError
+from millrace.server.errors import (
+    CheckpointDamagedError,
+    LogCorruptError,
+    NoSpaceError,
+    ServerError,
+    ShuttingDownError,
+)
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.tier2 import ChunkStorage, parse_chunk_name
+from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
 from millrace.server.wal import KIND_APPENDS, Damage, LogOwner, RecoveredBatch, RecoveredRun, Wal, WalOptions
 from millrace.wire.framing import decode
 
 from .appends import last_append_offset, payload_size
-from .checkpoint import Checkpoint, CheckpointStore, take_rows
+from .checkpoint import Checkpoint, CheckpointStore
+from .checkpoint_copies import CHECKPOINT_PREFIX, restore_copy, whole_copies
+from .checkpoint_rows import take_rows
 from .container import SegmentContainer
-from .flusher import CHECKPOINT_PREFIX, Flusher
+from .flusher import Flusher
 from .history import History
 from .options import ContainerOptions
 from .segment import DamagedRange, Segment
+from .shelf import RESIDENT_COUNT_MAX
 from .state import ContainerState
 from .tail import Extent
 
@@ -43,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = "checkpoint.db"
 LOG_FOLDER = "wal"
+VERIFICATION_PAUSE_S = 0.005
+ORPHANS_AT_ONCE_COUNT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +84,11 @@ class OpenContainer:
         wal: Wal,
         flusher: Flusher,
         checkpoints: CheckpointStore,
+        storage: ChunkStorage,
         summary: RecoverySummary,
-        orphans: list[str],
+        container_epoch: int,
+        is_verified: bool,
+        keeps_orphans: bool,
         options: ContainerOptions,
         clock: Clock,
     ) -> None:
@@ -78,21 +96,64 @@ class OpenContainer:
         self.history = history
         self.wal = wal
         self.flusher = flusher
+        self.checkpoints = checkpoints
         self.summary = summary
-        self._checkpoints = checkpoints
-        self._orphans = orphans
+        self._storage = storage
+        self._container_epoch = container_epoch
+        self._is_verified = is_verified
+        self._keeps_orphans = keeps_orphans
         self._options = options
         self._clock = clock
+        self._is_closing = False
+
+    async def verify_checkpoint(self) -> None:
+        """Verify every row of a checkpoint that was too large for that before the start."""
+        if self._is_verified:
+            return
+        try:
+            await asyncio.to_thread(self.checkpoints.verify, self._pause_verification)
+            logger.info("checkpoint verified")
+        except CheckpointDamagedError as error:
+            self.container.checkpoint_damaged(error)
+        except ShuttingDownError:
+            pass
+
+    def _pause_verification(self) -> None:
+        if self._is_closing:
+            raise ShuttingDownError("the container is being closed")
+        time.sleep(VERIFICATION_PAUSE_S)
 
     async def collect_orphans(self) -> None:
-        """Give up, after the grace, the chunks that no segment knew when the container started."""
-        if not self._orphans:
-            return
+        """Give up, after the grace, the chunks of earlier epochs that no segment knows."""
         await self._clock.sleep(self._options.orphan_grace_s)
+        chunks = [chunk.name for chunk in await self._storage.list("segments/")]
+        orphans = []
+        for start in range(0, len(chunks), ORPHANS_AT_ONCE_COUNT):
+            orphans += await asyncio.to_thread(self._orphans_among, chunks[start : start + ORPHANS_AT_ONCE_COUNT])
+        if not orphans:
+            return
+        if self._keeps_orphans:
+            # They may hold what the checkpoint or the log has lost.
+            logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
+            return
         # The flusher deletes them once no copy of the checkpoint in use refers to them.
-        self.flusher.give_up(self._orphans)
-        logger.info("orphan chunks given up count=%d", len(self._orphans))
-        self._orphans = []
+        self.flusher.give_up(orphans)
+        logger.info("orphan chunks given up count=%d", len(orphans))
+
+    def _orphans_among(self, names: list[str]) -> list[str]:
+        """Return the chunks that are older than this start and not known since then, blocking.
+
+        What segments know of earlier epochs is in the checkpoint, and new chunks are published under this epoch.
+        """
+        return [
+            name
+            for name in names
+            if (chunk := parse_chunk_name(name)) is not None
+            and chunk.container_epoch < self._container_epoch
+            and not self.checkpoints.segments.has_chunk(
+                segment_id=chunk.segment_id, start_offset=chunk.start_offset, name=name
+            )
+        ]
 
     async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
@@ -101,10 +162,15 @@ class OpenContainer:
         that does not answer within `log_s` is not waited for: what was queued is of unknown outcome then.
         """
         self.container.stop()
+        self._is_closing = True
         try:
             await asyncio.wait_for(self.wal.close(), log_s)
         except TimeoutError:
             logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
+            return
+        if self.container.checkpoint_damage is not None:
+            aside = await asyncio.to_thread(self.checkpoints.set_aside)
+            logger.error("damaged checkpoint set aside path=%s", aside)
             return
         if flush_s > 0 and not self.container.has_failed:
             try:
@@ -113,7 +179,7 @@ class OpenContainer:
                     await self.flusher.checkpoint()
             except (ServerError, OSError) as error:  # a TimeoutError is an OSError
                 logger.warning("flush at shutdown failed error=%r", error)
-        await asyncio.to_thread(self._checkpoints.close)
+        await asyncio.to_thread(self.checkpoints.close)
 
 
 async def open_container(
@@ -129,8 +195,12 @@ async def open_container(
     metrics: Metrics,
     server_id: uuid.UUID,
     on_failure: Callable[[ServerError], None],
+    labels_of: Callable[[str], Iterable[str]] = lambda configuration: (),
 ) -> OpenContainer:
     """Recover the container in `folder` and start it.
+
+    Args:
+        labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
 
     Raises:
         ConfigurationError: the folder belongs to somebody else or to a newer version.
@@ -138,36 +208,57 @@ async def open_container(
     """
     started_s = clock.monotonic_s()
     files.make_directories(folder)
-    checkpoints = CheckpointStore(folder / CHECKPOINT_NAME)
-    checkpoint, is_restored = await _load_checkpoint(checkpoints, storage)
-    state = checkpoint.state if checkpoint else ContainerState()
-    history = History(storage=storage, cache=cache)
-    container = SegmentContainer(state=state, history=history, options=container_options, clock=clock)
-    wal = Wal(
-        files,
-        folder / LOG_FOLDER,
-        wal_options,
-        clock=clock,
-        on_durable=container.durable,
-        on_failure=container.log_failed,
-        owner=LogOwner(container_id=0, server_id=server_id),
-        metrics=metrics,
+    checkpoints = CheckpointStore(
+        folder / CHECKPOINT_NAME, verified_at_once_count_max=container_options.verified_at_once_count_max
     )
-    try:
-        chunks = await storage.list("segments/")
-        await asyncio.to_thread(_replay, state, wal, checkpoint, has_chunks=bool(chunks))
-        # The checkpoint may know of batches that the log has lost: their numbers are not given again.
-        await wal.start(after_sequence=checkpoint.sequence if checkpoint else 0)
-        report = wal.report
-        sequence = wal.durable_sequence
-        epoch = _next_epoch(checkpoint, [chunk.name for chunk in chunks])
-        await _save_first_checkpoint(checkpoints, state, sequence=sequence, epoch=epoch)
-    except BaseException:
-        # Another attempt will open the same files.
-        await wal.close()
-        await asyncio.to_thread(checkpoints.close)
-        raise
-    known = {chunk.name for segment in state.segments.values() for chunk in segment.chunks}
+    is_restored = False
+    while True:
+        checkpoint, was_restored = await _load_checkpoint(checkpoints, storage)
+        is_restored = is_restored or was_restored
+        history = History(storage=storage, cache=cache)
+        try:
+            state = await asyncio.to_thread(
+                state_of, checkpoints, checkpoint, resident_count_max=container_options.resident_count_max
+            )
+        except CheckpointDamagedError as error:
+            await _set_aside(checkpoints, error)
+            continue
+        container = SegmentContainer(state=state, history=history, options=container_options, clock=clock)
+        wal = Wal(
+            files,
+            folder / LOG_FOLDER,
+            wal_options,
+            clock=clock,
+            on_durable=container.durable,
+            on_failure=container.log_failed,
+            owner=LogOwner(container_id=0, server_id=server_id),
+            metrics=metrics,
+        )
+        try:
+            # Whatever happened to the checkpoint, no epoch comes twice under which chunks were published.
+            chunks: list[ChunkId] = []
+            if checkpoint is None or is_restored:
+                listed = await storage.list("segments/")
+                chunks = [chunk for each in listed if (chunk := parse_chunk_name(each.name)) is not None]
+            await asyncio.to_thread(_replay, state, wal, checkpoints, checkpoint, has_chunks=bool(chunks))
+            # The checkpoint may know of batches that the log has lost: their numbers are not given again.
+            await wal.start(after_sequence=checkpoint.sequence if checkpoint else 0)
+            report = wal.report
+            sequence = wal.durable_sequence
+            epoch = _next_epoch(checkpoint, chunks)
+            epoch_is_stored = await _save_first_checkpoint(
+                checkpoints, state, sequence=sequence, epoch=epoch, labels_of=labels_of
+            )
+            break
+        except CheckpointDamagedError as error:
+            # Found only now, in a row that was not verified when it was opened.
+            await wal.close()
+            await _set_aside(checkpoints, error)
+        except BaseException:
+            # Another attempt will open the same files.
+            await wal.close()
+            await asyncio.to_thread(checkpoints.close)
+            raise
     flusher = Flusher(
         state=state,
         sequence=lambda: container.sequence,
@@ -180,7 +271,10 @@ async def open_container(
         options=container_options,
         clock=clock,
         read=container.read,
+        labels_of=labels_of,
         on_relief=container.relieve,
+        on_damage=container.checkpoint_damaged,
+        epoch_is_stored=epoch_is_stored,
     )
     container.start(
         wal,
@@ -189,11 +283,6 @@ async def open_container(
         on_progress=flusher.poke,
         on_failure=on_failure,
     )
-    orphans = [chunk.name for chunk in chunks if chunk.name not in known]
-    if orphans and (is_restored or report.damages):
-        # They may hold what the checkpoint or the log has lost.
-        logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
-        orphans = []
     summary = RecoverySummary(
         checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
         last_sequence=sequence,
@@ -215,11 +304,25 @@ async def open_container(
         wal=wal,
         flusher=flusher,
         checkpoints=checkpoints,
+        storage=storage,
         summary=summary,
-        orphans=orphans,
+        container_epoch=epoch,
+        is_verified=checkpoint is None or checkpoint.is_verified,
+        keeps_orphans=is_restored or bool(report.damages),
         options=container_options,
         clock=clock,
     )
+
+
+def state_of(
+    checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, resident_count_max: int = RESIDENT_COUNT_MAX
+) -> ContainerState:
+    """Return the state that a loaded checkpoint holds, or an empty one whose checkpoints will be saved there. Blocks."""
+    stored = checkpoint.stored if checkpoint else checkpoints.nothing_stored
+    state = ContainerState(stored, resident_count_max=resident_count_max)
+    for link in checkpoints.segments.links():
+        state.link(state.segments[link.source_id], link)
+    return state
 
 
 async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> tuple[Checkpoint | None, bool]:
@@ -231,12 +334,10 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
             return checkpoint, False
     except CheckpointDamagedError as error:
         is_damaged = True
-        aside = await asyncio.to_thread(checkpoints.set_aside)
-        logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
-    for copy in reversed(await storage.list(CHECKPOINT_PREFIX)):
-        data = await storage.read(copy.name, offset=0, size=copy.size)
+        await _set_aside(checkpoints, error)
+    for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
         try:
-            await asyncio.to_thread(checkpoints.restore, data)
+            await restore_copy(storage, copy, checkpoints)
             checkpoint = await asyncio.to_thread(checkpoints.load)
         except CheckpointDamagedError as error:
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
@@ -246,12 +347,21 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
     return None, is_damaged
 
 
-def _replay(state: ContainerState, wal: Wal, checkpoint: Checkpoint | None, *, has_chunks: bool) -> None:
+async def _set_aside(checkpoints: CheckpointStore, error: CheckpointDamagedError) -> None:
+    aside = await asyncio.to_thread(checkpoints.set_aside)
+    logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
+
+
+def _replay(
+    state: ContainerState, wal: Wal, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, has_chunks: bool
+) -> None:
     """Apply what the log holds behind the checkpoint, and hold again what is not in tier 2. Blocks.
 
     Raises:
         LogCorruptError: the checkpoint is lost, and the log alone does not tell what there was.
     """
+    # Those that the log has lost the bytes of are to be found here at the end.
+    unflushed = [state.segments[segment_id] for segment_id in checkpoints.segments.unflushed()]
     applied = checkpoint.sequence if checkpoint else 0
     is_numbered = False
     for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
@@ -276,8 +386,8 @@ def _replay(state: ContainerState, wal: Wal, checkpoint: Checkpoint | None, *, h
         _number_events(state)
     if checkpoint is None:
         _refuse_lost_checkpoint(wal, has_chunks=has_chunks)
-    for segment in state.segments.values():
-        if segment.flushed_offset < segment.length:
+    for segment in {*unflushed, *state.segments.present()}:
+        if segment.flushed_offset < segment.length and not segment.deleted:
             _mark_gaps(state, segment)
     state.admit_as_durable()
 
@@ -306,7 +416,7 @@ def _add_damage(state: ContainerState, segment: Segment, start: int, end: int, s
             start = known.end
     if start < end:
         segment.damages.append(DamagedRange(start, end, source))
-    state.changes.segments.add(segment.segment_id)
+    state.segments.changed(segment)
 
 
 def _mark_gaps(state: ContainerState, segment: Segment) -> None:
@@ -375,23 +485,31 @@ def _number_events(state: ContainerState) -> None:
             segment.index.add(extent.offset, events=extent.start_events, wall_time_us=extent.wall_time_us)
 
 
-def _next_epoch(checkpoint: Checkpoint | None, chunk_names: list[str]) -> int:
+def _next_epoch(checkpoint: Checkpoint | None, chunks: Iterable[ChunkId]) -> int:
     """Return an epoch above all that ever published a chunk."""
-    epochs = [chunk.container_epoch for chunk in map(parse_chunk_name, chunk_names) if chunk is not None]
+    epochs = [chunk.container_epoch for chunk in chunks]
     return max([checkpoint.container_epoch if checkpoint else 0, *epochs]) + 1
 
 
 async def _save_first_checkpoint(
-    checkpoints: CheckpointStore, state: ContainerState, *, sequence: int, epoch: int
-) -> None:
+    checkpoints: CheckpointStore,
+    state: ContainerState,
+    *,
+    sequence: int,
+    epoch: int,
+    labels_of: Callable[[str], Iterable[str]],
+) -> bool:
+    """Save a checkpoint under a new epoch; return whether there was room for it."""
     replay_from = min((segment.tail.first.sequence for segment in state.unflushed.values()), default=sequence + 1)
-    changes = state.take_changes()
-    rows = take_rows(state, changes)
+    rows = take_rows(state, state.take_changes(), labels_of=labels_of)
     try:
         await asyncio.to_thread(
             checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch
         )
     except NoSpaceError as error:
-        # Should the next start not learn of this epoch from a chunk either, then nothing was published under it.
+        # Nothing is published under this epoch until it is stored.
         logger.warning("no room for the first checkpoint, saved later error=%s", error)
-        state.give_back(changes)
+        state.give_back()
+        return False
+    state.stored()
+    return True

@@ -6,6 +6,7 @@ admitted numbers of its writers) runs ahead of it by what is queued for the log;
 on it. Both change in the same order, the order of the log.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -70,9 +71,9 @@ class Segment:
     """One segment; see the module docstring for its two views."""
 
     __slots__ = (
-        "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count", "flushed_offset",
-        "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset", "stream_id",
-        "tail", "watchers", "writers",
+        "__weakref__", "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count",
+        "flushed_offset", "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset",
+        "stored_chunks", "stream_id", "tail", "watchers", "writers",
     )  # fmt: skip
 
     def __init__(self, *, segment_id: int, name: str, created_us: int, stream_id: int = 0) -> None:
@@ -88,6 +89,8 @@ class Segment:
         # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
         self.flushed_offset = 0
         self.chunks: list[ChunkRecord] = []
+        # As the last checkpoint has them, so that only differences are written.
+        self.stored_chunks: Sequence[ChunkRecord] = ()
         self.damages: list[DamagedRange] = []
         self.attributes: dict[str, bytes] = {}
         self.writers: dict[int, WriterProgress] = {}

@@ -5,19 +5,19 @@ synced it and when the log is read again after a restart; `apply_run` does the s
 function of the log, and a checkpoint of it is only a shortcut. Applying never fails: what a record says was decided and
 checked before it was written. A record about something that damage has made unknown is left aside.
 
-`changes` collects what the next checkpoint has to store.
+Only what is in use, and what the next checkpoint has to store, is in memory; the rest lies in the last checkpoint. See
+`shelf`.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
-
-from sortedcontainers import SortedDict
 
 from millrace.wire import frames as f
 from millrace.wire.names import segment_of_stream
 
-from .segment import DamagedRange, Segment, WriterProgress
+from .segment import ChunkRecord, DamagedRange, Segment, WriterProgress
+from .shelf import RESIDENT_COUNT_MAX, Archive, Shelf, ShelfChanges
 from .stream import Stream
 from .tail import Extent, LinkedExtent
 
@@ -25,7 +25,7 @@ from .tail import Extent, LinkedExtent
 class Writer:
     """A named writer: its number for ever, its epoch now."""
 
-    __slots__ = ("admitted_epoch", "epoch", "opened_us", "writer_id", "writer_number")
+    __slots__ = ("__weakref__", "admitted_epoch", "epoch", "opened_us", "writer_id", "writer_number")
 
     def __init__(self, *, writer_number: int, writer_id: str, epoch: int, opened_us: int) -> None:
         self.writer_number = writer_number
@@ -37,19 +37,37 @@ class Writer:
 
 @dataclass(slots=True)
 class Changes:
-    """Ids of what changed since the last checkpoint took them."""
+    """What changed since the last checkpoint took it."""
 
-    segments: set[int] = field(default_factory=set)
-    writers: set[int] = field(default_factory=set)
-    streams: set[int] = field(default_factory=set)
-    deleted_segments: set[int] = field(default_factory=set)
-    deleted_streams: set[int] = field(default_factory=set)
+    segments: ShelfChanges[Segment]
+    writers: ShelfChanges[Writer]
+    streams: ShelfChanges[Stream]
     # Of which writers the progress changed, and which attributes, each with its segment: a segment may have very many.
-    progress: set[tuple[int, int]] = field(default_factory=set)
-    attributes: set[tuple[int, str]] = field(default_factory=set)
+    progress: set[tuple[int, int]]
+    attributes: set[tuple[int, str]]
+    # By changed segment: its chunks as stored, and as they are now.
+    chunks: dict[int, tuple[Sequence[ChunkRecord], Sequence[ChunkRecord]]]
+    # Numbers of everything stored lie below it.
+    next_id: int
 
-    def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in Changes.__slots__)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What the last checkpoint has of everything.
+
+    Attributes:
+        segments, writers, streams: where those lie that are not in memory.
+        segment_count, writer_count, stream_count: how many there are.
+        next_id: no number from this on was given.
+    """
+
+    segments: Archive[Segment]
+    writers: Archive[Writer]
+    streams: Archive[Stream]
+    segment_count: int
+    writer_count: int
+    stream_count: int
+    next_id: int
 
 
 FIRST_ID: Final = 1
@@ -61,27 +79,57 @@ def merge_marker(source_id: int) -> str:
 
 
 class ContainerState:
-    """Segments, writers and streams of one container, by id and by name."""
+    """Segments, writers and streams of one container, by id and by name.
 
-    def __init__(self) -> None:
-        self.segments: dict[int, Segment] = {}
-        self.segments_by_name: SortedDict[str, Segment] = SortedDict()
-        self.writers: dict[int, Writer] = {}
-        self.writers_by_id: dict[str, Writer] = {}
+    Args:
+        stored: what the last checkpoint has; None where there is none.
+        resident_count_max: so many idle segments, streams and writers each are held in memory.
+    """
+
+    def __init__(self, stored: Stored | None = None, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
+        next_id = stored.next_id if stored else FIRST_ID
+        self.segments: Shelf[Segment] = Shelf(
+            number_of=lambda segment: segment.segment_id,
+            name_of=lambda segment: segment.name,
+            archive=stored.segments if stored else None,
+            count=stored.segment_count if stored else 0,
+            stored_below=next_id,
+            resident_count_max=resident_count_max,
+        )
+        self.writers: Shelf[Writer] = Shelf(
+            number_of=lambda writer: writer.writer_number,
+            name_of=lambda writer: writer.writer_id,
+            archive=stored.writers if stored else None,
+            count=stored.writer_count if stored else 0,
+            stored_below=next_id,
+            resident_count_max=resident_count_max,
+        )
+        self.streams: Shelf[Stream] = Shelf(
+            number_of=lambda stream: stream.stream_id,
+            name_of=lambda stream: stream.name,
+            archive=stored.streams if stored else None,
+            count=stored.stream_count if stored else 0,
+            stored_below=next_id,
+            resident_count_max=resident_count_max,
+        )
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
-        self.streams: dict[int, Stream] = {}
-        self.streams_by_name: SortedDict[str, Stream] = SortedDict()
-        # Streams that were created, configured anew or deleted since somebody looked; whoever looks clears it.
-        self.reconfigured_streams: set[int] = set()
-        self.next_id = FIRST_ID
-        self.changes = Changes()
+        # By stream that was created, configured anew or deleted since somebody looked, its configuration, None for one
+        # that was deleted; and streams that were written to. Whoever looks clears them.
+        self.reconfigured_streams: dict[int, str | None] = {}
+        self.touched_streams: set[int] = set()
+        self.next_id = next_id
+        self._progress: set[tuple[int, int]] = set()
+        self._attributes: set[tuple[int, str]] = set()
+        self._taken: Changes | None = None
         self._sequence = 0
         self._wall_time_us = 0
         # Bytes of all tails: durable, not yet in tier 2, held in memory.
         self.tail_bytes = 0
         # Segments with a tail.
         self.unflushed: dict[int, Segment] = {}
+        # Segments whose bytes stand in the tail of another, which they were merged into.
+        self.merged: dict[int, Segment] = {}
         # Chunks that nothing refers to any more; to be deleted once a checkpoint without them is durable.
         self.garbage: list[str] = []
         self._appliers: dict[type[f.Message], Callable[[Any], None]] = {
@@ -107,15 +155,48 @@ class ContainerState:
         self.next_id += 1
         return self.next_id - 1
 
-    def take_changes(self) -> Changes:
-        """Return what changed, and start to collect anew."""
-        changes, self.changes = self.changes, Changes()
-        return changes
+    @property
+    def changes(self) -> list[ShelfChanges[Any]]:
+        """What the next checkpoint has to store, by kind."""
+        return [self.segments.changes, self.writers.changes, self.streams.changes]
 
-    def give_back(self, changes: Changes) -> None:
-        """Take back changes whose checkpoint failed."""
-        for name in Changes.__slots__:
-            getattr(self.changes, name).update(getattr(changes, name))
+    def take_changes(self) -> Changes:
+        """Return what changed, for a checkpoint, and start to collect anew; `stored` or `give_back` comes next."""
+        assert self._taken is None, "one checkpoint after the other"
+        segments = self.segments.take()
+        self._taken = Changes(
+            segments=segments,
+            writers=self.writers.take(),
+            streams=self.streams.take(),
+            progress=self._progress,
+            attributes=self._attributes,
+            chunks={
+                number: (segment.stored_chunks, list(segment.chunks)) for number, segment in segments.changed.items()
+            },
+            next_id=self.next_id,
+        )
+        self._progress, self._attributes = set(), set()
+        return self._taken
+
+    def stored(self) -> None:
+        """Say that the changes taken last are durable."""
+        changes, self._taken = self._taken, None
+        assert changes is not None, "nothing was taken"
+        for number, segment in changes.segments.changed.items():
+            segment.stored_chunks = changes.chunks[number][1]
+        self.segments.stored(stored_below=changes.next_id)
+        self.writers.stored(stored_below=changes.next_id)
+        self.streams.stored(stored_below=changes.next_id)
+
+    def give_back(self) -> None:
+        """Say that the checkpoint of the changes taken last failed: they go into the next one."""
+        changes, self._taken = self._taken, None
+        assert changes is not None, "nothing was taken"
+        self.segments.give_back()
+        self.writers.give_back()
+        self.streams.give_back()
+        self._progress |= changes.progress
+        self._attributes |= changes.attributes
 
     def begin_batch(self, sequence: int, wall_time_us: int) -> None:
         """Say to which log batch the records belong that are applied next."""
@@ -152,8 +233,10 @@ class ContainerState:
                 progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
             progress.durable = max(progress.durable, last_event_number)
             progress.last_offset = last_offset
-            self.changes.progress.add((segment.segment_id, writer_number))
-        self.changes.segments.add(segment.segment_id)
+            self._progress.add((segment.segment_id, writer_number))
+        self.segments.changed(segment)
+        if segment.stream_id:
+            self.touched_streams.add(segment.stream_id)
 
     def hold(self, segment: Segment, extent: Extent | LinkedExtent) -> None:
         """Keep the bytes of a run in the tail of its segment until `release`."""
@@ -175,39 +258,28 @@ class ContainerState:
             self.unflushed.pop(segment.segment_id, None)
 
     def admit_as_durable(self) -> None:
-        """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery."""
-        for segment in self.segments.values():
+        """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery.
+
+        What is not in memory is so anyway.
+        """
+        for segment in self.segments.present():
             segment.next_offset = segment.length
             for progress in segment.writers.values():
                 progress.admitted = progress.durable
-        for writer in self.writers.values():
+        for writer in self.writers.present():
             writer.admitted_epoch = writer.epoch
 
-    def add_segment(self, segment: Segment) -> None:
-        """Add a segment, from a record or from a checkpoint."""
-        self.segments[segment.segment_id] = segment
-        self.segments_by_name[segment.name] = segment
-        self._used(segment.segment_id)
-
-    def add_writer(self, writer: Writer) -> None:
-        """Add a writer, from a record or from a checkpoint."""
-        self.writers[writer.writer_number] = writer
-        if writer.writer_id:
-            self.writers_by_id[writer.writer_id] = writer
-        self._used(writer.writer_number)
-
-    def add_stream(self, stream: Stream) -> None:
-        """Add a stream, from a record or from a checkpoint."""
-        self.streams[stream.stream_id] = stream
-        self.streams_by_name[stream.name] = stream
-        self.reconfigured_streams.add(stream.stream_id)
-        self._used(stream.stream_id)
+    def link(self, source: Segment, link: LinkedExtent) -> None:
+        """Let the bytes of a merged segment stand in the tail of its target."""
+        source.link = link
+        self.merged[source.segment_id] = source
+        self.hold(self.segments[link.target_id], link)
 
     def orphan(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""
         segment = Segment(segment_id=segment_id, name=f"lost/segment-{segment_id}", created_us=0)
-        self.add_segment(segment)
-        self.changes.segments.add(segment_id)
+        self._used(segment_id)
+        self.segments.add(segment)
         return segment
 
     def _used(self, number: int) -> None:
@@ -219,8 +291,8 @@ class ContainerState:
     def _create_segment(self, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
         if segment_id in self.segments:
             return
-        self.add_segment(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
-        self.changes.segments.add(segment_id)
+        self._used(segment_id)
+        self.segments.add(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
 
     def _segment_sealed(self, record: f.SegmentSealed) -> None:
         self._seal_segments([record.segment_id])
@@ -230,7 +302,7 @@ class ContainerState:
             segment = self.segments.get(segment_id)
             if segment is not None:
                 segment.sealed = True
-                self.changes.segments.add(segment_id)
+                self.segments.changed(segment)
                 segment.notify()
 
     def _segment_truncated(self, record: f.SegmentTruncated) -> None:
@@ -248,7 +320,7 @@ class ContainerState:
             segment.chunks = kept
             segment.index.truncate(segment.start_offset)
             segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
-            self.changes.segments.add(segment_id)
+            self.segments.changed(segment)
             segment.notify()
 
     def _segment_deleted(self, record: f.SegmentDeleted) -> None:
@@ -258,16 +330,13 @@ class ContainerState:
 
     def _delete_segments(self, segment_ids: Iterable[int]) -> None:
         for segment_id in segment_ids:
-            segment = self.segments.pop(segment_id, None)
+            segment = self.segments.remove(segment_id)
             if segment is None:
                 continue
-            if self.segments_by_name.get(segment.name) is segment:
-                del self.segments_by_name[segment.name]
+            self.merged.pop(segment_id, None)
             segment.deleted = True
             self.garbage += [chunk.name for chunk in segment.chunks]
             self.release(segment, segment.length)
-            self.changes.segments.discard(segment_id)
-            self.changes.deleted_segments.add(segment_id)
             segment.notify()
 
     def _segment_merged(self, record: f.SegmentMerged) -> None:
@@ -275,7 +344,6 @@ class ContainerState:
         if target is None:
             return
         self._set_attribute(target, merge_marker(record.source_id), b"")
-        self.changes.segments.add(target.segment_id)
         if record.size:
             target.index.add(record.target_offset, events=target.event_count, wall_time_us=self._wall_time_us)
         target.length = max(target.length, record.target_offset + record.size)
@@ -286,22 +354,22 @@ class ContainerState:
             self._delete_segments([record.source_id])
         else:
             # Its name is free again; the one it has now cannot be asked for.
-            del self.segments_by_name[source.name]
-            source.name = f"{source.name}#merged-{source.segment_id}"
-            self.segments_by_name[source.name] = source
-            source.link = LinkedExtent(
-                target_id=target.segment_id,
-                offset=record.target_offset,
-                size=record.size,
-                source_id=source.segment_id,
-                source_offset=record.source_start,
-                event_count=record.event_count,
-                sequence=self._sequence,
-                end_events=target.event_count,
-                wall_time_us=self._wall_time_us,
+            old_name, source.name = source.name, f"{source.name}#merged-{source.segment_id}"
+            self.segments.renamed(source, old_name=old_name)
+            self.link(
+                source,
+                LinkedExtent(
+                    target_id=target.segment_id,
+                    offset=record.target_offset,
+                    size=record.size,
+                    source_id=source.segment_id,
+                    source_offset=record.source_start,
+                    event_count=record.event_count,
+                    sequence=self._sequence,
+                    end_events=target.event_count,
+                    wall_time_us=self._wall_time_us,
+                ),
             )
-            self.hold(target, source.link)
-            self.changes.segments.add(source.segment_id)
         target.notify()
 
     def _attribute_set(self, record: f.AttributeSet) -> None:
@@ -315,7 +383,8 @@ class ContainerState:
             segment.attributes.pop(key, None)
         else:
             segment.attributes[key] = value
-        self.changes.attributes.add((segment.segment_id, key))
+        self._attributes.add((segment.segment_id, key))
+        self.segments.changed(segment)
 
     def _writer_recorded(self, record: f.WriterRecorded) -> None:
         writer = self.writers.get(record.writer_number)
@@ -323,11 +392,12 @@ class ContainerState:
             writer = self.admitted_writers.pop(record.writer_id, None) or Writer(
                 writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
             )
-            self.add_writer(writer)
+            self._used(writer.writer_number)
+            self.writers.add(writer)
         writer.epoch = max(writer.epoch, record.writer_epoch)
         writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
         writer.opened_us = record.opened_us
-        self.changes.writers.add(record.writer_number)
+        self.writers.changed(writer)
 
     def _stream_created(self, record: f.StreamCreated) -> None:
         if record.stream_id in self.streams:
@@ -338,7 +408,9 @@ class ContainerState:
             configuration=record.configuration,
             created_us=record.created_us,
         )
-        self.add_stream(stream)
+        self._used(stream.stream_id)
+        self.streams.add(stream)
+        self.reconfigured_streams[stream.stream_id] = stream.configuration
         self._begin_epoch(
             stream,
             f.EpochRecord(
@@ -372,14 +444,14 @@ class ContainerState:
                 stream_id=stream.stream_id,
             )
         stream.begin_epoch(epoch)
-        self.changes.streams.add(stream.stream_id)
+        self.streams.changed(stream)
 
     def _stream_updated(self, record: f.StreamUpdated) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
             stream.configuration = record.configuration
-            self.reconfigured_streams.add(record.stream_id)
-            self.changes.streams.add(record.stream_id)
+            self.reconfigured_streams[record.stream_id] = record.configuration
+            self.streams.changed(stream)
 
     def _stream_sealed(self, record: f.StreamSealed) -> None:
         stream = self.streams.get(record.stream_id)
@@ -387,7 +459,7 @@ class ContainerState:
             return
         stream.sealed = True
         self._seal_segments(stream.segment_ids)
-        self.changes.streams.add(record.stream_id)
+        self.streams.changed(stream)
 
     def _stream_truncated(self, record: f.StreamTruncated) -> None:
         self._truncate_segments(record.positions)
@@ -402,27 +474,23 @@ class ContainerState:
         if gone:
             stream.parts = [part for part in stream.parts if part.segment_id not in gone]
             self._delete_segments(gone)
-            self.changes.streams.add(record.stream_id)
+            self.streams.changed(stream)
 
     def _stream_deleted(self, record: f.StreamDeleted) -> None:
-        stream = self.streams.pop(record.stream_id, None)
+        stream = self.streams.remove(record.stream_id)
         if stream is None:
             return
-        if self.streams_by_name.get(stream.name) is stream:
-            del self.streams_by_name[stream.name]
         self._delete_segments(stream.segment_ids)
-        self.reconfigured_streams.add(record.stream_id)
-        self.changes.streams.discard(record.stream_id)
-        self.changes.deleted_streams.add(record.stream_id)
+        self.reconfigured_streams[record.stream_id] = None
 
     def _cut_saved(self, record: f.CutSaved) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
             stream.cuts[record.name] = f.SavedCut(record.name, record.kind, record.saved_us, record.positions)
-            self.changes.streams.add(record.stream_id)
+            self.streams.changed(stream)
 
     def _cut_forgotten(self, record: f.CutForgotten) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
             stream.cuts.pop(record.name, None)
-            self.changes.streams.add(record.stream_id)
+            self.streams.changed(stream)

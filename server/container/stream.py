@@ -33,8 +33,8 @@ class Stream:
     """A stream; `parts` holds every segment that still has something to read, in the order of creation."""
 
     __slots__ = (
-        "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs", "name", "parts",
-        "sealed", "stream_id",
+        "__weakref__", "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs",
+        "name", "parts", "sealed", "stream_id",
     )  # fmt: skip
 
     def __init__(self, *, stream_id: int, name: str, configuration: str, created_us: int) -> None:

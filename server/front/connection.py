@@ -104,6 +104,9 @@ class Connection(asyncio.BufferedProtocol):
         self._fetching_bytes = 0
         self._reading = True
         self._throttled = False
+        # Whether what the next append names is being read from the checkpoint; and what was brought for it.
+        self._bringing = False
+        self._brought: list[object] = []
         self.write_paused = False
 
     # --- life ---
@@ -225,6 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self.write_paused
             or self._throttled
+            or self._bringing
             or self._pipeline.count >= APPENDS_IN_FLIGHT_MAX
             or len(self._tasks) >= self._options.tasks_count_max
             or self._fetching_bytes >= FETCHING_BYTES_MAX
@@ -276,10 +280,15 @@ class Connection(asyncio.BufferedProtocol):
         limit = min(buffer.end, max(end, start + self._container.run_size_bytes_max))
         run = scan_run(buffer.data, view, start=start, end=limit)
         assert run is not None, "a whole append stands here"
+        if not (self._brought or self._is_at_hand(run)):
+            self._bringing = True
+            _ = self.start_task(self._bring(run), name="bring")
+            return
         self._session.on_frame(_APPEND)
         self._session.check_request_id(_APPEND, run.request_id, count=run.frame_count)
         frames = bytes(view[start : run.end])
         buffer.consume(run.end)
+        self._brought.clear()
         self._frame_began_s = 0.0
         self._counters.appends_total += run.frame_count
         try:
@@ -302,6 +311,25 @@ class Connection(asyncio.BufferedProtocol):
             self._container.when_relieved(self._relieved)
             self._send(encode(f.Throttle(RETRY_AFTER_MS, pressure)))
 
+    def _is_at_hand(self, run: AppendRun) -> bool:
+        """Return whether the segment and the writer of a run are in memory."""
+        bringer = self._container.bringer
+        return bringer.has_segment(run.segment_id) and (not run.writer_number or bringer.has_writer(run.writer_number))
+
+    async def _bring(self, run: AppendRun) -> None:
+        """Bring what a run names, and go on with it: nothing that follows may overtake it."""
+        try:
+            self._brought = await self._container.bringer.bring(
+                segments=[run.segment_id], writers=[run.writer_number] if run.writer_number else []
+            )
+            # There may be nothing of what was named; the container says so.
+            self._brought.append(run)
+        except ServerError:
+            # The checkpoint cannot be read: the container is about to be opened anew.
+            self.abort()
+        finally:
+            self._bringing = False
+
     def _append(self, run: AppendRun, frames: bytes) -> None:
         if self._session.state is not SessionState.ACTIVE:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
@@ -321,7 +349,11 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer.consume(end)
         self._frame_began_s = 0.0
         self._counters.frames_total += 1
-        if isinstance(message, f.Read):
+        if isinstance(message, f.Read | f.Subscribe) and not self._container.bringer.has_segment(message.segment_id):
+            # What follows, a CREDIT for example, must find the subscription.
+            self._bringing = True
+            _ = self.start_task(self._read_later(message, header.request_id), name=f"request {message.type.name}")
+        elif isinstance(message, f.Read):
             self._read(message, header.request_id)
         else:
             self._dispatch(message, header.request_id)
@@ -441,6 +473,20 @@ class Connection(asyncio.BufferedProtocol):
                 )
         except ServerError as error:
             self.send_error(request_id, error)
+
+    async def _read_later(self, message: f.Read | f.Subscribe, request_id: int) -> None:
+        """Read from a segment that has to be brought first."""
+        try:
+            _held = await self._handlers.bring(message)
+        except ServerError as error:
+            self.send_error(request_id, error)
+            return
+        finally:
+            self._bringing = False
+        if isinstance(message, f.Read):
+            self._read(message, request_id)
+        else:
+            self._subscribe(message, request_id)
 
     def _fetched(self, size_max: int) -> None:
         self._fetching_bytes -= size_max

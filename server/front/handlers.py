@@ -7,11 +7,10 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from sortedcontainers import SortedDict, SortedSet
-
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.history import History
+from millrace.server.container.segment import Segment
 from millrace.server.container.stream import Stream
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import Catalog, StreamController
@@ -24,6 +23,7 @@ from millrace.wire.limits import (
 )
 from millrace.wire.names import checked_writer_id
 
+from .named import named_by
 from .replies import segment_info
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
@@ -91,7 +91,17 @@ class Handlers:
         handler = self._table.get(type(message))
         if handler is None:
             raise InvalidArgumentError(f"{message.type.name} is not a request")
+        _held = await self.bring(message)
         return await handler(message)
+
+    async def bring(self, message: f.Message) -> list[object]:
+        """Bring what a request names into memory; it is there as long as the result is held.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        named = named_by(message)
+        return await self.container.bringer.bring(segments=named.segments, writers=named.writers, streams=named.streams)
 
     async def _create_segment(self, message: f.CreateSegment) -> f.Message:
         return segment_info(await self._control.create(message.name))
@@ -122,8 +132,11 @@ class Handlers:
         return segment_info(target)
 
     async def _list_segments(self, message: f.ListSegments) -> f.Message:
-        names, more = _page(self.container.state.segments_by_name, message)
-        by_name = self.container.state.segments_by_name
+        shelf = self.container.state.segments
+        names, more = await self.container.bringer.names(
+            shelf, prefix=message.prefix, after=message.after, count_max=_page_count(message)
+        )
+        held = await self.container.bringer.bring(segments=names)
         segments = [
             f.SegmentDescription(
                 segment.segment_id,
@@ -134,8 +147,8 @@ class Handlers:
                 int(segment.sealed),
                 segment.name,
             )
-            for segment in (by_name[name] for name in names)
-            if segment.link is None
+            for segment in held
+            if isinstance(segment, Segment) and segment.link is None
         ]
         return f.SegmentList(segments, int(more))
 
@@ -212,8 +225,15 @@ class Handlers:
         return self._streams.describe(self._streams.find(message.name))
 
     async def _list_streams(self, message: f.ListStreams) -> f.Message:
-        tagged = self._catalog.names_with_tag(message.tag) if message.tag else None
-        names, more = _page(self.container.state.streams_by_name if tagged is None else tagged, message)
+        count_max = _page_count(message)
+        if message.tag:
+            names, more = await self._catalog.names_with_tag(
+                message.tag, prefix=message.prefix, after=message.after, count_max=count_max
+            )
+        else:
+            names, more = await self.container.bringer.names(
+                self.container.state.streams, prefix=message.prefix, after=message.after, count_max=count_max
+            )
         return f.StreamList([f.StreamName(name) for name in names], int(more))
 
     async def _seal_stream(self, message: f.SealStream) -> f.Message:
@@ -268,17 +288,5 @@ def _newest(epochs: Sequence[f.EpochRecord]) -> list[f.EpochRecord]:
     return list(epochs[len(epochs) - count :])
 
 
-def _page(
-    names: SortedDict[str, Any] | SortedSet[str], message: f.ListSegments | f.ListStreams
-) -> tuple[list[str], bool]:
-    """Return one page of the names with a prefix, and whether more follow."""
-    count_max = max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))
-    start = max(message.prefix, message.after)
-    page: list[str] = []
-    for name in names.irange(minimum=start, inclusive=(message.after < message.prefix or not message.after, True)):
-        if not name.startswith(message.prefix):
-            break
-        if len(page) == count_max:
-            return page, True
-        page.append(name)
-    return page, False
+def _page_count(message: f.ListSegments | f.ListStreams) -> int:
+    return max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))

@@ -1,19 +1,25 @@
 """Which streams scale, which forget, and which have a tag, without looking at all of them.
 
-A server may hold a million idle streams; what is done every few seconds must not visit each. So what configurations
-say is kept here by kind, and brought up to date with the few that changed since the last look.
+A server may hold a million idle streams; what is done every few seconds must not visit each. What configurations ask
+for becomes *labels*, by which the checkpoint finds streams as it finds them by name. At the start the few that scale or
+forget are looked up; what changes since then is told by the state.
 """
 
+import asyncio
 import logging
+from typing import Final
 
-from sortedcontainers import SortedSet
-
+from millrace.server.container.checkpoint_archive import StreamArchive
 from millrace.server.container.state import ContainerState
 from millrace.server.errors import InvalidArgumentError
 
 from .policy import Policy, ScalingKind, parse_policy
 
 logger = logging.getLogger(__name__)
+
+LABEL_SCALES: Final = "scales"
+LABEL_RETAINS: Final = "retains"
+PAGE_COUNT: Final = 1000
 
 
 def policy_of(configuration: str) -> Policy:
@@ -25,61 +31,103 @@ def policy_of(configuration: str) -> Policy:
         return Policy()
 
 
-class Catalog:
-    """The streams of a container by what their configurations ask for. Every question brings it up to date first."""
+def tag_label(tag: str) -> str:
+    """Return the label of the streams with a tag."""
+    return f"tag:{tag}"
 
-    def __init__(self, state: ContainerState) -> None:
+
+def labels_of(configuration: str) -> list[str]:
+    """Return the labels of the streams with this configuration."""
+    policy = policy_of(configuration)
+    labels = [tag_label(tag) for tag in policy.tags]
+    if policy.scaling.kind is not ScalingKind.FIXED:
+        labels.append(LABEL_SCALES)
+    if policy.retention is not None:
+        labels.append(LABEL_RETAINS)
+    return labels
+
+
+class Catalog:
+    """The streams of a container by what their configurations ask for. `load` comes first.
+
+    Args:
+        state: of the container.
+        archive: the streams of its checkpoint.
+    """
+
+    def __init__(self, state: ContainerState, archive: StreamArchive) -> None:
         self._state = state
+        self._archive = archive
         self._scaling: set[int] = set()
         self._retaining: set[int] = set()
-        self._names_by_tag: dict[str, SortedSet[str]] = {}
-        # Only of streams with tags: their name and tags, to be found again when the stream is gone.
-        self._tagged: dict[int, tuple[str, frozenset[str]]] = {}
 
     @property
-    def scaling(self) -> list[int]:
-        """Ids of the streams that scale by themselves."""
-        self.catch_up()
-        return sorted(self._scaling)
+    def scaling(self) -> set[int]:
+        """Ids of the streams that scale by themselves; not to be changed."""
+        self._catch_up()
+        return self._scaling
 
     @property
-    def retaining(self) -> list[int]:
-        """Ids of the streams with a retention policy."""
-        self.catch_up()
-        return sorted(self._retaining)
+    def retaining(self) -> set[int]:
+        """Ids of the streams with a retention policy; not to be changed."""
+        self._catch_up()
+        return self._retaining
 
-    def names_with_tag(self, tag: str) -> "SortedSet[str]":
-        """Return the names of the streams with a tag, ascending; not to be changed."""
-        self.catch_up()
-        return self._names_by_tag.get(tag, SortedSet())
+    async def load(self) -> None:
+        """Look up what the checkpoint has.
 
-    def catch_up(self, *, count_max: int | None = None) -> bool:
-        """Look at streams that changed, at so many at most; return whether there are more: a million take seconds."""
-        changed = self._state.reconfigured_streams
-        count = len(changed) if count_max is None else min(len(changed), count_max)
-        for _ in range(count):
-            stream_id = changed.pop()
-            self._forget(stream_id)
-            stream = self._state.streams.get(stream_id)
-            if stream is None:
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        for label, ids in ((LABEL_SCALES, self._scaling), (LABEL_RETAINS, self._retaining)):
+            after = ""
+            while found := await asyncio.to_thread(
+                self._archive.labelled, label, prefix="", after=after, count_max=PAGE_COUNT
+            ):
+                ids.update(stream_id for _, stream_id in found)
+                after = found[-1][0]
+
+    async def names_with_tag(self, tag: str, *, prefix: str, after: str, count_max: int) -> tuple[list[str], bool]:
+        """Return a page of the names of the streams with a tag, above `after`, and whether more follow.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        label = tag_label(tag)
+        streams = self._state.streams
+        found: set[str] = set()
+        page_after = after
+        while True:
+            generation = streams.generation
+            stored = await asyncio.to_thread(
+                self._archive.labelled, label, prefix=prefix, after=page_after, count_max=count_max + 1
+            )
+            if streams.generation != generation:
                 continue
-            policy = policy_of(stream.configuration)
-            if policy.scaling.kind is not ScalingKind.FIXED:
-                self._scaling.add(stream_id)
-            if policy.retention is not None:
-                self._retaining.add(stream_id)
-            if policy.tags:
-                self._tagged[stream_id] = (stream.name, policy.tags)
-                for tag in policy.tags:
-                    self._names_by_tag.setdefault(tag, SortedSet()).add(stream.name)
-        return bool(changed)
+            found.update(name for name, stream_id in stored if streams.is_stored(stream_id))
+            if len(stored) <= count_max or len(found) > count_max:
+                break
+            page_after = stored[-1][0]
+        last = max(found) if len(found) > count_max else None
+        found.update(
+            stream.name
+            for stream in streams.unstored
+            if stream.name.startswith(prefix)
+            and stream.name > after
+            and (last is None or stream.name <= last)
+            and label in labels_of(stream.configuration)
+        )
+        names = sorted(found)
+        return names[:count_max], len(names) > count_max
 
-    def _forget(self, stream_id: int) -> None:
-        self._scaling.discard(stream_id)
-        self._retaining.discard(stream_id)
-        name, tags = self._tagged.pop(stream_id, ("", frozenset()))
-        for tag in tags:
-            names = self._names_by_tag[tag]
-            names.discard(name)
-            if not names:
-                del self._names_by_tag[tag]
+    def _catch_up(self) -> None:
+        """Look at streams that were created, configured anew or deleted."""
+        changed = self._state.reconfigured_streams
+        while changed:
+            stream_id, configuration = changed.popitem()
+            labels = [] if configuration is None else labels_of(configuration)
+            for label, ids in ((LABEL_SCALES, self._scaling), (LABEL_RETAINS, self._retaining)):
+                if label in labels:
+                    ids.add(stream_id)
+                else:
+                    ids.discard(stream_id)

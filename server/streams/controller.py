@@ -48,7 +48,7 @@ class StreamController:
         Raises:
             StreamNotFoundError: there is none.
         """
-        stream = self._state.streams_by_name.get(name)
+        stream = self._state.streams.find(name)
         if stream is None:
             raise StreamNotFoundError("there is no such stream", subject=name)
         return stream
@@ -94,7 +94,7 @@ class StreamController:
         # A done one stays listed until its callback runs; by then the stream is there.
         while (creating := self._creating.get(name)) is not None and not creating.done():
             await asyncio.shield(creating)
-        if name in self._state.streams_by_name:
+        if self._state.streams.find(name) is not None:
             return self.find(name), False
         record = f.StreamCreated(
             stream_id=self._state.take_id(),
@@ -120,7 +120,7 @@ class StreamController:
         stream = self.find(name)
         await self._scaled(name)
         if not stream.sealed:
-            decided = self._container.decide(f.StreamSealed(stream.stream_id))
+            decided = self._decide(stream, f.StreamSealed(stream.stream_id))
             self._close(stream)
             await decided
         return stream
@@ -154,7 +154,7 @@ class StreamController:
             sealed_ids=list(sealed_ids),
             created=[f.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
-        decided = self._scaling[name] = self._container.decide(record)
+        decided = self._scaling[name] = self._decide(stream, record)
         stream.admitted_epoch = epoch
         for segment_id in sealed_ids:
             self._container.segment(segment_id).closing = True
@@ -177,7 +177,7 @@ class StreamController:
         stream = self.find(name)
         _check_configuration(configuration, name)
         if configuration != stream.configuration:
-            await self._container.decide(f.StreamUpdated(stream.stream_id, configuration))
+            await self._decide(stream, f.StreamUpdated(stream.stream_id, configuration))
         return stream
 
     async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[f.SavedPosition]) -> None:
@@ -204,14 +204,15 @@ class StreamController:
                 subject=stream_name,
             )
         self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
-        await self._container.decide(
+        await self._decide(
+            stream,
             f.CutSaved(
                 stream_id=stream.stream_id,
                 name=name,
                 kind=kind,
                 saved_us=self._container.clock.unix_us(),
                 positions=list(positions),
-            )
+            ),
         )
 
     async def forget_cut(self, stream_name: str, name: str) -> bool:
@@ -223,7 +224,7 @@ class StreamController:
         stream = self.find(stream_name)
         if name not in stream.cuts:
             return False
-        await self._container.decide(f.CutForgotten(stream.stream_id, name))
+        await self._decide(stream, f.CutForgotten(stream.stream_id, name))
         return True
 
     async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:
@@ -245,7 +246,7 @@ class StreamController:
             if any(part.precedes(other) for other in cut_parts)
         ]
         if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything):
-            await self._container.decide(f.StreamTruncated(stream.stream_id, everything))
+            await self._decide(stream, f.StreamTruncated(stream.stream_id, everything))
         return stream
 
     async def delete(self, name: str) -> bool:
@@ -254,12 +255,12 @@ class StreamController:
         Raises:
             StreamNotSealedError: it is not sealed.
         """
-        stream = self._state.streams_by_name.get(name)
+        stream = self._state.streams.find(name)
         if stream is None:
             return False
         if not stream.sealed:
             raise StreamNotSealedError("only a sealed stream can be deleted; seal it first", subject=name)
-        await self._container.decide(f.StreamDeleted(stream.stream_id))
+        await self._decide(stream, f.StreamDeleted(stream.stream_id))
         return True
 
     def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord]) -> bool:
@@ -320,6 +321,10 @@ class StreamController:
         """Raise StreamSealedError if the stream takes no more events."""
         if stream.sealed or stream.closing:
             raise StreamSealedError("the stream is sealed", subject=stream.name)
+
+    def _decide(self, stream: Stream, record: f.Message) -> asyncio.Future[None]:
+        segments = [self._state.segments.get(segment_id) for segment_id in stream.segment_ids]
+        return self._container.decide(record, stream, *segments)
 
     def _close(self, stream: Stream) -> None:
         stream.closing = True

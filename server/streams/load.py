@@ -59,6 +59,9 @@ class _SegmentMeter:
         self.samples: deque[tuple[int | None, int]] = deque(maxlen=SAMPLES_KEPT_COUNT)
 
 
+QUIET_PER_S: Final = 1.0
+
+
 class StreamLoads:
     """The loads of the open segments of one stream."""
 
@@ -130,6 +133,11 @@ class StreamLoads:
                 )
             )
         return result
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was written for so long that even the slow rates have faded."""
+        return all(meter.bytes[1].per_s < QUIET_PER_S for meter in self._meters.values())
 
     def busiest(self, parts: Iterable[StreamPart]) -> list[StreamPart]:
         """Return parts in the order of their rates, the highest first; those of equal rates as they came."""

@@ -1,8 +1,8 @@
 """Carries out what scaling and retention decide: looks at the streams every few seconds, off the road of appends.
 
-A look at a stream costs its open segments, and only streams with a policy are looked at. What is decided becomes a
-record like any other request; when it is refused, or the server is killed, the next look decides anew from what it
-finds.
+A look at a stream costs its open segments. Only streams with a policy are looked at, and not those at rest: where
+nothing is written and nothing can be merged or forgotten. What is decided becomes a record like any other request; when
+it is refused, or the server is killed, the next look decides anew from what it finds.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 DECISIONS_KEPT_COUNT: Final = 20
 EXPLAINED_COUNT_MAX: Final = 500
 """Segments, and cursors, that an explanation names: it must fit one frame."""
-CATCH_UP_COUNT: Final = 2000
-"""Streams whose policies are read at once when the server starts: some milliseconds."""
+REST_S: Final = 60.0
+"""No stream is at rest before it was measured for so long."""
 CURIOSITY_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after somebody asked."""
 
@@ -66,7 +66,8 @@ class Truncation:
 class _Watch:
     """What is remembered of one stream between two looks."""
 
-    def __init__(self, options: StreamsOptions) -> None:
+    def __init__(self, options: StreamsOptions, *, now_s: float) -> None:
+        self.since_s = now_s
         self.loads = StreamLoads(options)
         self.memory = scaling.Memory()
         self.remarks: dict[int, str] = {}
@@ -95,13 +96,15 @@ class StreamsRunner:
         self._catalog = catalog
         self._options = options
         self._watches: dict[int, _Watch] = {}
+        # Streams that scale by themselves and are not at rest; streams with a retention policy that hold nothing.
+        self._awake: set[int] = set()
+        self._empty: set[int] = set()
         self._timeline = Timeline(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
         self.statistics = StreamsStatistics()
 
     async def run(self) -> None:
         """Look at the streams for ever. Cancelling it undoes nothing."""
-        while self._catalog.catch_up(count_max=CATCH_UP_COUNT):  # noqa: ASYNC110  # gives way, waits for nothing
-            await asyncio.sleep(0)
+        await self.load()
         retained_s = self._clock.monotonic_s()
         while True:
             await self._clock.sleep(self._options.tick_s)
@@ -111,27 +114,41 @@ class StreamsRunner:
                 retained_s = self._clock.monotonic_s()
                 await self.retain()
 
+    async def load(self) -> None:
+        """Learn which streams have a policy; called once, first.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        await self._catalog.load()
+        self._awake = set(self._catalog.scaling)
+
     async def scale(self) -> None:
-        """Measure the streams that scale by themselves, and split and merge what is to be."""
+        """Measure the streams that scale by themselves and are not at rest, and split and merge what is to be."""
+        self._take_touched()
         now_s = self._clock.monotonic_s()
-        wanted = self._catalog.scaling
-        self.statistics.scaling_streams = len(wanted)
+        self.statistics.scaling_streams = len(self._catalog.scaling)
+        self._awake &= self._catalog.scaling
         asked = [stream_id for stream_id, watch in self._watches.items() if now_s - watch.asked_s < CURIOSITY_S]
-        for stream_id in {*wanted, *asked}:
-            stream = self._state.streams.get(stream_id)
+        for stream_id in {*self._awake, *asked}:
+            stream, _held = await self._bring(stream_id)
             if stream is not None and not stream.sealed:
                 for plan in self._look(stream, now_s=now_s):
                     await self._carry_out(stream, plan)
+            if stream is None or self._is_at_rest(stream, now_s=now_s):
+                self._awake.discard(stream_id)
             await asyncio.sleep(0)  # thousands of streams must not hold up the appends
-        for stream_id in [stream_id for stream_id in self._watches if stream_id not in self._state.streams]:
-            del self._watches[stream_id]
+        for stream_id, watch in list(self._watches.items()):
+            if stream_id not in self._awake and now_s - watch.asked_s >= CURIOSITY_S and not watch.truncations:
+                del self._watches[stream_id]
 
     async def retain(self) -> None:
         """Truncate the streams whose policy says that they hold too much."""
+        self._take_touched()
         wanted = self._catalog.retaining
         self.statistics.retaining_streams = len(wanted)
-        for stream_id in wanted:
-            stream = self._state.streams.get(stream_id)
+        for stream_id in sorted(wanted - self._empty):
+            stream, _held = await self._bring(stream_id)
             policy = stream and policy_of(stream.configuration).retention
             await asyncio.sleep(0)  # as above
             if stream is None or not policy:
@@ -146,6 +163,36 @@ class StreamsRunner:
                     await self._truncate(stream, decision.cut, decision.reason)
             except ServerError as error:
                 self._refused(stream, error)
+            if not self._facts(stream).size_bytes:
+                self._empty.add(stream_id)
+        self._empty &= wanted
+
+    def _take_touched(self) -> None:
+        """Wake the streams that were written to, or configured anew."""
+        touched, self._state.touched_streams = self._state.touched_streams, set()
+        touched |= self._state.reconfigured_streams.keys()
+        self._awake |= touched & self._catalog.scaling
+        self._empty -= touched
+
+    async def _bring(self, stream_id: int) -> tuple[Stream | None, list[object]]:
+        """Return a stream, and what must be held to have it and its segments in memory."""
+        try:
+            held = await self._container.bringer.bring(streams=[stream_id])
+        except ServerError as error:
+            logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+            return None, []
+        return self._state.streams.get(stream_id), held
+
+    def _is_at_rest(self, stream: Stream, *, now_s: float) -> bool:
+        """Return whether nothing can happen to a stream until it is written to: it is quiet and cannot be merged."""
+        if stream.sealed:
+            return True
+        watch = self._watch(stream)
+        return (
+            now_s - watch.since_s >= REST_S
+            and watch.loads.is_quiet
+            and len(stream.open_parts) <= policy_of(stream.configuration).scaling.min_segments
+        )
 
     def explain(self, stream: Stream) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last, and wait for. Its rates are measured for a while."""
@@ -183,7 +230,7 @@ class StreamsRunner:
     # --- scaling ---
 
     def _watch(self, stream: Stream) -> _Watch:
-        return self._watches.setdefault(stream.stream_id, _Watch(self._options))
+        return self._watches.setdefault(stream.stream_id, _Watch(self._options, now_s=self._clock.monotonic_s()))
 
     def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
         """Measure a stream and return what to do with it."""

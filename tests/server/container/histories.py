@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from millrace.server.container.segment import ChunkRecord, Segment
+from millrace.server.container.shelf import Shelf
 from millrace.server.container.state import ContainerState
 from millrace.server.container.tail import LinkedExtent
 from millrace.wire import frames as f
@@ -45,7 +46,7 @@ class History:
 
     def append_as_writer(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
-        numbers = list(self.state.writers)
+        numbers = [writer.writer_number for writer in self.state.writers.values()]
         if segment and numbers:
             number = numbers[amount % len(numbers)]
             progress = segment.writers.get(number)
@@ -67,7 +68,7 @@ class History:
             record = ChunkRecord(start, length, name, length + 200, events, end_events, self.clock_us)
             segment.chunks.append(record)
             segment.flushed_offset = start + length
-            self.state.changes.segments.add(segment.segment_id)
+            self.state.segments.changed(segment)
 
     def compact(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
@@ -81,7 +82,7 @@ class History:
                     first.start_events, second.end_events, second.end_wall_time_us,
                 )
             ]  # fmt: skip
-            self.state.changes.segments.add(segment.segment_id)
+            self.state.segments.changed(segment)
 
     def truncate(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
@@ -118,7 +119,9 @@ class History:
         self._attribute(choice, amount, value=None)
 
     def open_writer(self, choice: int, amount: int) -> None:
-        known = [number for number in self.state.writers if number % 3 == choice % 3]
+        known = [
+            writer.writer_number for writer in self.state.writers.values() if writer.writer_number % 3 == choice % 3
+        ]
         number = known[0] if known else self.state.take_id()
         self.apply(
             f.WriterRecorded(
@@ -144,7 +147,7 @@ class History:
         )
 
     def seal_stream(self, choice: int, amount: int) -> None:
-        if streams := list(self.state.streams):
+        if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(f.StreamSealed(streams[choice % len(streams)]))
 
     def truncate_stream(self, choice: int, amount: int) -> None:
@@ -178,7 +181,7 @@ class History:
         )
 
     def update_stream(self, choice: int, amount: int) -> None:
-        if streams := list(self.state.streams):
+        if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(f.StreamUpdated(streams[choice % len(streams)], f'{{"tags": ["grün-{amount}"]}}'))
 
     def save_cut(self, choice: int, amount: int) -> None:
@@ -196,11 +199,11 @@ class History:
             )
 
     def forget_cut(self, choice: int, amount: int) -> None:
-        if streams := list(self.state.streams):
+        if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(f.CutForgotten(streams[choice % len(streams)], f"marke-ü-{amount % 4}"))
 
     def delete_stream(self, choice: int, amount: int) -> None:
-        if streams := list(self.state.streams):
+        if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(f.StreamDeleted(streams[choice % len(streams)]))
 
     def _segment(self, choice: int) -> Segment | None:
@@ -229,9 +232,9 @@ class History:
             )
 
 
-def history(*steps: tuple[str, int, int]) -> History:
-    """Return a history after some steps."""
-    result = History()
+def history(*steps: tuple[str, int, int], state: ContainerState | None = None) -> History:
+    """Return a history after some steps. One whose changes will be stored needs a state that finds them again."""
+    result = History() if state is None else History(state)
     for step in steps:
         result.step(*step)
     return result
@@ -240,26 +243,31 @@ def history(*steps: tuple[str, int, int]) -> History:
 def durable_view(state: ContainerState) -> dict[str, Any]:
     """Return everything that must survive, in a form that can be compared and printed."""
     return {
-        "segments": {number: _segment_view(segment) for number, segment in sorted(state.segments.items())},
-        "segment_names": {name: segment.segment_id for name, segment in state.segments_by_name.items()},
+        "segments": {segment.segment_id: _segment_view(segment) for segment in state.segments.values()},
+        "segment_names": _numbers_by_name(state.segments, [segment.name for segment in state.segments.values()]),
         "writers": {
-            number: (writer.writer_id, writer.epoch, writer.opened_us)
-            for number, writer in sorted(state.writers.items())
+            writer.writer_number: (writer.writer_id, writer.epoch, writer.opened_us)
+            for writer in state.writers.values()
         },
-        "writer_ids": {name: writer.writer_number for name, writer in sorted(state.writers_by_id.items())},
+        "writer_ids": _numbers_by_name(state.writers, [writer.writer_id for writer in state.writers.values()]),
         "streams": {
-            number: (
+            stream.stream_id: (
                 (stream.name, stream.configuration, stream.created_us, stream.sealed),
                 stream.epoch,
                 list(stream.parts),
                 list(stream.epochs),
                 dict(sorted(stream.cuts.items())),
             )
-            for number, stream in sorted(state.streams.items())
+            for stream in state.streams.values()
         },
-        "stream_names": {name: stream.stream_id for name, stream in state.streams_by_name.items()},
+        "stream_names": _numbers_by_name(state.streams, [stream.name for stream in state.streams.values()]),
+        "counts": (len(state.segments), len(state.writers), len(state.streams)),
         "next_id": state.next_id,
     }
+
+
+def _numbers_by_name(shelf: Shelf[Any], names: list[str]) -> dict[str, int]:
+    return {name: shelf.number_of(shelf.find(name)) for name in sorted(names) if name}
 
 
 def _segment_view(segment: Segment) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.segment import ChunkRecord, DamagedRange, Segment
-from millrace.server.container.state import FIRST_ID, Changes, ContainerState
+from millrace.server.container.state import FIRST_ID, ContainerState
 from millrace.server.container.stream import covers_key_space_once
 from millrace.wire import frames as f
 
@@ -45,9 +45,12 @@ def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]
     for step in steps:
         past.step(*step)
         state = past.state
-        assert state.next_id > max([0, *state.segments, *state.writers, *state.streams])
-        assert set(state.segments_by_name.values()) == set(state.segments.values())
-        assert set(state.streams_by_name.values()) == set(state.streams.values())
+        for shelf in (state.segments, state.writers, state.streams):
+            items = list(shelf.values())
+            assert len(shelf) == len(items)
+            assert state.next_id > max([0, *map(shelf.number_of, items)])
+        assert all(state.segments.find(segment.name) is segment for segment in state.segments.values())
+        assert all(state.streams.find(stream.name) is stream for stream in state.streams.values())
         for stream in state.streams.values():
             assert covers_key_space_once((part.low, part.last) for part in stream.open_parts)
             assert stream.epoch == stream.epochs[-1].number == len(stream.epochs) - 1
@@ -101,7 +104,7 @@ def test_a_run_moves_its_writer_forward_only() -> None:
     run(segment, state, 10, 10, writer=7, last=3)
     progress = segment.writers[7]
     assert (progress.durable, progress.last_offset) == (5, 10)
-    assert state.changes.progress == {(segment.segment_id, 7)}
+    assert state.take_changes().progress == {(segment.segment_id, 7)}
 
 
 def test_truncation_lets_go_of_all_that_lies_before() -> None:
@@ -146,12 +149,13 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     state.apply(f.SegmentDeleted(segment.segment_id))
 
     assert segment.deleted
-    assert (state.segments, list(state.segments_by_name), state.unflushed, state.tail_bytes) == ({}, [], {}, 0)
+    assert (list(state.segments.values()), state.segments.find(segment.name)) == ([], None)
+    assert (state.unflushed, state.tail_bytes) == ({}, 0)
     assert state.garbage == ["first"]
     assert watcher.count == 1
-    assert state.changes == Changes(deleted_segments={segment.segment_id})
+    assert (state.segments.changes.gone, state.segments.changes.changed) == ({segment.segment_id}, {})
     state.apply(f.SegmentCreated(state.take_id(), 18, "scope/segment"))
-    assert state.segments_by_name["scope/segment"] is not segment
+    assert state.segments.find("scope/segment") not in (segment, None)
 
 
 def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
@@ -171,14 +175,14 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
     ):
         state.apply(record)
     assert durable_view(state) == durable_view(ContainerState())
-    assert not state.changes
+    assert not any(state.changes)
 
 
 def test_a_segment_whose_creation_was_lost_says_so_and_is_stored() -> None:
     state = ContainerState()
     segment = state.orphan(12)
     assert segment.name == "lost/segment-12"
-    assert state.changes.segments == {12}
+    assert state.segments.changes.changed == {12: segment}
     assert state.take_id() == 13
 
 
@@ -195,17 +199,16 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
     assert all(segment.sealed for segment in segments)
 
     past.step("delete_stream", 0, 0)
-    assert (state.segments, state.streams, dict(state.streams_by_name)) == ({}, {}, {})
-    assert state.changes == Changes(
-        deleted_streams={stream.stream_id}, deleted_segments={segment.segment_id for segment in segments}
-    )
+    assert (len(state.segments), len(state.streams), state.streams.find(stream.name)) == (0, 0, None)
+    assert (state.streams.changes.gone, state.streams.changes.changed) == ({stream.stream_id}, {})
+    assert state.segments.changes.gone == {segment.segment_id for segment in segments}
 
 
 def test_a_writer_keeps_its_highest_epoch() -> None:
     state = ContainerState()
     for epoch in (3, 2):
         state.apply(f.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
-    assert state.writers_by_id["w"] is state.writers[5]
+    assert state.writers.find("w") is state.writers[5]
     assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
 
 
@@ -214,25 +217,23 @@ def test_attributes_are_set_and_unset() -> None:
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
         state.apply(f.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
     assert segment.attributes == {"a": b"2"}
-    assert state.changes.attributes == {(segment.segment_id, "a"), (segment.segment_id, "b")}
+    assert state.take_changes().attributes == {(segment.segment_id, "a"), (segment.segment_id, "b")}
 
 
 def test_changes_that_were_given_back_come_again() -> None:
     past = history(("create", 0, 0), ("open_writer", 0, 0), ("append_as_writer", 0, 0), ("set_attribute", 0, 0))
     first = past.state.take_changes()
-    assert not past.state.changes
+    segments, writers = dict(first.segments.changed), dict(first.writers.changed)
+    assert not any(past.state.changes)
     past.step("create_stream", 0, 0)
 
-    past.state.give_back(first)
+    past.state.give_back()
 
     changes = past.state.take_changes()
-    assert changes.segments > first.segments
-    assert (changes.writers, changes.progress, changes.attributes) == (
-        first.writers,
-        first.progress,
-        first.attributes,
-    )
-    assert len(changes.streams) == 1
+    assert changes.segments.changed.items() > segments.items()
+    assert changes.writers.changed == writers
+    assert (changes.progress, changes.attributes) == (first.progress, first.attributes)
+    assert len(changes.streams.changed) == 1
 
 
 def test_after_recovery_nothing_is_queued() -> None:

@@ -13,7 +13,7 @@ from millrace.server.container.opening import OpenContainer, open_container
 from millrace.server.container.options import ContainerOptions
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner
+from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner, labels_of
 from millrace.server.tier2 import MemoryStorage
 from millrace.wire.decoder import scan_run
 from millrace.wire.framing import encode_append_header
@@ -59,6 +59,11 @@ class Streams:
         block = bytes(pack_block([b"v" * size] * len(keys), keys=keys))
         await self.append(segment_id, block, events=len(keys))
 
+    async def tagged(self, tag: str) -> list[str]:
+        names, more = await self.catalog.names_with_tag(tag, prefix="", after="", count_max=100)
+        assert not more
+        return names
+
 
 @asynccontextmanager
 async def streams_in(
@@ -78,9 +83,10 @@ async def streams_in(
         page_size_bytes=4 * KIB,
         server_id=SERVER_ID,
         on_failure=lambda error: None,
+        labels_of=labels_of,
     )
     controller = StreamController(opened.container)
-    catalog = Catalog(opened.container.state)
+    catalog = Catalog(opened.container.state, opened.checkpoints.streams)
     runner = StreamsRunner(
         container=opened.container,
         history=opened.history,
@@ -88,6 +94,7 @@ async def streams_in(
         catalog=catalog,
         options=options or StreamsOptions(),
     )
+    await runner.load()
     try:
         yield Streams(opened, controller, catalog, runner, clock)
     finally:

@@ -238,20 +238,51 @@ async def test_decisions_that_are_refused_are_counted(streams: Streams) -> None:
 async def test_streams_are_found_by_tag(streams: Streams) -> None:
     for name, tags in (("a/1", ["x"]), ("a/2", ["x", "y"]), ("a/3", [])):
         await streams.controller.create(name, segment_count=1, configuration=json.dumps({"tags": tags}))
-    assert list(streams.catalog.names_with_tag("x")) == ["a/1", "a/2"]
+    assert await streams.tagged("x") == ["a/1", "a/2"]
     await streams.controller.update("a/1", configuration=json.dumps({"tags": ["y"]}))
     await streams.controller.seal("a/2")
     await streams.controller.delete("a/2")
-    assert list(streams.catalog.names_with_tag("x")) == []
-    assert list(streams.catalog.names_with_tag("y")) == ["a/1"]
-    assert streams.catalog.scaling == streams.catalog.retaining == []
+    assert await streams.tagged("x") == []
+    assert await streams.tagged("y") == ["a/1"]
+    assert streams.catalog.scaling == streams.catalog.retaining == set()
 
 
 @pytest.mark.asyncio
-async def test_the_catalog_catches_up_in_steps(streams: Streams) -> None:
-    for number in range(5):
-        await streams.controller.create(f"a/{number}", segment_count=1, configuration=BY_EVENTS)
-    assert streams.catalog.catch_up(count_max=2)
-    assert streams.catalog.catch_up(count_max=2)
-    assert not streams.catalog.catch_up(count_max=2)
-    assert len(streams.catalog.scaling) == 5
+async def test_pages_of_a_tag_hold_what_is_stored_and_what_is_not(streams: Streams) -> None:
+    tagged = '{"tags": ["x"]}'
+    for number in range(20):
+        await streams.controller.create(f"a/{number:02d}", segment_count=1, configuration=tagged if number % 2 else "")
+    await streams.opened.flusher.checkpoint()
+    for number in range(20, 30):
+        await streams.controller.create(f"a/{number:02d}", segment_count=1, configuration=tagged if number % 2 else "")
+    await streams.controller.update("a/00", configuration=tagged)
+    await streams.controller.update("a/01", configuration="")
+    await streams.controller.seal("a/03")
+    await streams.controller.delete("a/03")
+    expected = ["a/00", *(f"a/{number:02d}" for number in range(5, 30, 2))]
+
+    for count_max in (1, 2, 3, 100):
+        names: list[str] = []
+        more = True
+        while more:
+            page, more = await streams.catalog.names_with_tag(
+                "x", prefix="a/", after=names[-1] if names else "", count_max=count_max
+            )
+            assert len(page) <= count_max
+            names += page
+        assert names == expected
+    assert await streams.tagged("y") == []
+
+
+@pytest.mark.asyncio
+async def test_streams_at_rest_are_not_looked_at_until_they_are_written_to(streams: Streams) -> None:
+    """Behaviour 23: what is done every second must not visit each of a million idle streams."""
+    stream, _ = await streams.controller.create("a/b", segment_count=1, configuration=BY_EVENTS)
+    for _ in range(400):
+        streams.clock.move(1.0)
+        await streams.runner.scale()
+    assert stream.stream_id not in streams.runner._awake
+
+    await streams.append(stream.segment_ids[0], bytes(10))
+    await streams.runner.scale()
+    assert stream.stream_id in streams.runner._awake
