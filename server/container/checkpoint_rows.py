@@ -283,8 +283,8 @@ def _add_epoch(state: ContainerState, row: Row) -> None:
 
 def _add_cut(state: ContainerState, row: Row) -> None:
     stream_id, kind, saved_us, name, positions = row
-    state.streams[stream_id].cuts[name] = f.SavedCut(
-        name, kind, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
+    state.streams[stream_id].cuts[kind, name] = f.SavedCut(
+        kind, name, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
     )
 
 

@@ -418,11 +418,13 @@ class ContainerState:
     def _cut_saved(self, record: f.CutSaved) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
-            stream.cuts[record.name] = f.SavedCut(record.name, record.kind, record.saved_us, record.positions)
+            stream.cuts[record.kind, record.name] = f.SavedCut(
+                record.kind, record.name, record.saved_us, record.positions
+            )
             self.changes.streams.add(record.stream_id)
 
     def _cut_forgotten(self, record: f.CutForgotten) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
-            stream.cuts.pop(record.name, None)
+            stream.cuts.pop((record.kind, record.name), None)
             self.changes.streams.add(record.stream_id)

@@ -181,7 +181,7 @@ class StreamController:
         return stream
 
     async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[f.SavedPosition]) -> None:
-        """Keep a cut under a name, in place of one of that name.
+        """Keep a cut under a name, in place of the one of that kind and name.
 
         Raises:
             StreamNotFoundError: there is none.
@@ -193,11 +193,11 @@ class StreamController:
             raise InvalidArgumentError(f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text")
         if kind not in (f.CutKind.BOOKMARK, f.CutKind.CURSOR):
             raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
-        if name not in stream.cuts and len(stream.cuts) >= CUTS_PER_STREAM_COUNT_MAX:
+        if (kind, name) not in stream.cuts and len(stream.cuts) >= CUTS_PER_STREAM_COUNT_MAX:
             raise InvalidArgumentError(
                 f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name
             )
-        others = sum(len(cut.positions) for cut in stream.cuts.values() if cut.name != name)
+        others = sum(len(cut.positions) for key, cut in stream.cuts.items() if key != (kind, name))
         if others + len(positions) > POSITIONS_PER_STREAM_COUNT_MAX:
             raise InvalidArgumentError(
                 f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
@@ -207,23 +207,23 @@ class StreamController:
         await self._container.decide(
             f.CutSaved(
                 stream_id=stream.stream_id,
-                name=name,
                 kind=kind,
+                name=name,
                 saved_us=self._container.clock.unix_us(),
                 positions=list(positions),
             )
         )
 
-    async def forget_cut(self, stream_name: str, name: str) -> bool:
-        """Forget a saved cut; return False if there is none of that name.
+    async def forget_cut(self, stream_name: str, name: str, *, kind: int) -> bool:
+        """Forget a saved cut; return False if there is none of that kind and name.
 
         Raises:
             StreamNotFoundError: there is no such stream.
         """
         stream = self.find(stream_name)
-        if name not in stream.cuts:
+        if (kind, name) not in stream.cuts:
             return False
-        await self._container.decide(f.CutForgotten(stream.stream_id, name))
+        await self._container.decide(f.CutForgotten(stream.stream_id, kind, name))
         return True
 
     async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:

@@ -165,8 +165,8 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
         f.StreamTruncated(9, [f.CutPosition(8, 5)]),
         f.StreamScaled(stream_id=9, epoch=1, scaled_us=0, cause="", sealed_ids=[8], created=[]),
         f.StreamUpdated(9, "{}"),
-        f.CutSaved(stream_id=9, name="a", kind=1, saved_us=0, positions=[]),
-        f.CutForgotten(9, "a"),
+        f.CutSaved(stream_id=9, kind=1, name="a", saved_us=0, positions=[]),
+        f.CutForgotten(9, 1, "a"),
         f.StreamDeleted(9),
     ):
         state.apply(record)
