@@ -51,6 +51,7 @@ from .batch import SegmentRange, plan_ranges, read_range
 from .blocks import Event, Position
 from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
+from .epochs import StreamSegment
 from .errors import InvalidArgumentError, InvalidNameError, SegmentNotFoundError
 from .forks import ForkGuard
 from .options import ClientOptions, parse_address
@@ -441,12 +442,12 @@ class Client:
 
     async def _resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
         """Return a cut, checked; of one whose segments are gone the history tells whether they ever were."""
-        known_ids: set[int] = set()
+        known: list[StreamSegment] = []
         if isinstance(cut, StreamCut) and cut.stream == info.name:
             listed = {segment.segment_id for segment in info.segments}
             if not listed.issuperset(cut.places):
-                known_ids = {part.segment_id for part in segments_of_history(await self.stream_history(info.name))}
-        return resolve_cut(cut, info, known_ids=known_ids)
+                known = segments_of_history(await self.stream_history(info.name))
+        return resolve_cut(cut, info, known=known)
 
     async def _resolve_now(self, stream: str, cut: Cut) -> StreamCut:
         return await self._resolve(cut, await self.stream_info(stream))
