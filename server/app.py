@@ -250,7 +250,7 @@ class Server:
             on_failure=self._container_failed,
         )
         self._open = opened
-        streams = StreamController(opened.container)
+        streams = StreamController(opened.container, opened.history)
         catalog = Catalog(opened.container.state)
         self._streams = StreamsRunner(
             container=opened.container,

@@ -79,7 +79,7 @@ async def streams_in(
         server_id=SERVER_ID,
         on_failure=lambda error: None,
     )
-    controller = StreamController(opened.container)
+    controller = StreamController(opened.container, opened.history)
     catalog = Catalog(opened.container.state)
     runner = StreamsRunner(
         container=opened.container,
