@@ -201,7 +201,7 @@ class ByteWriter:
     async def _send(self) -> None:
         """Send what is in the buffer, an append at a time; what is written meanwhile makes the next one larger."""
         while self._buffer:
-            payload = bytes(memoryview(self._buffer)[:APPEND_SIZE_BYTES])
+            payload = bytes(memoryview(self._buffer)[: min(APPEND_SIZE_BYTES, self._session.append_size_max)])
             del self._buffer[: len(payload)]
             self._sending_bytes = len(payload)
             await self._append(payload)
