@@ -98,6 +98,12 @@ class Shop:
                 key = f"key-{block % keys}" if keys else None
                 writer.write_many([f"{number:09}".encode().ljust(size, b".") for number in numbers], key=key).result()
 
+    def scale(self, *borders: float) -> None:
+        """Replace all open segments by new ones with these borders between them, or by a single one."""
+        sealed = [segment.segment_id for segment in self.client.stream_info(self.stream).open_segments]
+        ranges = list(itertools.pairwise([0.0, *borders, 1.0]))
+        self.client.scale_stream(self.stream, seal=sealed, ranges=ranges)
+
     def plain(self, **cuts: Any) -> list[Event]:
         """Return what the plain reader reads."""
         with self.client.reader(self.stream, **{"end": millrace.TAIL, **cuts}) as reader:

@@ -1,6 +1,5 @@
 """The readers of a stream that is split, merged and truncated; called as Spark calls them, without a JVM."""
 
-import itertools
 import json
 import random
 from collections.abc import Iterable
@@ -11,7 +10,6 @@ from pyspark.sql.datasource import InputPartition
 import millrace
 from millrace.client.client import Client
 from millrace.client.session import Session
-from millrace.client.streams import StreamInfo
 from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
@@ -24,19 +22,12 @@ from millrace.spark_source.source import MillraceDataSource
 from .conftest import Drivers, Offset, Row, Shop, position, rows_of_events, rows_of_tasks
 
 
-def split(shop: Shop, *borders: float) -> StreamInfo:
-    """Replace all open segments by new ones with these borders between them: without any, one takes over all keys."""
-    edges = [0.0, *borders, 1.0]
-    sealed = [segment.segment_id for segment in shop.client.stream_info(shop.stream).open_segments]
-    return shop.client.scale_stream(shop.stream, seal=sealed, ranges=list(itertools.pairwise(edges)))
-
-
 def scaled(shop: Shop) -> None:
     """Make a stream of four epochs, with 1, 3, 1 and 2 segments, and 60 events in each."""
     shop.create()
     for borders in ((1 / 3, 2 / 3), (), (0.5,)):
         shop.write(12, events=5)
-        split(shop, *borders)
+        shop.scale(*borders)
     shop.write(12, events=5)
 
 
@@ -71,6 +62,15 @@ def segments_of(offset: Offset) -> list[int]:
 
 
 # --- batches ---
+
+
+def test_positions_ascend_in_the_order_of_each_key(shop: Shop) -> None:
+    """What a shuffle has mixed up can be sorted: a segment that replaces others has a higher id."""
+    scaled(shop)
+    rows = batch_rows(shop)
+    random.Random(1).shuffle(rows)
+
+    check_keys(sorted(rows, key=position))
 
 
 def test_a_batch_reads_all_epochs_in_the_order_of_each_key(shop: Shop) -> None:
@@ -148,6 +148,22 @@ def test_a_query_reads_a_scaled_stream_key_by_key(shop: Shop, drivers: Drivers, 
     assert batches[-1][1]["cut"] == str(shop.client.stream_cut(shop.stream))
 
 
+def test_one_task_has_all_events_of_a_key_where_a_batch_is_no_larger_than_a_task(shop: Shop, drivers: Drivers) -> None:
+    """Behaviour 57: in order to the task, so that a sink which writes row by row keeps the order of each key."""
+    scaled(shop)
+    driver = drivers(maxBytesPerTrigger="2k", partitionBytes="2k")
+    several = 0
+    for start, end, _ in driver.batches():
+        tasks: dict[str | None, int] = {}
+        partitions = driver.reader.partitions(start, end)
+        several += len(partitions) > 1
+        for number, partition in enumerate(partitions):
+            rows = rows_of_tasks(driver.reader, [partition])
+            check_keys(rows)
+            assert all(tasks.setdefault(row[1], number) == number for row in rows)
+    assert several
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_splits_and_merges_while_a_query_runs(shop: Shop, drivers: Drivers, seed: int) -> None:
     """Behaviours 55, 56 and 57: each event once, in order, also where the query is started again now and then."""
@@ -160,7 +176,7 @@ def test_splits_and_merges_while_a_query_runs(shop: Shop, drivers: Drivers, seed
     for _ in range(25):
         act = dice.randrange(6)
         if act == 0:
-            split(shop, *sorted(dice.sample([0.2, 0.3, 0.4, 0.6, 0.8], dice.randint(0, 3))))
+            shop.scale(*sorted(dice.sample([0.2, 0.3, 0.4, 0.6, 0.8], dice.randint(0, 3))))
         elif act == 1:
             driver = drivers(**options)
         elif act < 4:
@@ -190,7 +206,7 @@ def test_a_checkpoint_of_before_the_first_split_goes_on(shop: Shop, drivers: Dri
     assert start == {"cut": f"{shop.stream}@{only.segment_id}:0.0", "events": {str(only.segment_id): 0}, "lost": 0}
     assert list(middle) == ["cut", "events", "lost"]
     shop.write(3)
-    split(shop, 0.5)
+    shop.scale(0.5)
     shop.write(10)
 
     batches = list(drivers().batches(middle))
@@ -208,14 +224,14 @@ def test_a_segment_with_nothing_left_leaves_the_offset(shop: Shop, drivers: Driv
     shop.write(2)
     driver = drivers()
     read = driver.end(driver.start())
-    split(shop, 0.5)
+    shop.scale(0.5)
     left = driver.end(read)
 
     assert set(segments_of(left)).isdisjoint(segments_of(read))
     assert driver.read(read, left) == []
     assert driver.end(left) == left
-    split(shop)
-    split(shop, 0.3)  # two at once: neither of them ever held anything
+    shop.scale()
+    shop.scale(0.3)  # two at once: neither of them ever held anything
     shop.write(3)
     end = driver.end(left)
     assert len(driver.read(left, end)) == 30
@@ -229,7 +245,7 @@ def test_a_merge_waits_for_all_that_it_merges(shop: Shop, drivers: Drivers) -> N
     shop.create(2)
     shop.write(20)
     before = segments_of(drivers().start())
-    split(shop)
+    shop.scale()
     shop.write(20)
     batches = list(drivers(maxEventsPerTrigger=30).batches())
     merged = [{row[3] for row in rows}.isdisjoint(before) for _, _, rows in batches]
@@ -249,7 +265,7 @@ def test_available_now_ends_at_its_tail_wherever_that_is_by_then(shop: Shop, dri
     for borders, (_, _, more) in zip(((0.5,), (0.2, 0.6), (), (0.5,)), driver.batches(), strict=False):
         rows += more
         shop.write(2)
-        split(shop, *borders)
+        shop.scale(*borders)
     assert len(rows) == 100
 
     scaled_since = drivers()
@@ -291,7 +307,7 @@ def test_an_end_in_time_moves_on_across_epochs_until_it_is_there(shop: Shop, dri
 
     for borders, moments in (((0.5,), (250, 251)), ((), (252, 290)), ((0.4,), (299, 300, 301, 302, 303, 304))):
         offset = catch_up()
-        split(shop, *borders)
+        shop.scale(*borders)
         write(*moments)
     offset = catch_up()
     write(305)
@@ -361,7 +377,7 @@ def test_a_checkpoint_at_a_cut_that_a_truncation_respects_loses_nothing(shop: Sh
     shop.write(5)
     driver = drivers()
     read = driver.end(driver.start())
-    split(shop, 0.5)
+    shop.scale(0.5)
     shop.write(5)
     shop.client.truncate_stream(shop.stream, millrace.StreamCut.parse(read["cut"]))
 
@@ -376,7 +392,7 @@ def test_a_truncation_under_a_task_is_named_or_gone_past(shop: Shop, drivers: Dr
     shop.write(10)
     border = shop.client.stream_cut(shop.stream)
     shop.write(10)
-    split(shop, 0.5)
+    shop.scale(0.5)
     shop.write(10)
     strict, lenient = drivers(), drivers(failOnDataLoss="false")
     start = strict.start()
