@@ -53,6 +53,7 @@ from .errors import (
     ThrottledError,
 )
 from .lane import Lane, Stored, Unstored
+from .looks import Looks
 from .routing import Router, encoded_key
 from .session import Session
 
@@ -179,7 +180,10 @@ class Writer:
 
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
+            RequestTimeoutError: the stream changed faster than it could be asked about, for `delivery_timeout_s`.
         """
+        limit_s = self._options.delivery_timeout_s
+        looks = Looks(self._session, self.stream, purpose="the writer was not opened", limit_s=limit_s)
         while True:
             stream = await self._session.request(GetStream(self.stream), StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
@@ -188,8 +192,8 @@ class Writer:
                     OpenWriter(self.writer_id or "", _asked(stream, router)), WriterOpened
                 )
                 break
-            except SegmentNotFoundError:
-                continue  # truncated away, or the stream deleted, between the two requests
+            except SegmentNotFoundError as error:
+                await looks.again(error)  # truncated away, or the stream deleted, between the two requests
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         # Whoever had the id may have found successors just before it was fenced. Now it writes nothing any more.
         while opened.known:
@@ -200,6 +204,7 @@ class Writer:
                 break
             with suppress(SegmentNotFoundError):
                 opened = await self._session.request(GetWriter(self.writer_id or "", asked), WriterOpened)
+            await looks.again()
         self._heed_limits()
         self._stream_id = stream.stream_id
         self._router = router
