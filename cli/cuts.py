@@ -26,7 +26,7 @@ def save(
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
-    """Save a place under a name, in place of the one of that name."""
+    """Save a place under a name, in place of the bookmark (or cursor) of that name."""
     place = parse_place(at)
     with connected(address, token_file) as client:
         cut = resolved(client, stream, place)
@@ -46,7 +46,7 @@ def list_cuts(
     with connected(address, token_file) as client:
         found = [("bookmark", saved) for saved in client.bookmarks(stream).list()]
         found += [("cursor", saved) for saved in client.cursors(stream).list()]
-    found.sort(key=lambda item: item[1].name)
+    found.sort(key=lambda item: (item[1].name, item[0]))
     if as_json:
         print_json(
             [
@@ -63,11 +63,19 @@ def list_cuts(
 
 @app.command()
 def forget(
-    stream: StreamArgument, name: NameArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None
+    stream: StreamArgument,
+    name: NameArgument,
+    is_cursor: Annotated[
+        bool, typer.Option("--cursor", help="Forget the cursor of that name, not the bookmark: it holds nothing then.")
+    ] = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
 ) -> None:
     """Forget a saved place; the events there stay."""
+    kind = "cursor" if is_cursor else "bookmark"
     with connected(address, token_file) as client:
-        if client.bookmarks(stream).forget(name) or client.cursors(stream).forget(name):
-            print_done(f"forgot {name} of {stream}")
+        saved = client.cursors(stream) if is_cursor else client.bookmarks(stream)
+        if saved.forget(name):
+            print_done(f"forgot {kind} {name} of {stream}")
         else:
-            print_note(f"{stream} has no saved place {name}; nothing was changed")
+            print_note(f"{stream} has no {kind} {name}; nothing was changed")

@@ -10,7 +10,7 @@ from millrace.server.container.checkpoint_tables import FORMAT, META, TABLES, Ta
 from millrace.server.errors import ServerError
 
 from .report import Report, Section, shown
-from .survey import copied_checkpoint, load_checkpoint
+from .survey import copied_checkpoint, opened_checkpoint
 
 MAGIC: Final = b"SQLite format 3\0"
 
@@ -24,10 +24,11 @@ def inspect_checkpoint(path: Path, *, with_hex: bool, limit: int) -> Report:
     """
     report = Report("checkpoint", str(path), facts={"size": path.stat().st_size})
     try:
-        load_checkpoint(path)
+        with opened_checkpoint([path]):
+            pass
     except ServerError as error:
         report.problems.append(str(error))
-    with copied_checkpoint(path) as copy:
+    with copied_checkpoint([path]) as copy:
         try:
             with contextlib.closing(sqlite3.connect(f"{copy.as_uri()}?mode=rw", uri=True)) as connection:
                 _read_facts(report, connection)

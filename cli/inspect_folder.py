@@ -1,5 +1,6 @@
 """A data folder for people: where the bytes of each segment lie."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,13 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
             lock.close()
     except FolderLockedError:
         report.notes.append("a server is running on this folder: what is shown is already changing")
-    found = [survey(folder, owner=None) for folder in container_folders(path)]
+    with ExitStack() as stack:
+        found = [stack.enter_context(survey(folder, owner=None)) for folder in container_folders(path)]
+        _add_containers(report, path, found, limit=limit)
+    return report
+
+
+def _add_containers(report: Report, path: Path, found: list[Container], *, limit: int) -> None:
     report.facts |= {"containers": len(found), "segments": sum(len(item.state.segments) for item in found)}
     report.facts["streams"] = sum(len(item.state.streams) for item in found)
     for container in found:
@@ -45,7 +52,6 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
     chunks = _chunks(path)
     report.facts["tier2"] = f"{len(chunks)} chunks, {size_text(sum(chunk[1] for chunk in chunks))}"
     report.sections.append(Section("chunks", "tier 2: chunks", _CHUNK_COLUMNS, chunks).limited(limit))
-    return report
 
 
 _SEGMENT_COLUMNS = ("segment", "id", "start", "length", "events", "in tier 2", "chunks", "only in the log", "state")
@@ -75,7 +81,7 @@ def _add_facts(report: Report, found: Container) -> None:
 def _segments(found: list[Container]) -> list[list[Any]]:
     rows = []
     for container in found:
-        for name, segment in container.state.segments_by_name.items():
+        for segment in container.state.segments.values():
             in_chunks = sum(chunk.length for chunk in segment.chunks)
             logged = join_ranges(container.logged.get(segment.segment_id, []))
             only_logged = sum(
@@ -84,11 +90,11 @@ def _segments(found: list[Container]) -> list[list[Any]]:
             state = "sealed" if segment.sealed else "open"
             rows.append(
                 [
-                    name, segment.segment_id, segment.start_offset, segment.length, segment.event_count,
+                    segment.name, segment.segment_id, segment.start_offset, segment.length, segment.event_count,
                     in_chunks, len(segment.chunks), only_logged, "damaged" if segment.damages else state,
                 ]
             )  # fmt: skip
-    return rows
+    return sorted(rows)
 
 
 def _logs(root: Path, found: list[Container]) -> list[list[Any]]:

@@ -6,20 +6,21 @@ copy, since SQLite would apply a journal that it finds beside it.
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from millrace.server.container.checkpoint import Checkpoint, CheckpointStore
-from millrace.server.container.flusher import CHECKPOINT_PREFIX
-from millrace.server.container.opening import CHECKPOINT_NAME, LOG_FOLDER
+from millrace.server.container.checkpoint_copies import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
+from millrace.server.container.opening import CHECKPOINT_NAME, LOG_FOLDER, state_of
 from millrace.server.container.segment import DamagedRange
 from millrace.server.container.state import ContainerState
 from millrace.server.errors import ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
+from millrace.server.tier2 import ChunkInfo
 from millrace.server.wal import (
     KIND_APPENDS,
     Damage,
@@ -46,7 +47,7 @@ class Container:
     Attributes:
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
-        state: the checkpoint with everything behind it in the log applied.
+        state: the checkpoint with everything behind it in the log applied; idle segments are read when asked for.
         logged: by segment, the ranges that stand in the log and not yet in tier 2, ascending and joined.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
     """
@@ -54,7 +55,7 @@ class Container:
     folder: Path
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
-    copy: Path | None = None
+    copy: CheckpointCopy | None = None
     state: ContainerState = field(default_factory=ContainerState)
     logged: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     report: RecoveryReport | None = None
@@ -89,41 +90,55 @@ def log_files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def copied_checkpoint(path: Path) -> Iterator[Path]:
-    """Lend a copy of a checkpoint, with what SQLite keeps beside it."""
+def copied_checkpoint(parts: Sequence[Path]) -> Iterator[Path]:
+    """Lend a copy of a checkpoint, given in one file or in parts, with what SQLite keeps beside it."""
     with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
-        copy = Path(folder) / path.name
-        for suffix in ("", *SIDE_FILES):
-            source = path.with_name(path.name + suffix)
-            if source.exists():
-                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        copy = Path(folder) / CHECKPOINT_NAME
+        if all(part.exists() for part in parts):
+            with copy.open("wb") as target:
+                for part in parts:
+                    with part.open("rb") as source:
+                        shutil.copyfileobj(source, target)
+        for suffix in SIDE_FILES:
+            side_file = parts[0].with_name(parts[0].name + suffix)
+            if side_file.exists():
+                shutil.copyfile(side_file, copy.with_name(copy.name + suffix))
         yield copy
 
 
-def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Return a checkpoint, every row of it verified; None if there is no file.
+@contextmanager
+def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, Checkpoint | None]]:
+    """Lend a copy of a checkpoint, opened, every row of it verified; None where there is no file.
 
     Raises:
         ServerError: it is damaged, or a newer version wrote it. The message does not name the file.
     """
-    with copied_checkpoint(path) as copy:
+    with copied_checkpoint(parts) as copy:
         store = CheckpointStore(copy)
         try:
-            return store.load()
-        except ServerError as error:
-            error.subject = ""  # the copy is nobody's business
-            raise
+            try:
+                checkpoint = store.load()
+                if checkpoint is not None and not checkpoint.is_verified:
+                    store.verify()
+            except ServerError as error:
+                error.subject = ""  # the copy is nobody's business
+                raise
+            yield store, checkpoint
         finally:
             store.close()
 
 
-def checkpoint_copies(data_folder: Path) -> list[Path]:
-    """Return the copies of the checkpoint in tier 2, the newest first."""
-    return sorted((data_folder / TIER2_FOLDER / CHECKPOINT_PREFIX).glob("*.chunk"), reverse=True)
+def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
+    """Return the whole copies of the checkpoint in tier 2, the newest first."""
+    return whole_copies(
+        ChunkInfo(f"{CHECKPOINT_PREFIX}{path.name}", path.stat().st_size)
+        for path in (tier2 / CHECKPOINT_PREFIX).glob("*.chunk")
+    )[::-1]
 
 
-def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _: None) -> Container:
-    """Read the container in `folder` as a starting server would, and change nothing.
+@contextmanager
+def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _: None) -> Iterator[Container]:
+    """Read the container in `folder` as a starting server would, and change nothing. Lent as long as it is looked at.
 
     Args:
         folder: of the container.
@@ -131,12 +146,19 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
         on_bytes: is told how many bytes of the log were gone through.
     """
     found = Container(folder)
-    _find_checkpoint(found)
-    if found.checkpoint is not None:
-        found.state = found.checkpoint.state
-        found.known_damages = {
-            segment.segment_id: tuple(segment.damages) for segment in found.state.segments.values() if segment.damages
-        }
+    with ExitStack() as stack:
+        store = _find_checkpoint(found, stack)
+        if store is not None:
+            found.state = state_of(store, found.checkpoint)
+            found.known_damages = {
+                segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
+            }
+        _read_log(found, owner=owner, on_bytes=on_bytes)
+        yield found
+
+
+def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) -> None:
+    folder = found.folder
     recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner)
     gone_through: dict[Path, int] = {}
     try:
@@ -153,7 +175,6 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
     found.report = recovery.report
     for path, size in ((path, path.stat().st_size) for path in log_files(folder)):
         on_bytes(max(0, size - gone_through.get(path, 0)))
-    return found
 
 
 def join_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -181,22 +202,24 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
     return missing
 
 
-def _find_checkpoint(found: Container) -> None:
-    """Load the checkpoint, or the newest good copy of it."""
+def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore | None:
+    """Open the checkpoint, or the newest good copy of it, until the stack ends."""
     try:
-        found.checkpoint = load_checkpoint(found.checkpoint_path)
+        store, found.checkpoint = stack.enter_context(opened_checkpoint([found.checkpoint_path]))
     except ServerError as error:
         found.checkpoint_error = str(error)
     if found.checkpoint is not None:
-        return
-    for copy in checkpoint_copies(found.folder.parent.parent):
+        return store
+    tier2 = found.folder.parent.parent / TIER2_FOLDER
+    for copy in checkpoint_copies(tier2):
         found.checkpoint_error = found.checkpoint_error or "it is missing"
         try:
-            found.checkpoint = load_checkpoint(copy)
+            store, found.checkpoint = stack.enter_context(opened_checkpoint([tier2 / part.name for part in copy.parts]))
         except ServerError:
             continue  # `verify` names each copy that is damaged
         found.copy = copy
-        return
+        return store
+    return None
 
 
 def _apply(found: Container, batch: RecoveredBatch) -> None:

@@ -6,13 +6,13 @@ of each segment must stand in a chunk or in the log, and each chunk must be what
 """
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.server.container.flusher import CHECKPOINT_PREFIX
+from millrace.server.container.checkpoint_copies import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
 from millrace.server.container.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
@@ -30,7 +30,7 @@ from millrace.server.tier2 import (
 from millrace.server.wal import Ending, LogOwner
 
 from .figures import count_text
-from .survey import Container, load_checkpoint, log_files, missing_ranges, survey
+from .survey import Container, log_files, missing_ranges, opened_checkpoint, survey
 
 CHUNK_PREFIX: Final = "segments/"
 
@@ -110,12 +110,14 @@ def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) 
         if type(error) is not ConfigurationError:
             raise
         result.findings.append(Finding(file="identity.json", what=error.message))
-    found = []
-    for number, container in enumerate(container_folders(folder)):
-        owner = LogOwner(container_id=number, server_id=owner_id) if owner_id is not None else None
-        found.append(survey(container, owner=owner, on_bytes=lambda size: on_step("log", size)))
-        _judge_container(result, folder, found[-1])
-    asyncio.run(_verify_tier2(result, folder, found, on_step=on_step))
+    with ExitStack() as stack:
+        found = []
+        for number, container in enumerate(container_folders(folder)):
+            owner = LogOwner(container_id=number, server_id=owner_id) if owner_id is not None else None
+            surveyed = survey(container, owner=owner, on_bytes=lambda size: on_step("log", size))
+            found.append(stack.enter_context(surveyed))
+            _judge_container(result, folder, found[-1])
+        asyncio.run(_verify_tier2(result, folder, found, on_step=on_step))
     return result
 
 
@@ -128,7 +130,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
         what = f"the checkpoint cannot be used: {found.checkpoint_error}"
         result.findings.append(Finding(file=checkpoint_name, what=what))
     if found.copy is not None:
-        result.notes.append(f"{checkpoint_name}: the next start restores it from {_name(found.copy, folder)}")
+        result.notes.append(f"{checkpoint_name}: the next start restores it from {TIER2_FOLDER}/{found.copy.name}")
     result.findings += [
         Finding(file=_name(path, folder), size=path.stat().st_size, what="was set aside as damaged by a server")
         for path in sorted(found.folder.rglob("*.damaged*"))
@@ -183,11 +185,12 @@ async def _verify_tier2(result: Verification, folder: Path, found: list[Containe
         for chunk in chunks.values():
             await _verify_chunk(result, storage, chunk)
             on_step("tier 2", chunk.size)
-        for copy in await storage.list(CHECKPOINT_PREFIX):
-            _verify_copy(result, copy.name, await storage.read(copy.name, offset=0, size=copy.size))
-            on_step("tier 2", copy.size)
+        for copy in whole_copies(await storage.list(CHECKPOINT_PREFIX)):
+            _verify_copy(result, folder / TIER2_FOLDER, copy)
+            on_step("tier 2", sum(part.size for part in copy.parts))
     finally:
         await storage.close()
+    known: set[str] = set()
     for container in found:
         if not container.is_known:
             result.notes.append(
@@ -197,9 +200,7 @@ async def _verify_tier2(result: Verification, folder: Path, found: list[Containe
             continue
         for segment in container.state.segments.values():
             _cross_check(result, segment, container, chunks)
-    known = {
-        chunk.name for container in found for segment in container.state.segments.values() for chunk in segment.chunks
-    }
+            known.update(chunk.name for chunk in segment.chunks)
     orphans = [name for name in chunks if name not in known]
     if orphans and not any(container.checkpoint_error for container in found):
         result.notes.append(
@@ -238,14 +239,13 @@ async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: Chun
         )
 
 
-def _verify_copy(result: Verification, name: str, data: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
-        path = Path(folder) / "copy.db"
-        path.write_bytes(data)
-        try:
-            load_checkpoint(path)
-        except ServerError as error:
-            result.findings.append(Finding(file=f"{TIER2_FOLDER}/{name}", what=f"copy of the checkpoint: {error}"))
+def _verify_copy(result: Verification, tier2: Path, copy: CheckpointCopy) -> None:
+    try:
+        with opened_checkpoint([tier2 / part.name for part in copy.parts]):
+            pass
+    except ServerError as error:
+        file = f"{TIER2_FOLDER}/{copy.parts[0].name}"
+        result.findings.append(Finding(file=file, what=f"copy of the checkpoint: {error}"))
 
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:
@@ -274,7 +274,7 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
         present.append((damage.start, damage.end))
     present += _told_ranges(segment.segment_id, found)
     # Bytes of a merged segment stay with the source, which is checked by itself, until a flush copies them.
-    links = [other.link for other in found.state.segments.values() if other.link is not None]
+    links = [other.link for other in found.state.merged.values() if other.link is not None]
     present += [(link.offset, link.end) for link in links if link.target_id == segment.segment_id]
     for start, end in missing_ranges(segment.start_offset, segment.length, present):
         result.findings.append(

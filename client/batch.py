@@ -15,7 +15,7 @@ from millrace.wire.frames import GetIndex, Index
 from millrace.wire.limits import MIB
 
 from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
-from .errors import InvalidArgumentError, OffsetBeyondEndError
+from .errors import InvalidArgumentError, OffsetBeyondEndError, SegmentNotFoundError, SegmentTruncatedError
 from .feed import PlacedBlock, SegmentFeed
 from .session import Session
 from .slices import SegmentSlice
@@ -84,7 +84,8 @@ async def read_range(session: Session, part: SegmentRange) -> "AsyncIterator[pa.
 
     Raises:
         OffsetBeyondEndError: the segment is sealed and ends before the range does.
-        SegmentTruncatedError, SegmentDamagedError, BlockCorruptError: what comes next is gone or cannot be trusted.
+        SegmentTruncatedError: what comes next is gone; without a `start_offset` where the whole segment is.
+        SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
     """
     changed = asyncio.Event()
     feed = SegmentFeed(
@@ -101,7 +102,13 @@ async def read_range(session: Session, part: SegmentRange) -> "AsyncIterator[pa.
         rows = 0
         place, end = (part.start_offset, part.start_index), (part.end_offset, part.end_index)
         while True:
-            placed = feed.take()
+            try:
+                placed = feed.take()
+            except SegmentNotFoundError as error:
+                raise SegmentTruncatedError(
+                    f"segment {part.segment_id} is gone with the range from {place[0]} to {end[0]}: "
+                    "it was truncated away, or its stream was deleted"
+                ) from error
             if placed is None:
                 if feed.finished:
                     break

@@ -94,6 +94,7 @@ def pack_block(
     timestamps_us: Timestamps = None,
     first_event_number: int = 0,
     compression: Compression = Compression.NONE,
+    size_bytes_max: int = APPEND_SIZE_BYTES_MAX,
 ) -> bytearray:
     """Return the block of these events.
 
@@ -101,6 +102,7 @@ def pack_block(
         values: bytes, or anything like bytes with items of one byte.
         keys: one key for all events, or one (or None) for each.
         timestamps_us: one timestamp for all events, or one for each.
+        size_bytes_max: of the block, compressed.
 
     Raises:
         EventTooLargeError: an event above 8 MiB, a key above 64 KiB, or more than one append can hold.
@@ -130,11 +132,8 @@ def pack_block(
         columns.append(column)
         flags |= FLAG_TIMESTAMPS
     columns_size = _columns_size(flags, count, value_size=value_size, key_size=key_size)
-    if BLOCK_HEADER_SIZE_BYTES + columns_size > APPEND_SIZE_BYTES_MAX:
-        raise EventTooLargeError(
-            f"{count} events need {BLOCK_HEADER_SIZE_BYTES + columns_size} bytes, "
-            f"one append holds {APPEND_SIZE_BYTES_MAX}"
-        )
+    limit_bytes = size_bytes_max if compression is Compression.NONE else APPEND_SIZE_BYTES_MAX
+    _check_block_size(BLOCK_HEADER_SIZE_BYTES + columns_size, count, limit_bytes=limit_bytes)
     # One join for everything: each value is copied once.
     block = bytearray().join([bytes(BLOCK_HEADER_SIZE_BYTES), *columns])
     if len(block) != BLOCK_HEADER_SIZE_BYTES + columns_size:
@@ -144,6 +143,7 @@ def pack_block(
         if len(packed) + 7 < columns_size:  # else it is stored as it is: nothing would be gained
             flags |= FLAG_COMPRESSED
             block = bytearray().join([block[:BLOCK_HEADER_SIZE_BYTES], packed, b"\0" * (-len(packed) % 8)])
+    _check_block_size(len(block), count, limit_bytes=size_bytes_max)
     _pack_header(
         block, 0, BLOCK_MAGIC, BLOCK_VERSION, flags, int(compression) if flags & FLAG_COMPRESSED else COMPRESSION_NONE,
         0, len(block), count, first_event_number, timestamp_us_min, timestamp_us_max, value_size, key_size,
@@ -151,6 +151,17 @@ def pack_block(
     )  # fmt: skip
     _SIZE.pack_into(block, _CHECKSUM_OFFSET, _checksum(memoryview(block)))
     return block
+
+
+def size_of_single(value_size: int, *, key_size: int | None) -> int:
+    """Return the size of the block of one event with a timestamp, not compressed; `key_size` is None without a key."""
+    flags = FLAG_TIMESTAMPS | (0 if key_size is None else FLAG_KEYS)
+    return BLOCK_HEADER_SIZE_BYTES + _columns_size(flags, 1, value_size=value_size, key_size=key_size or 0)
+
+
+def _check_block_size(size: int, event_count: int, *, limit_bytes: int) -> None:
+    if size > limit_bytes:
+        raise EventTooLargeError(f"{event_count} events need {size} bytes, one append holds {limit_bytes}")
 
 
 def block_size(data: Buffer, start: int = 0) -> int:

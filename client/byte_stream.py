@@ -14,6 +14,7 @@ its own is stored behind them. What has no ack is sent again after a lost connec
 import asyncio
 import io
 import logging
+from dataclasses import replace
 from random import random
 from types import TracebackType
 from typing import Final, Self
@@ -39,7 +40,10 @@ from .errors import (
     InvalidArgumentError,
     MillraceError,
     OutcomeUnknownError,
+    SegmentNotFoundError,
     SegmentSealedError,
+    SegmentTruncatedError,
+    StreamNotFoundError,
     StreamSealedError,
     ThrottledError,
 )
@@ -197,7 +201,7 @@ class ByteWriter:
     async def _send(self) -> None:
         """Send what is in the buffer, an append at a time; what is written meanwhile makes the next one larger."""
         while self._buffer:
-            payload = bytes(memoryview(self._buffer)[:APPEND_SIZE_BYTES])
+            payload = bytes(memoryview(self._buffer)[: min(APPEND_SIZE_BYTES, self._session.append_size_max)])
             del self._buffer[: len(payload)]
             self._sending_bytes = len(payload)
             await self._append(payload)
@@ -319,6 +323,7 @@ class ByteReader:
 
         Raises:
             SegmentTruncatedError: the place was truncated away; `seek` to its `start_offset`.
+            StreamNotFoundError: the stream was deleted.
             OffsetBeyondEndError: the place lies beyond the tail.
             SegmentDamagedError: the bytes fail their checksum on the server.
         """
@@ -364,14 +369,23 @@ class ByteReader:
         return b"".join(pieces)
 
     async def _fetch(self, size: int) -> Chunk:
-        return await self._session.read(
-            Read(
-                segment_id=self._segment_id,
-                offset=self._offset,
-                size_max=min(max(size, READ_AHEAD_BYTES), READ_SIZE_BYTES_MAX),
-                wait_ms=int(READ_WAIT_S_MAX * 1000) if self._follow else 0,
-            )
+        request = Read(
+            segment_id=self._segment_id,
+            offset=self._offset,
+            size_max=min(max(size, READ_AHEAD_BYTES), READ_SIZE_BYTES_MAX),
+            wait_ms=int(READ_WAIT_S_MAX * 1000) if self._follow else 0,
         )
+        try:
+            return await self._session.read(request)
+        except SegmentNotFoundError as error:  # the only segment is never truncated away
+            raise StreamNotFoundError(f"{self.stream} was deleted") from error
+        except SegmentTruncatedError as error:
+            start = error.start_offset or 0
+            message = (
+                f"offset {self._offset} was truncated, {start - self._offset} bytes are lost; "
+                f"seek({start}) goes on with what is left"
+            )
+            raise SegmentTruncatedError(replace(error.facts, subject=self.stream, message=message)) from None
 
 
 class _Append:

@@ -51,8 +51,10 @@ from .batch import SegmentRange, plan_ranges, read_range
 from .blocks import Event, Position
 from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
+from .epochs import StreamSegment
 from .errors import InvalidArgumentError, InvalidNameError, SegmentNotFoundError
 from .forks import ForkGuard
+from .looks import Looks
 from .options import ClientOptions, parse_address
 from .reader import Reader, ReaderOptions
 from .saved_cuts import Bookmarks, Cursors
@@ -349,7 +351,13 @@ class Client:
         So the outcome of a write whose wait was cancelled, or whose process died, can be asked for by its number: every
         one up to the last is stored, once. Numbers start from 1 in each segment, those that were replaced included, so
         together they count the stored events of the writer, as long as nothing was truncated.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
         """
+        limit_s = self.options.request_timeout_s
+        looks = Looks(self._writes, stream, purpose=f"nothing is known of writer {writer_id!r}", limit_s=limit_s)
         while True:
             info = await self.stream_info(stream)
             segment_ids = [segment.segment_id for segment in info.segments]
@@ -361,8 +369,9 @@ class Client:
                     if not reply.known:
                         return None
                     last.update((state.segment_id, state.last_event_number) for state in reply.states)
-            except SegmentNotFoundError:
-                continue  # truncated away between the requests
+            except SegmentNotFoundError as error:
+                await looks.again(error)  # truncated away between the requests
+                continue
             return last
 
     @asynccontextmanager
@@ -441,12 +450,12 @@ class Client:
 
     async def _resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
         """Return a cut, checked; of one whose segments are gone the history tells whether they ever were."""
-        known_ids: set[int] = set()
+        known: list[StreamSegment] = []
         if isinstance(cut, StreamCut) and cut.stream == info.name:
             listed = {segment.segment_id for segment in info.segments}
             if not listed.issuperset(cut.places):
-                known_ids = {part.segment_id for part in segments_of_history(await self.stream_history(info.name))}
-        return resolve_cut(cut, info, known_ids=known_ids)
+                known = segments_of_history(await self.stream_history(info.name))
+        return resolve_cut(cut, info, known=known)
 
     async def _resolve_now(self, stream: str, cut: Cut) -> StreamCut:
         return await self._resolve(cut, await self.stream_info(stream))

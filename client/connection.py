@@ -283,6 +283,11 @@ class Connection(asyncio.BufferedProtocol):
             and not self._room_waiters
         )
 
+    @property
+    def append_size_max(self) -> int:
+        """The largest payload of one append that the server takes."""
+        return self._append_size_max
+
     def room_waiter(self) -> "asyncio.Future[None]":
         """Return a future that is done when there may be room; waiters are served in the order they came."""
         waiter = self._loop.create_future()

@@ -15,13 +15,15 @@ Everything here is pure.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from millrace.wire.names import KEY_SPACE, KeyRange
 
 from .errors import CutInvalidError
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,20 @@ class Lineage:
             segment_id: places.get(segment_id, (segment.length, 0) if segment_id in whole else (0, 0))
             for segment_id, segment in self.by_id.items()
         }
+
+    def go_on(self, reached: dict[int, P], at_end: Callable[[int], bool]) -> list[int]:
+        """Take out segments that are at their ends and were replaced together; return what replaced them."""
+        added: list[int] = []
+        for segment_id in list(reached):
+            replacement = self.replacement(segment_id)
+            if segment_id not in reached or replacement is None:
+                continue
+            together = [each.segment_id for each in replacement.predecessors]
+            if all(each in reached and at_end(each) for each in together):
+                for each in together:
+                    del reached[each]
+                added += [each.segment_id for each in replacement.successors]
+        return added
 
 
 def covers_once(ranges: Iterable[KeyRange]) -> bool:

@@ -12,7 +12,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   |   +-- StreamSealedError
 |   +-- StreamNotSealedError
 |   +-- SegmentTruncatedError        the place is gone; has `start_offset` and `length`
-|   |   +-- CutTruncatedError        a cut behind the truncation
+|   |   +-- CutTruncatedError        a cut behind the truncation; has `resume_at`
 |   +-- SegmentDamagedError          these bytes fail their checksum on the server
 |   +-- OffsetBeyondEndError         the place is not there yet; has `length`
 |   +-- ConditionFailedError         another length than expected; has `length`
@@ -37,10 +37,13 @@ MillraceError                        the root; has `code` (number on the wire, o
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millrace.wire.errors import ErrorCode
 from millrace.wire.frames import ErrorReply
+
+if TYPE_CHECKING:
+    from .cuts import StreamCut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,15 @@ class SegmentTruncatedError(RequestError):
 
 
 class CutTruncatedError(SegmentTruncatedError):
-    """A cut behind the truncation of its stream."""
+    """A cut, or the place of a reader, behind the truncation of its stream.
+
+    Attributes:
+        resume_at: the cut where a reader goes on with all that is left behind its place; None where the server said it.
+    """
+
+    def __init__(self, facts: ErrorFacts | str, *, resume_at: "StreamCut | None" = None) -> None:
+        super().__init__(facts)
+        self.resume_at = resume_at
 
 
 class SegmentDamagedError(RequestError):

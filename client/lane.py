@@ -28,6 +28,7 @@ from .connection import Connection
 from .errors import (
     ConnectionLostError,
     EventNumberError,
+    EventTooLargeError,
     MillraceError,
     OutcomeUnknownError,
     PipelineBrokenError,
@@ -56,6 +57,7 @@ class Owner(Protocol):
 
     number: int
     epoch: int
+    append_size_max: int
 
     def connection_with_room(self, lane: "Lane", size: int) -> Connection | None:
         """Return the connection if a block of that size may be sent now; else the lane is pumped when it may."""
@@ -393,14 +395,41 @@ class Lane:
     def _pack(
         self,
         values: list[bytes],
-        keys: Keys,
-        times: Timestamps,
+        keys: list[str | None] | None,
+        times: list[int],
         *,
         futures: "list[asyncio.Future[Stored]]",
         cost_bytes: int,
     ) -> None:
-        payload = self._packed(values, keys, times, behind=0)
+        """Queue the block of these events, or several where the server takes no append as large as one."""
+        try:
+            payload = self._packed(values, keys, times, behind=0)
+        except EventTooLargeError as error:
+            half = len(values) // 2
+            if not half:  # the server took larger ones when the event was written
+                self._refuse(futures, error, cost_bytes=cost_bytes)
+                return
+            half_cost_bytes = cost_bytes // 2
+            for part, part_cost_bytes in (
+                (slice(half), half_cost_bytes),
+                (slice(half, None), cost_bytes - half_cost_bytes),
+            ):
+                self._pack(
+                    values[part],
+                    None if keys is None else keys[part],
+                    times[part],
+                    futures=futures[part],
+                    cost_bytes=part_cost_bytes,
+                )
+            return
         self._block(payload, len(values), futures=futures, cost_bytes=cost_bytes)
+
+    def _refuse(self, futures: "list[asyncio.Future[Stored]]", error: MillraceError, *, cost_bytes: int) -> None:
+        """Fail an event that no append can hold, and with it the writer: what follows it may not overtake it."""
+        refused = Block(self, bytearray(), event_number=0, event_count=1, futures=futures, cost_bytes=cost_bytes)
+        refused.settle(error)
+        self._owner.block_settled(cost_bytes)
+        self._owner.fail(error)
 
     def _packed(self, values: list[bytes], keys: Keys, times: Timestamps, *, behind: int) -> bytearray:
         return pack_block(
@@ -409,6 +438,7 @@ class Lane:
             timestamps_us=times,
             first_event_number=self.last_number + behind + 1,
             compression=self._compression,
+            size_bytes_max=self._owner.append_size_max,
         )
 
     def _block(

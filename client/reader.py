@@ -24,9 +24,17 @@ from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .blocks import Event
 from .cuts import StreamCut
 from .epochs import Lineage, Replacement
-from .errors import ClientClosedError, MillraceError, ServerFailedError, StreamNotFoundError
+from .errors import (
+    ClientClosedError,
+    MillraceError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+    ServerFailedError,
+    StreamNotFoundError,
+)
 from .feed import PlacedBlock, SegmentFeed
 from .session import Session
+from .slices import resolve_cut
 from .streams import StreamInfo, segments_of_history, stream_history, stream_info
 
 if TYPE_CHECKING:
@@ -125,7 +133,8 @@ class Reader:
 
         Raises:
             StopAsyncIteration: the end cut, or the end of a sealed stream, is reached.
-            SegmentTruncatedError, SegmentNotFoundError: what comes next was truncated away.
+            CutTruncatedError: what comes next was truncated away; a reader started at its `resume_at` goes on behind.
+            StreamNotFoundError: the stream was deleted.
             SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
             MillraceError: the server cannot be reached.
         """
@@ -203,7 +212,11 @@ class Reader:
             # Everything that was taken was handed out here, so what is finished was handed out to its end.
             if self._advance_wanted:
                 self._advance()
-            placed = self._take_ready()
+            try:
+                placed = self._take_ready()
+            except (SegmentTruncatedError, SegmentNotFoundError):
+                await self._check_place()
+                raise
             if placed is not None:
                 return placed
             self._session.check()
@@ -217,6 +230,20 @@ class Reader:
                 return None
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
+
+    async def _check_place(self) -> None:
+        """Raise if the reader's place is none any more. What it held was handed out: what lies behind is lost.
+
+        Raises:
+            CutTruncatedError, StreamNotFoundError: in the words of someone who starts to read here.
+        """
+        resolve_cut(self.position(), await self._stream_now(), known=self._lineage.by_id.values())
+
+    async def _stream_now(self) -> StreamInfo:
+        info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))
+        if info.stream_id != self._stream_id:
+            raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
+        return info
 
     # --- successors ---
 
@@ -281,9 +308,7 @@ class Reader:
         """Learn what replaced the segments that have ended."""
         # What ends while the answer is on its way is not in it: that is asked for next.
         ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
-        info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))
-        if info.stream_id != self._stream_id:
-            raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
+        info = await self._stream_now()
         listed = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.

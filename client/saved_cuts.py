@@ -1,8 +1,8 @@
 """Cuts that the server keeps under a name: bookmarks and cursors.
 
 A *bookmark* is a place worth finding again. A *cursor* says how far a consumer has come: retention by consumption drops
-nothing that a cursor has not passed, and `explain_stream` names the cursor that holds bytes back. Names are unique
-among the bookmarks and cursors of a stream together.
+nothing that a cursor has not passed, and `explain_stream` names the cursor that holds bytes back. Each kind has names
+of its own.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from millrace.wire.frames import CutKind, CutList, Done, ForgetCut, ListCuts, SaveCut, SavedPosition
 
 from .cuts import HEAD, TAIL, Cut, StreamCut
-from .errors import InvalidArgumentError
 from .session import Session
 
 
@@ -51,7 +50,7 @@ class _SavedCuts:
                 cut=StreamCut.of(self.stream, {id_: (offset, index) for id_, offset, index in saved.positions}),
                 saved_us=saved.saved_us,
             )
-            for saved in (await self._all()).cuts
+            for saved in (await self._session.request(ListCuts(self.stream), CutList)).cuts
             if saved.kind == self._kind
         ]
 
@@ -65,23 +64,13 @@ class _SavedCuts:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        if await self._kind_of(name) != self._kind:
-            return False
-        return bool((await self._session.request(ForgetCut(self.stream, name), Done)).changed)
+        return bool((await self._session.request(ForgetCut(self.stream, int(self._kind), name), Done)).changed)
 
     async def _put(self, name: str, cut: Cut) -> StreamCut:
-        if await self._kind_of(name) not in (None, self._kind):
-            raise InvalidArgumentError(f"{self.stream} has a saved cut {name!r} of another kind; forget it first")
         place = await self._resolve(self.stream, cut)
         positions = [SavedPosition(segment_id, *where) for segment_id, where in place.positions]
-        await self._session.request(SaveCut(self.stream, name, int(self._kind), positions), Done)
+        await self._session.request(SaveCut(self.stream, int(self._kind), name, positions), Done)
         return place
-
-    async def _kind_of(self, name: str) -> int | None:
-        return next((saved.kind for saved in (await self._all()).cuts if saved.name == name), None)
-
-    async def _all(self) -> CutList:
-        return await self._session.request(ListCuts(self.stream), CutList)
 
 
 class Bookmarks(_SavedCuts):
@@ -92,7 +81,7 @@ class Bookmarks(_SavedCuts):
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
-            InvalidArgumentError: the name is none, or that of a cursor.
+            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
         """
         return await self._put(name, cut)
 
@@ -105,6 +94,6 @@ class Cursors(_SavedCuts):
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
-            InvalidArgumentError: the name is none, or that of a bookmark.
+            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
         """
         return await self._put(name, cut)

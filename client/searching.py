@@ -7,7 +7,7 @@ that were replaced together are at their ends it goes on in their successors. So
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from millrace.wire.frames import Index, Read, Seek
 from millrace.wire.limits import KIB, MIB
@@ -24,8 +24,6 @@ from .streams import StreamInfo
 SEEK_WINDOW_BYTES: Final = 1 * MIB
 FETCH_SIZE_BYTES: Final = 64 * KIB
 _START: Final = Mark(0, 0, 0)
-
-P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ async def cut_at_time(session: Session, stream: StreamInfo, timestamp_us: int) -
             )
         )
         places.update(zip(wanted, found, strict=True))
-        wanted = _go_on(lineage, places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length)
+        wanted = lineage.go_on(places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length)
     return StreamCut.of(stream.name, places)
 
 
@@ -162,24 +160,9 @@ async def _cut_after(
             break
         amount -= total
         marks.update((segment_id, _end(lineage, segment_id)) for segment_id in wanted)
-        wanted = _go_on(lineage, marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length)
+        wanted = lineage.go_on(marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length)
         marks.update((segment_id, _START) for segment_id in wanted)
     return StreamCut.of(stream.name, {segment_id: mark.place for segment_id, mark in marks.items()})
-
-
-def _go_on(lineage: Lineage, reached: dict[int, P], at_end: Callable[[int], bool]) -> list[int]:
-    """Take out segments that are at their ends and were replaced together; return what replaced them."""
-    added: list[int] = []
-    for segment_id in list(reached):
-        replacement = lineage.replacement(segment_id)
-        if segment_id not in reached or replacement is None:
-            continue
-        together = [each.segment_id for each in replacement.predecessors]
-        if all(each in reached and at_end(each) for each in together):
-            for each in together:
-                del reached[each]
-            added += [each.segment_id for each in replacement.successors]
-    return added
 
 
 def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from millrace.wire.checksum import Buffer
 from millrace.wire.frames import Message, Read
+from millrace.wire.limits import APPEND_SIZE_BYTES_MAX
 
 from .connection import Chunk, Connection, ConnectionStatistics, open_connection
 from .errors import (
@@ -63,6 +64,11 @@ class Session:
         """The open connection, if there is one now."""
         connection = self._connection
         return connection if connection is not None and connection.is_open else None
+
+    @property
+    def append_size_max(self) -> int:
+        """The largest payload of one append, as the server said last; as the protocol says before the first time."""
+        return APPEND_SIZE_BYTES_MAX if self._connection is None else self._connection.append_size_max
 
     def check(self) -> None:
         """Raise if the session cannot be used: closed, or in a forked child."""

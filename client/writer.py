@@ -28,9 +28,16 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.wire.frames import GetStream, GetWriter, OpenWriter, StreamInfo, WriterOpened
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, KIB, MIB, SEGMENTS_PER_STREAM_MAX
+from millrace.wire.limits import (
+    APPEND_SIZE_BYTES_MAX,
+    EVENT_SIZE_BYTES_MAX,
+    KIB,
+    MIB,
+    ROUTING_KEY_SIZE_BYTES_MAX,
+    SEGMENTS_PER_STREAM_MAX,
+)
 
-from .blocks import Timestamps
+from .blocks import Timestamps, size_of_single
 from .compression import Compression
 from .connection import Connection
 from .errors import (
@@ -46,13 +53,16 @@ from .errors import (
     ThrottledError,
 )
 from .lane import Lane, Stored, Unstored
-from .routing import Router
+from .looks import Looks
+from .routing import Router, encoded_key
 from .session import Session
 
 logger = logging.getLogger(__name__)
 
 EVENT_COST_BYTES: Final = 64
 """What an event that waits is counted beside its value and key: its objects and its columns."""
+_SINGLE_OVERHEAD_BYTES_MAX: Final = size_of_single(0, key_size=ROUTING_KEY_SIZE_BYTES_MAX) + 8
+"""What a block of one event is larger than its value, at most."""
 _INT64_LIMIT: Final = 1 << 63
 _LOOKS_BEFORE_RETRY: Final = 4
 """How often a segment that refused is asked about before its refusal is put to the test."""
@@ -113,7 +123,10 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[Stored]] = self._loop.create_future
         self._buffer_bytes_max = options.buffer_bytes_max
+        # What the server takes: see `_heed_limits`.
+        self.append_size_max = APPEND_SIZE_BYTES_MAX
         self._block_size_bytes = options.block_size_bytes
+        self._event_size_unchecked = 0
         self._stream_id = 0
         self._router = Router((), ())
         self._lanes: list[Lane] = []
@@ -167,7 +180,10 @@ class Writer:
 
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
+            RequestTimeoutError: the stream changed faster than it could be asked about, for `delivery_timeout_s`.
         """
+        limit_s = self._options.delivery_timeout_s
+        looks = Looks(self._session, self.stream, purpose="the writer was not opened", limit_s=limit_s)
         while True:
             stream = await self._session.request(GetStream(self.stream), StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
@@ -176,8 +192,8 @@ class Writer:
                     OpenWriter(self.writer_id or "", _asked(stream, router)), WriterOpened
                 )
                 break
-            except SegmentNotFoundError:
-                continue  # truncated away, or the stream deleted, between the two requests
+            except SegmentNotFoundError as error:
+                await looks.again(error)  # truncated away, or the stream deleted, between the two requests
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         # Whoever had the id may have found successors just before it was fenced. Now it writes nothing any more.
         while opened.known:
@@ -188,6 +204,8 @@ class Writer:
                 break
             with suppress(SegmentNotFoundError):
                 opened = await self._session.request(GetWriter(self.writer_id or "", asked), WriterOpened)
+            await looks.again()
+        self._heed_limits()
         self._stream_id = stream.stream_id
         self._router = router
         last = {state.segment_id: state.last_event_number for state in opened.states}
@@ -228,7 +246,8 @@ class Writer:
             timestamp_us: Unix microseconds; the clock of this machine if it is left out.
 
         Raises:
-            EventTooLargeError: value above 8 MiB or key above 64 KiB.
+            EventTooLargeError: value above 8 MiB, key above 64 KiB, or more than one append of this server can hold;
+                the event was not taken, and the writer goes on.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
             WriterFencedError, SegmentSealedError, ClientClosedError: nothing can be written any more.
         """
@@ -237,8 +256,8 @@ class Writer:
         if type(value) is not bytes:
             value = _owned(value)
         size = len(value)
-        if size > EVENT_SIZE_BYTES_MAX:
-            raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {size}")
+        if size > self._event_size_unchecked:
+            self._check_size(size, key)
         if timestamp_us is None:
             timestamp_us = time_ns() // 1000
         else:
@@ -286,7 +305,8 @@ class Writer:
             timestamps_us: one for all, or one for each; the clock of this machine if they are left out.
 
         Raises:
-            EventTooLargeError: an event above 8 MiB, or more than one append of 16 MiB can hold; nothing was taken.
+            EventTooLargeError: an event above 8 MiB, or more than one append can hold (16 MiB, if the server is not
+                set to less); nothing was taken.
             InvalidArgumentError: no events, or another count of keys or timestamps; nothing was taken.
             BufferFullError, WriterFencedError, SegmentSealedError, ClientClosedError: see `write`.
         """
@@ -448,6 +468,22 @@ class Writer:
         assert self._refusal is not None
         raise self._refusal
 
+    def _heed_limits(self) -> None:
+        """Keep blocks below the largest append of the server, which is what the last connection said."""
+        self.append_size_max = self._session.append_size_max
+        self._block_size_bytes = min(self._options.block_size_bytes, self.append_size_max // 2)
+        self._event_size_unchecked = min(EVENT_SIZE_BYTES_MAX, self.append_size_max - _SINGLE_OVERHEAD_BYTES_MAX)
+
+    def _check_size(self, size: int, key: str | None) -> None:
+        """Raise EventTooLargeError if an event of that size fits no append."""
+        if size > EVENT_SIZE_BYTES_MAX:
+            raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {size}")
+        needed_bytes = size_of_single(size, key_size=None if key is None else len(encoded_key(key)))
+        if needed_bytes > self.append_size_max:
+            raise EventTooLargeError(
+                f"an event of {size} bytes needs an append of {needed_bytes}; this server takes {self.append_size_max}"
+            )
+
     def _lane(self, segment_id: int, last_event_number: int) -> Lane:
         return Lane(
             self,
@@ -534,6 +570,7 @@ class Writer:
                     raise error
                 await asyncio.sleep(wait_s)
             await self._session.connection_by(deadline_s)
+            self._heed_limits()
         except MillraceError as last:
             unknown = OutcomeUnknownError(f"given up after {self._options.delivery_timeout_s:g} s: {last}")
             unknown.__cause__ = last

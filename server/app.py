@@ -251,7 +251,7 @@ class Server:
             labels_of=labels_of,
         )
         self._open = opened
-        streams = StreamController(opened.container)
+        streams = StreamController(opened.container, opened.history)
         catalog = Catalog(opened.container.state, opened.checkpoints.streams)
         self._streams = StreamsRunner(
             container=opened.container,

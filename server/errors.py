@@ -265,7 +265,10 @@ class StreamNotSealedError(StreamError):
 
 
 class CutInvalidError(StreamError):
-    """A cut that does not cover the key space of the stream exactly once, or lies off an event border."""
+    """A cut that does not cover the key space of the stream exactly once, or lies off an event border.
+
+    If it goes through an append, `start_offset` is the last border before that place.
+    """
 
     code = ErrorCode.CUT_INVALID
 

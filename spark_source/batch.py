@@ -11,8 +11,9 @@ from millrace.client.client import Client
 from millrace.client.cuts import TAIL, StreamCut
 from millrace.client.session import Session
 
+from .epochs import Epochs
 from .link import Link
-from .options import SourceOptions
+from .options import SourceOptions, segments_of
 from .planning import Planner
 from .positions import RangePartition
 from .reading import read_partition
@@ -57,25 +58,32 @@ class MillraceBatchReader(DataSourceReader):
 
     async def _plan(self, client: Client, session: Session) -> list[RangePartition]:
         planner = Planner(client, session, self._options)
-        bounds = self._bounds or await bounds_of(planner, self._options)
-        info = await planner.info()
-        start, missing = await planner.place("startCut", bounds[0], info)
-        end, missing_end = await planner.place("endCut", bounds[1], info)
+        if self._bounds is None:
+            epochs, bounds = await find_bounds(planner, self._options)
+        else:
+            bounds = self._bounds
+            epochs = await planner.look(*(cut.places for cut in bounds))
+        start, missing = await planner.place("startCut", bounds[0], epochs)
+        end, missing_end = await planner.place("endCut", bounds[1], epochs)
         for gap in missing + missing_end:
-            logger.warning("events lost stream=%s %s", info.name, gap)
-        await planner.checked_marks("startCut", start, info)
-        await planner.checked_marks("endCut", end, info)
-        return await planner.partitions(start, end)
+            logger.warning("events lost stream=%s %s", epochs.stream.name, gap)
+        # Cuts that the server or we have made need no check of their places.
+        if isinstance(self._options.start_cut, StreamCut):
+            await planner.checked_marks("startCut", start, epochs)
+        if isinstance(self._options.end_cut, StreamCut):
+            await planner.checked_marks("endCut", end, epochs)
+        return await planner.partitions(start, end, epochs)
 
 
-async def bounds_of(planner: Planner, options: SourceOptions) -> Bounds:
-    """Return the cuts that the options name now, wherever the head is.
+async def find_bounds(planner: Planner, options: SourceOptions) -> tuple[Epochs, Bounds]:
+    """Return the stream and the cuts that the options name now, wherever the head is.
 
     Raises:
         OptionError: a cut does not fit the stream.
     """
-    info = await planner.info()
-    return (
-        await planner.named("startCut", options.start_cut, info),
-        await planner.named("endCut", TAIL if options.end_cut is None else options.end_cut, info),
+    end_cut = TAIL if options.end_cut is None else options.end_cut
+    epochs = await planner.look(segments_of(options.start_cut), segments_of(end_cut))
+    return epochs, (
+        await planner.named("startCut", options.start_cut, epochs),
+        await planner.named("endCut", end_cut, epochs),
     )

@@ -49,18 +49,20 @@ class MissingRange:
 
     Attributes:
         start_index: events of the block at `start_offset` that were read before.
+        end_offset: None: up to the end of the segment, of which nothing is left, so that nobody knows where that was.
         events: how many are missing, None where nothing counts them.
     """
 
     segment_id: int
     start_offset: int
     start_index: int
-    end_offset: int
+    end_offset: int | None
     events: int | None = None
 
     def __str__(self) -> str:
+        end = "its end, wherever that was" if self.end_offset is None else self.end_offset
         counted = "" if self.events is None else f" ({self.events} events)"
-        return f"segment {self.segment_id} from {self.start_offset}.{self.start_index} to {self.end_offset}{counted}"
+        return f"segment {self.segment_id} from {self.start_offset}.{self.start_index} to {end}{counted}"
 
 
 class DataLossError(SourceError):

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -102,6 +102,11 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         token=given.get("token", ""),
         tls=_flag("tls", given.get("tls", "false")),
     )
+
+
+def segments_of(choice: CutChoice | None) -> Collection[int]:
+    """Return the segments that a choice names before anybody was asked."""
+    return choice.places if isinstance(choice, StreamCut) else ()
 
 
 def _advice(key: str) -> str:

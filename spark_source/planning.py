@@ -7,7 +7,7 @@ what must be remembered is in the offsets, which Spark keeps.
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.client.batch import SegmentRange, plan_segment
 from millrace.client.client import Client
@@ -18,14 +18,17 @@ from millrace.client.errors import (
     InvalidNameError,
     StreamNotFoundError,
 )
+from millrace.client.searching import cut_at_time
 from millrace.client.seeking import Mark, after_block, after_bytes, after_events, mark_of, written_before
 from millrace.client.session import Session
-from millrace.client.streams import StreamInfo
+from millrace.client.slices import slices_between
+from millrace.client.streams import StreamInfo, segments_of_history
 
+from .epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
 from .limits import share
 from .options import CutChoice, SourceOptions, TimeCut
-from .positions import Marks, RangePartition, StreamOffset, pack
+from .positions import RangePartition, StreamOffset, pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,21 @@ class Planner:
         self._session = session
         self._options = options
 
-    async def info(self) -> StreamInfo:
-        """Return the stream as it is now.
+    async def look(self, *cuts: Iterable[int]) -> Epochs:
+        """Return the stream as it is now, with all that is known of the segments that some cuts name.
+
+        It is one request, and one more where one of these segments is gone.
 
         Raises:
-            OptionError: there is none.
+            OptionError: there is no such stream.
         """
+        info = await self._info()
+        listed = {segment.segment_id for segment in info.segments}
+        if all(segment_id in listed for cut in cuts for segment_id in cut):
+            return Epochs(info)
+        return Epochs(info, past=segments_of_history(await self._client.stream_history(info.name)))
+
+    async def _info(self) -> StreamInfo:
         try:
             return await self._client.stream_info(self._options.stream)
         except StreamNotFoundError:
@@ -64,91 +76,79 @@ class Planner:
 
     # --- cuts ---
 
-    async def named(self, option: str, choice: CutChoice, info: StreamInfo) -> StreamCut:
+    async def named(self, option: str, choice: CutChoice, epochs: Epochs) -> StreamCut:
         """Return the cut that an option names, wherever the head of the stream is.
 
         Raises:
             OptionError: the cut does not fit the stream.
         """
         if isinstance(choice, TimeCut):
-            return within(await self._client.stream_cut(info.name).at_time(choice.unix_us), info)
+            cut = await cut_at_time(self._session, epochs.stream, choice.unix_us)
+            return cut_of(cut.stream, epochs.later(uncounted(cut), epochs.head))
         if not isinstance(choice, StreamCut):
-            return info.head() if choice is HEAD else info.tail()
+            return epochs.stream.head() if choice is HEAD else epochs.stream.tail()
         try:
-            check_fits(choice, info)
+            epochs.check(choice)
         except CutInvalidError as error:
             raise OptionError(option, str(error)) from None
         return choice
 
-    async def place(self, option: str, choice: CutChoice, info: StreamInfo) -> tuple[StreamCut, list[MissingRange]]:
+    async def place(self, option: str, choice: CutChoice, epochs: Epochs) -> tuple[StreamCut, list[MissingRange]]:
         """Return the cut that an option names, at or behind the head, and what is missing in front of it.
 
         Raises:
             OptionError: the cut does not fit the stream.
             DataLossError: it lies behind the truncation, and `failOnDataLoss` is true.
         """
-        cut = await self.named(option, choice, info)
-        kept, missing = behind_head({segment_id: Mark(*place, -1) for segment_id, place in cut.positions}, info)
+        cut = uncounted(await self.named(option, choice, epochs))
+        missing = epochs.missing(cut)
         self._refuse(missing)
-        return StreamCut.of(info.name, {segment_id: mark.place for segment_id, mark in kept.items()}), missing
+        return cut_of(epochs.stream.name, epochs.later(cut, epochs.head)), missing
 
-    async def clamped(self, option: str, choice: CutChoice, info: StreamInfo) -> StreamCut:
+    async def clamped(self, option: str, choice: CutChoice, epochs: Epochs) -> StreamCut:
         """As `place`, for a cut in front of which nothing is missed."""
-        return within(await self.named(option, choice, info), info)
+        cut = await self.named(option, choice, epochs)
+        return cut_of(cut.stream, epochs.later(uncounted(cut), epochs.head))
 
-    async def marks(self, cut: StreamCut, info: StreamInfo) -> dict[int, Mark]:
-        """Return the marks of a cut between head and tail.
+    async def checked_marks(self, option: str, cut: StreamCut, epochs: Epochs) -> dict[int, Mark]:
+        """Return the marks of a cut that an option names, between head and tail.
 
         Raises:
-            InvalidArgumentError: a position lies behind the last event of its block.
+            OptionError: a position lies behind the last event of its block.
         """
-        tail = tail_marks(info)
-        marks = await asyncio.gather(
-            *(
-                mark_of(self._session, segment_id, place=place, tail=tail[segment_id])
-                for segment_id, place in cut.positions
-            )
-        )
-        return dict(zip((segment_id for segment_id, _ in cut.positions), marks, strict=True))
-
-    async def checked_marks(self, option: str, cut: StreamCut, info: StreamInfo) -> dict[int, Mark]:
-        """As `marks`, for a cut of an option."""
         try:
-            return await self.marks(cut, info)
+            return await self._counted(uncounted(cut), epochs)
         except InvalidArgumentError as error:
             raise OptionError(option, str(error)) from None
 
-    async def resume(self, offset: StreamOffset, info: StreamInfo) -> tuple[dict[int, Mark], list[MissingRange]]:
-        """Return where a query goes on, and what was truncated away in front of it, counted.
+    async def resume(self, offset: StreamOffset, epochs: Epochs) -> tuple[dict[int, Mark], list[MissingRange]]:
+        """Return where a query goes on, and what was truncated away in front of it, counted where that can be known.
 
         Raises:
             CheckpointError: the offset is none of this stream.
             DataLossError: something is missing, and `failOnDataLoss` is true.
         """
-        try:
-            check_fits(offset.cut, info)
-        except CutInvalidError as error:
-            raise CheckpointError(
-                f"the checkpoint does not fit: {error}; was the stream deleted and made again?"
-            ) from None
-        kept, missing = behind_head(offset.marks, info)
-        counted: list[MissingRange] = []
-        tail = tail_marks(info)
-        for gap in missing:
-            place = kept[gap.segment_id].place
-            mark = await mark_of(self._session, gap.segment_id, place=place, tail=tail[gap.segment_id])
-            kept[gap.segment_id] = mark
-            counted.append(
-                MissingRange(
-                    segment_id=gap.segment_id,
-                    start_offset=gap.start_offset,
-                    start_index=gap.start_index,
-                    end_offset=gap.end_offset,
-                    events=mark.events - offset.marks[gap.segment_id].events,
-                )
+        check_fits(offset, epochs)
+        begin = await self._counted(epochs.later(offset.marks, epochs.head), epochs)
+        missing = [
+            gap
+            if gap.end_offset is None
+            else replace(gap, events=begin[gap.segment_id].events - offset.marks.get(gap.segment_id, START).events)
+            for gap in epochs.missing(offset.marks)
+        ]
+        self._refuse(missing)
+        return begin, missing
+
+    async def _counted(self, marks: Marks, epochs: Epochs) -> dict[int, Mark]:
+        """Return marks with the events in front of those counted that are not yet."""
+        unknown = [segment_id for segment_id, mark in marks.items() if mark.events == UNCOUNTED]
+        found = await asyncio.gather(
+            *(
+                mark_of(self._session, segment_id, place=marks[segment_id].place, tail=epochs.end(segment_id))
+                for segment_id in unknown
             )
-        self._refuse(counted)
-        return kept, counted
+        )
+        return {**marks, **dict(zip(unknown, found, strict=True))}
 
     def _refuse(self, missing: Sequence[MissingRange]) -> None:
         if missing and self._options.fail_on_data_loss:
@@ -157,9 +157,20 @@ class Planner:
     # --- limits ---
 
     async def advance(
-        self, start: Marks, end: Marks, *, max_events: int | None, max_bytes: int | None, turn: int
+        self,
+        start: Marks,
+        bound: Marks,
+        epochs: Epochs,
+        *,
+        max_events: int | None,
+        max_bytes: int | None,
+        turn: int,
     ) -> dict[int, Mark]:
-        """Return how far a batch goes from `start` towards `end` within the limits.
+        """Return how far a batch goes from one cut towards another within the limits.
+
+        A batch reads the segments that `start` names. Where these were replaced and are read to their ends, the cut
+        moves on to the starts of their successors, which are for the next batch. So all events of one key that a batch
+        holds are in one segment.
 
         Events are counted exactly, and a batch may end inside a block for them. Bytes are those of blocks as they are
         stored; a batch ends at borders of blocks for them, and passes its limit only where a single block does.
@@ -168,17 +179,19 @@ class Planner:
             turn: the number of the batch; with each another segment comes first, and gets at least one event and one
                 block, so that none waits for ever behind others.
         """
-        waiting = [segment_id for segment_id in sorted(start) if start[segment_id].place < end[segment_id].place]
+        start = epochs.go_on(start, bound=bound)
+        ends = epochs.progress(bound)
+        reached = {segment_id: max(mark, ends[segment_id]) for segment_id, mark in start.items()}
+        waiting = [segment_id for segment_id in sorted(start) if start[segment_id].place < reached[segment_id].place]
         if not waiting:
             return dict(start)
         lead = waiting[turn % len(waiting)]
-        reached = dict(end)
         if max_events is not None:
             reached = await self._advance_events(start, reached, waiting, limit=max_events, lead=lead)
         if max_bytes is not None:
             by_bytes = await self._advance_bytes(start, reached, waiting, limit=max_bytes, lead=lead)
             reached = {segment_id: min(mark, by_bytes[segment_id]) for segment_id, mark in reached.items()}
-        return {segment_id: max(mark, reached[segment_id]) for segment_id, mark in start.items()}
+        return epochs.go_on(reached, bound=bound)
 
     async def _advance_events(
         self, start: Marks, end: Marks, waiting: Iterable[int], *, limit: int, lead: int
@@ -222,19 +235,15 @@ class Planner:
 
     # --- ranges ---
 
-    async def partitions(self, start: StreamCut, end: StreamCut) -> list[RangePartition]:
-        """Return the partitions that hold exactly the events between two cuts of the segments that `start` names."""
-        ends = end.places
+    async def partitions(self, start: StreamCut, end: StreamCut, epochs: Epochs) -> list[RangePartition]:
+        """Return the partitions that hold exactly the events between two cuts, of which no segment is gone.
+
+        Segments that were replaced come in front of their successors.
+        """
         planned: list[list[SegmentRange]] = await asyncio.gather(
             *(
-                plan_segment(
-                    self._session,
-                    segment_id,
-                    start=place,
-                    end=ends[segment_id],
-                    max_bytes=self._options.partition_bytes,
-                )
-                for segment_id, place in start.positions
+                plan_segment(self._session, segment_id, start=first, end=last, max_bytes=self._options.partition_bytes)
+                for segment_id, first, last in slices_between(start, end, epochs.stream)
             )
         )
         ranges = [part for parts in planned for part in parts]
@@ -242,69 +251,33 @@ class Planner:
 
     # --- lag ---
 
-    async def lag(self, reached: Marks, end: Marks) -> Lag:
-        """Return what lies between two marks of each segment."""
-        behind = [segment_id for segment_id, mark in reached.items() if mark.place < end[segment_id].place]
+    async def lag(self, reached: Marks, ahead: Marks, epochs: Epochs) -> Lag:
+        """Return what lies between two cuts."""
+        starts, ends = epochs.progress(reached), epochs.progress(ahead)
+        behind = [segment_id for segment_id, mark in starts.items() if mark.place < ends[segment_id].place]
+        # What successors hold is younger than what is left of those they replaced.
         written_us = await asyncio.gather(
-            *(written_before(self._session, segment_id, offset=reached[segment_id].offset) for segment_id in behind)
+            *(
+                written_before(self._session, segment_id, offset=starts[segment_id].offset)
+                for segment_id in behind
+                if segment_id in reached
+            )
         )
         known_us = [moment for moment in written_us if moment]
         return Lag(
-            events=sum(end[segment_id].events - reached[segment_id].events for segment_id in behind),
-            size_bytes=sum(end[segment_id].offset - reached[segment_id].offset for segment_id in behind),
+            events=sum(ends[segment_id].events - starts[segment_id].events for segment_id in behind),
+            size_bytes=sum(ends[segment_id].offset - starts[segment_id].offset for segment_id in behind),
             age_s=max(0.0, time.time() - min(known_us) / 1_000_000) if known_us else 0.0,
         )
 
 
-def tail_marks(info: StreamInfo) -> dict[int, Mark]:
-    """Return the marks of the tail."""
-    return {segment.segment_id: Mark(segment.length, 0, segment.event_count) for segment in info.segments}
-
-
-def behind_head(marks: Marks, info: StreamInfo) -> tuple[dict[int, Mark], list[MissingRange]]:
-    """Return the marks moved to the head where they lie in front of it, and the ranges between.
-
-    A moved mark has a count of -1, which stands for unknown.
-    """
-    kept: dict[int, Mark] = {}
-    missing: list[MissingRange] = []
-    for segment in info.segments:
-        mark = marks[segment.segment_id]
-        if mark.offset < segment.start_offset:
-            missing.append(
-                MissingRange(
-                    segment_id=segment.segment_id,
-                    start_offset=mark.offset,
-                    start_index=mark.event_index,
-                    end_offset=segment.start_offset,
-                )
-            )
-            mark = Mark(segment.start_offset, 0, -1)
-        kept[segment.segment_id] = mark
-    return kept, missing
-
-
-def within(cut: StreamCut, info: StreamInfo) -> StreamCut:
-    """Return the cut moved between head and tail of a stream, as another answer of the server described them."""
-    head, tail = info.head().places, info.tail().places
-    return StreamCut.of(
-        info.name,
-        {segment_id: min(max(place, head[segment_id]), tail[segment_id]) for segment_id, place in cut.positions},
-    )
-
-
-def check_fits(cut: StreamCut, info: StreamInfo) -> None:
-    """Check that a cut names the segments of a stream, and no place beyond its end.
+def check_fits(offset: StreamOffset, epochs: Epochs) -> None:
+    """Check that an offset of a checkpoint is one of a stream.
 
     Raises:
-        CutInvalidError: it does not.
+        CheckpointError: it is not.
     """
-    segments = {segment.segment_id: segment for segment in info.segments}
-    if cut.stream != info.name:
-        raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {info.name}")
-    if set(cut.places) != set(segments):
-        raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {info.name} has {sorted(segments)}")
-    for segment_id, (offset, event_index) in cut.positions:
-        length = segments[segment_id].length
-        if offset > length or (offset == length and event_index):
-            raise CutInvalidError(f"{offset}.{event_index} lies beyond the end of segment {segment_id}, {length}")
+    try:
+        epochs.check(offset.cut)
+    except CutInvalidError as error:
+        raise CheckpointError(f"the checkpoint does not fit: {error}; was the stream deleted and made again?") from None

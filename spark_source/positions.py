@@ -5,12 +5,14 @@ An offset in a checkpoint, as JSON::
     {"cut": "shop/orders@12:4096.0,13:8192.17", "events": {"12": 130, "13": 217}, "lost": 0}
 
 `cut` may be given to any reader, and to this source as `startCut` or `endCut`. `events` counts the events of each
-segment in front of the cut; `lost` counts those which the query has gone past because they were truncated away.
+segment in front of the cut; `lost` counts those which the query has gone past because they were truncated away, as far
+as they could be counted. Where a stream is scaled, later offsets name other segments. This is version 1, which is not
+written; an offset of another version would say so in `version`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -19,12 +21,11 @@ from millrace.client.cuts import StreamCut
 from millrace.client.errors import CutInvalidError
 from millrace.client.seeking import Mark
 
+from .epochs import Marks, cut_of
 from .errors import CheckpointError
 
-Marks = Mapping[int, Mark]
-"""A mark in each segment of a stream, by its id."""
-
-RANGE_COST_BYTES = 1 << 20
+OFFSET_VERSION: Final = 1
+RANGE_COST_BYTES: Final = 1 << 20
 """What opening a range costs, as if it held so many bytes more; keeps thousands of small ranges out of one task."""
 
 
@@ -43,7 +44,7 @@ class StreamOffset:
     @property
     def cut(self) -> StreamCut:
         """The cut alone."""
-        return StreamCut.of(self.stream, {segment_id: mark.place for segment_id, mark in self.marks.items()})
+        return cut_of(self.stream, self.marks)
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes to the checkpoint."""
@@ -57,6 +58,11 @@ class StreamOffset:
         Raises:
             CheckpointError: it made no such thing.
         """
+        version = content.get("version", OFFSET_VERSION)
+        if version != OFFSET_VERSION:
+            raise CheckpointError(
+                f"the checkpoint has offsets of version {version!r}, and this Millrace knows version {OFFSET_VERSION}"
+            )
         try:
             cut = StreamCut.parse(content["cut"])
             events = {int(segment_id): int(count) for segment_id, count in content["events"].items()}

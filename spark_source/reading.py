@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.batch import SegmentRange, read_range
-from millrace.client.errors import SegmentTruncatedError
+from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.session import Session
 
 from .errors import DataLossError, MissingRange
@@ -80,10 +80,9 @@ async def _read(session: Session, options: SourceOptions, part: SegmentRange) ->
             async for batch in read_range(session, part):
                 yield batch
             return
-        except SegmentTruncatedError as error:
-            head = error.start_offset
-            if head is None:
-                raise
+        except (SegmentTruncatedError, SegmentNotFoundError) as error:
+            # Where no place is named at which the segment begins now, it is gone as a whole.
+            head = part.end_offset if error.start_offset is None else error.start_offset
             end_offset = min(head, part.end_offset)
             gap = MissingRange(
                 segment_id=part.segment_id,

@@ -6,7 +6,7 @@ from pyspark.sql.types import StructType
 from millrace.client.client import Client
 from millrace.client.session import Session
 
-from .batch import Bounds, MillraceBatchReader, bounds_of
+from .batch import Bounds, MillraceBatchReader, find_bounds
 from .link import Link
 from .options import SourceOptions, parse_options
 from .planning import Planner
@@ -53,7 +53,8 @@ class MillraceDataSource(DataSource):
 
 def _look(options: SourceOptions) -> Bounds:
     async def act(client: Client, session: Session) -> Bounds:
-        return await bounds_of(Planner(client, session, options), options)
+        _, bounds = await find_bounds(Planner(client, session, options), options)
+        return bounds
 
     link = Link(options)
     try:

@@ -8,7 +8,7 @@ batch starts where the last one ended, and the first batch of a run is not limit
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,15 +17,14 @@ from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.cuts import TAIL
-from millrace.client.seeking import Mark
 from millrace.client.session import Session
-from millrace.client.streams import StreamInfo
 
-from .errors import CheckpointError, MissingRange
+from .epochs import START, Epochs, Marks, cut_of
+from .errors import MissingRange
 from .link import Link
-from .options import SourceOptions, TimeCut
-from .planning import Planner, tail_marks
-from .positions import Marks, StreamOffset
+from .options import SourceOptions, TimeCut, segments_of
+from .planning import Lag, Planner, check_fits
+from .positions import StreamOffset
 from .reading import read_partition
 from .rows import check_schema
 
@@ -65,15 +64,17 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Batches planned in this process.
         self._turn = 0
         # Where `Trigger.AvailableNow` ends, if it was asked for.
-        self._target: dict[int, Mark] | None = None
+        self._target: Marks | None = None
         # Where `endCut` is, once that cannot change.
-        self._end: dict[int, Mark] | None = None
+        self._end: Marks | None = None
         # The end of the last batch planned; where the next one starts if Spark does not say.
         self._reached: StreamOffset | None = None
-        # The tail when it was planned, or the end cut: behind it lies the lag.
-        self._ahead: dict[int, Mark] = {}
+        # The stream when it was planned, and its tail or the end cut: what lies in front of that is the lag.
+        self._seen: tuple[Epochs, Marks] | None = None
         # Events found missing after the offset that ought to count them was given to Spark.
         self._lost_later = 0
+        # Gaps that were logged.
+        self._named: set[MissingRange] = set()
 
     # --- what Spark calls on the driver ---
 
@@ -91,6 +92,9 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any] | None = None, limit: "ReadLimit | None" = None
     ) -> dict[str, Any]:
         """Return where the next batch ends: `start` itself if there is nothing to read.
+
+        A batch does not go on from segments that were replaced to their successors: it ends in front of those. If
+        there was nothing left to read of the former, it is a batch without events, which leaves them behind.
 
         Raises:
             CheckpointError: `start` is no offset of this stream.
@@ -127,14 +131,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if reached is None else self._link.call(self._report)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the partitions of the batch between two offsets.
+        """Return the partitions of the batch between two offsets, wherever the stream was scaled between them.
 
         Raises:
             DataLossError: some of it was truncated away, and `failOnDataLoss` is true.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        if set(first.marks) != set(last.marks):
-            raise CheckpointError(f"a batch from segments {sorted(first.marks)} to {sorted(last.marks)}")
         if self._reached is None:
             self._reached = last  # the batch that a restart runs again
         return self._link.call(lambda client, session: self._plan(client, session, first, last))
@@ -168,89 +170,101 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _initial(self, client: Client, session: Session) -> StreamOffset:
         planner = Planner(client, session, self._options)
-        info = await planner.info()
-        cut, missing = await planner.place("startCut", self._options.start_cut, info)
+        epochs = await planner.look(segments_of(self._options.start_cut))
+        cut, missing = await planner.place("startCut", self._options.start_cut, epochs)
         self._warn(missing)
-        return StreamOffset(info.name, await planner.checked_marks("startCut", cut, info))
+        return StreamOffset(epochs.stream.name, await planner.checked_marks("startCut", cut, epochs))
 
     async def _everything(self, client: Client, session: Session) -> StreamOffset:
         planner = Planner(client, session, self._options)
-        info = await planner.info()
-        return StreamOffset(info.name, await self._find_bound(planner, info))
+        epochs = await self._look(planner)
+        return StreamOffset(epochs.stream.name, await self._find_bound(planner, epochs))
 
     async def _latest(
         self, client: Client, session: Session, start: StreamOffset, *, max_events: int | None, max_bytes: int | None
     ) -> StreamOffset:
         planner = Planner(client, session, self._options)
-        info = await planner.info()
-        begin, missing = await planner.resume(start, info)
+        epochs = await self._look(planner, start.marks)
+        begin, missing = await planner.resume(start, epochs)
         self._warn(missing)
-        if begin == tail_marks(info):
-            self._bound = begin
+        if begin == epochs.tail:
+            bound: Marks = begin
+            self._seen = epochs, bound
         else:
-            self._bound = await self._find_bound(planner, info)
-        reached = await planner.advance(begin, self._bound, max_events=max_events, max_bytes=max_bytes, turn=self._turn)
+            bound = await self._find_bound(planner, epochs)
+        reached = await planner.advance(
+            begin, bound, epochs, max_events=max_events, max_bytes=max_bytes, turn=self._turn
+        )
         if reached == start.marks:
             return start
         self._turn += 1
         lost, self._lost_later = self._lost_later, 0
-        return StreamOffset(info.name, reached, start.lost + lost + sum(gap.events or 0 for gap in missing))
+        return StreamOffset(epochs.stream.name, reached, start.lost + lost + sum(gap.events or 0 for gap in missing))
 
     async def _plan(
         self, client: Client, session: Session, start: StreamOffset, end: StreamOffset
     ) -> list[InputPartition]:
         planner = Planner(client, session, self._options)
-        begin, missing = await planner.resume(start, await planner.info())
+        epochs = await planner.look(start.marks, end.marks)
+        check_fits(end, epochs)
+        begin, missing = await planner.resume(start, epochs)
+        ends = epochs.progress(end.marks)
         gone = sum(
-            max(0, min(begin[gap.segment_id].events, end.marks[gap.segment_id].events))
-            - start.marks[gap.segment_id].events
+            max(0, min(begin[gap.segment_id].events, ends[gap.segment_id].events) - first.events)
             for gap in missing
+            if gap.events is not None
+            for first in (start.marks.get(gap.segment_id, START),)
         )
-        if gone > end.lost - start.lost:
-            self._warn(missing)
-            self._lost_later += gone - (end.lost - start.lost)
-        return list(await planner.partitions(StreamOffset(start.stream, begin).cut, end.cut))
+        counted = end.lost - start.lost
+        self._warn([gap for gap in missing if gap.events is None or gone > counted])
+        self._lost_later += max(0, gone - counted)
+        stop = cut_of(end.stream, epochs.later(end.marks, begin))
+        return list(await planner.partitions(cut_of(start.stream, begin), stop, epochs))
 
-    async def _find_target(self, client: Client, session: Session) -> dict[int, Mark]:
-        planner = Planner(client, session, self._options)
-        return tail_marks(await planner.info())
+    async def _find_target(self, client: Client, session: Session) -> Marks:
+        return (await Planner(client, session, self._options).look()).tail
 
-    async def _find_bound(self, planner: Planner, info: StreamInfo) -> dict[int, Mark]:
-        """Return the marks that no batch may pass now: the tail, the target of AvailableNow, the end cut."""
-        self._ahead = _earlier(tail_marks(info), await self._find_end(planner, info))
-        return _earlier(self._ahead, self._target)
+    async def _look(self, planner: Planner, *cuts: Iterable[int]) -> Epochs:
+        """Return the stream with all segments that are named by what a batch may have to do with."""
+        return await planner.look(*cuts, self._target or (), self._end or (), segments_of(self._options.end_cut))
 
-    async def _find_end(self, planner: Planner, info: StreamInfo) -> dict[int, Mark] | None:
+    async def _find_bound(self, planner: Planner, epochs: Epochs) -> Marks:
+        """Return the cut that no batch may pass now: the earliest of tail, target of AvailableNow, end cut."""
+        end = await self._find_end(planner, epochs)
+        ahead = epochs.tail if end is None else epochs.earlier(epochs.tail, end)
+        self._seen = epochs, ahead
+        return ahead if self._target is None else epochs.earlier(ahead, self._target)
+
+    async def _find_end(self, planner: Planner, epochs: Epochs) -> Marks | None:
         """Return where `endCut` is, None without one."""
         choice = self._options.end_cut
         if choice is None or self._end is not None:
             return self._end
         if choice is TAIL:
-            self._end = tail_marks(info)
+            self._end = epochs.tail
             return self._end
-        cut = await planner.clamped("endCut", choice, info)
-        end = await planner.checked_marks("endCut", cut, info)
+        cut = await planner.clamped("endCut", choice, epochs)
+        end = await planner.checked_marks("endCut", cut, epochs)
         # The end of a time is where an event of that time or later stands; where there is none yet, it may move.
-        tail = tail_marks(info)
-        if not isinstance(choice, TimeCut) or all(end[segment_id] < mark for segment_id, mark in tail.items()):
+        if not isinstance(choice, TimeCut) or all(
+            epochs.is_replaced(segment_id) or mark < epochs.end(segment_id) for segment_id, mark in end.items()
+        ):
             self._end = end
         return end
 
     async def _report(self, client: Client, session: Session) -> dict[str, Any]:
-        planner = Planner(client, session, self._options)
-        assert self._reached is not None
-        ahead: Marks = self._ahead or self._reached.marks
-        lag = await planner.lag(self._reached.marks, ahead)
-        content = StreamOffset(self._reached.stream, ahead, self._reached.lost).to_json()
+        reached = self._reached
+        assert reached is not None
+        ahead, lag = reached.marks, Lag(events=0, size_bytes=0, age_s=0.0)
+        if self._seen is not None:
+            epochs, ahead = self._seen
+            lag = await Planner(client, session, self._options).lag(reached.marks, ahead, epochs)
+        content = StreamOffset(reached.stream, ahead, reached.lost).to_json()
         return {**content, "lag": {"events": lag.events, "bytes": lag.size_bytes, "seconds": round(lag.age_s, 3)}}
 
-    def _warn(self, missing: Sequence[MissingRange]) -> None:
+    def _warn(self, missing: Iterable[MissingRange]) -> None:
+        """Name gaps in the log, each once."""
         for gap in missing:
-            logger.warning("events lost stream=%s %s", self._options.stream, gap)
-
-
-def _earlier(marks: dict[int, Mark], others: Marks | None) -> dict[int, Mark]:
-    """Return the earlier of two marks in each segment."""
-    if others is None:
-        return marks
-    return {segment_id: min(mark, others[segment_id]) for segment_id, mark in marks.items()}
+            if gap not in self._named:
+                self._named.add(gap)
+                logger.warning("events lost stream=%s %s", self._options.stream, gap)

@@ -163,10 +163,10 @@ class SavedPosition(NamedTuple):
 
 
 class SavedCut(NamedTuple):
-    """A cut that the server keeps under a name."""
+    """A cut that the server keeps under a name; each kind has names of its own."""
 
-    name: str
     kind: int
+    name: str
     saved_us: int
     positions: list[SavedPosition]
 
@@ -632,12 +632,12 @@ class Explanation(Message):
 
 @dataclass(frozen=True, slots=True)
 class SaveCut(Message):
-    """Keep a cut of a stream under a name, in place of one of that name; answered by DONE."""
+    """Keep a cut of a stream under a name, in place of the one of that kind and name; answered by DONE."""
 
     type: ClassVar[FrameType] = FrameType.SAVE_CUT
     stream: str
-    name: str
     kind: int
+    name: str
     positions: list[SavedPosition]
 
 
@@ -647,6 +647,7 @@ class ForgetCut(Message):
 
     type: ClassVar[FrameType] = FrameType.FORGET_CUT
     stream: str
+    kind: int
     name: str
 
 
@@ -660,7 +661,7 @@ class ListCuts(Message):
 
 @dataclass(frozen=True, slots=True)
 class CutList(Message):
-    """Saved cuts, by name."""
+    """Saved cuts, by kind and name."""
 
     type: ClassVar[FrameType] = FrameType.CUT_LIST
     cuts: list[SavedCut]
@@ -784,8 +785,8 @@ class CutSaved(Message):
 
     type: ClassVar[FrameType] = FrameType.CUT_SAVED
     stream_id: int
-    name: str
     kind: int
+    name: str
     saved_us: int
     positions: list[SavedPosition]
 
@@ -796,6 +797,7 @@ class CutForgotten(Message):
 
     type: ClassVar[FrameType] = FrameType.CUT_FORGOTTEN
     stream_id: int
+    kind: int
     name: str
 
 

@@ -206,6 +206,11 @@ class SegmentArchive(_TableArchive):
             "SELECT segment_id FROM segments WHERE flushed_offset < length ORDER BY segment_id", []
         )]  # fmt: skip
 
+    def damaged(self) -> list[int]:
+        """Return the numbers of the segments of which bytes were lost to damage."""
+        found = self._reader.values("SELECT DISTINCT segment_id FROM damages ORDER BY segment_id", [])
+        return [number for (number,) in found]
+
     def links(self) -> list[LinkedExtent]:
         """Return where the bytes of merged segments stood."""
         return [link_of_row(row) for row in self._reader.rows(LINKS, "TRUE ORDER BY target_id, target_offset", [])]

@@ -285,8 +285,8 @@ def stream_of_rows(row: Row, *, cuts: Iterable[Row]) -> Stream:
         for number, started_us, cause, sealed_ids, created in json.loads(epochs)
     ]
     for _, kind, saved_us, cut_name, positions in cuts:
-        stream.cuts[cut_name] = f.SavedCut(
-            cut_name, kind, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
+        stream.cuts[kind, cut_name] = f.SavedCut(
+            kind, cut_name, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
         )
     return stream
 

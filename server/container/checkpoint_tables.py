@@ -166,7 +166,7 @@ LABELS: Final = Table(
 CUTS: Final = Table(
     "cuts",
     number=13,
-    key=["stream_id", "name"],
+    key=["stream_id", "kind", "name"],
     integers=["stream_id", "kind", "saved_us"],
     texts=["name", "positions"],  # the positions as JSON
 )

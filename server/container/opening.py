@@ -317,7 +317,7 @@ async def open_container(
 def state_of(
     checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, resident_count_max: int = RESIDENT_COUNT_MAX
 ) -> ContainerState:
-    """Return the state that a loaded checkpoint holds, or an empty one whose checkpoints will be saved there. Blocks."""
+    """Return the state that a loaded checkpoint holds, or an empty one that will be saved there. Blocks."""
     stored = checkpoint.stored if checkpoint else checkpoints.nothing_stored
     state = ContainerState(stored, resident_count_max=resident_count_max)
     for link in checkpoints.segments.links():

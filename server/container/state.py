@@ -486,11 +486,13 @@ class ContainerState:
     def _cut_saved(self, record: f.CutSaved) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
-            stream.cuts[record.name] = f.SavedCut(record.name, record.kind, record.saved_us, record.positions)
+            stream.cuts[record.kind, record.name] = f.SavedCut(
+                record.kind, record.name, record.saved_us, record.positions
+            )
             self.streams.changed(stream)
 
     def _cut_forgotten(self, record: f.CutForgotten) -> None:
         stream = self.streams.get(record.stream_id)
         if stream is not None:
-            stream.cuts.pop(record.name, None)
+            stream.cuts.pop((record.kind, record.name), None)
             self.streams.changed(stream)

@@ -45,7 +45,8 @@ class Stream:
         self.parts: list[StreamPart] = []
         self.epoch = 0
         self.epochs: list[f.EpochRecord] = []
-        self.cuts: dict[str, f.SavedCut] = {}
+        # By kind and name.
+        self.cuts: dict[tuple[int, str], f.SavedCut] = {}
         self.sealed = False
         # Admitted: a seal or a delete is queued; the epoch that a queued scale begins.
         self.closing = False

@@ -266,11 +266,11 @@ class Handlers:
         return f.Done(1)
 
     async def _forget_cut(self, message: f.ForgetCut) -> f.Message:
-        return f.Done(int(await self._streams.forget_cut(message.stream, message.name)))
+        return f.Done(int(await self._streams.forget_cut(message.stream, message.name, kind=message.kind)))
 
     async def _list_cuts(self, message: f.ListCuts) -> f.Message:
         cuts = self._streams.find(message.name).cuts
-        return f.CutList([cuts[name] for name in sorted(cuts)])
+        return f.CutList([cuts[key] for key in sorted(cuts)])
 
     async def _delete_stream(self, message: f.DeleteStream) -> f.Message:
         return f.Done(int(await self._streams.delete(message.name)))

@@ -5,15 +5,19 @@ them change together, also when the server is killed between any two instruction
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.history import History
 from millrace.server.container.stream import Stream, covers_key_space_once
 from millrace.server.errors import (
     CutInvalidError,
     CutTruncatedError,
     InvalidArgumentError,
     OffsetBeyondEndError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
@@ -22,6 +26,8 @@ from millrace.wire import frames as f
 from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, equal_ranges
 
+from .borders import check_border
+from .cuts import CutParts
 from .policy import parse_policy
 
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
@@ -36,11 +42,14 @@ PARTS_PER_STREAM_COUNT_MAX = 4 * SEGMENTS_PER_STREAM_MAX
 class StreamController:
     """Creates, describes, seals, truncates and deletes streams."""
 
-    def __init__(self, container: SegmentContainer) -> None:
+    def __init__(self, container: SegmentContainer, history: History) -> None:
         self._container = container
+        self._history = history
         self._state = container.state
         self._creating: dict[str, asyncio.Future[None]] = {}
         self._scaling: dict[str, asyncio.Future[None]] = {}
+        # Of each cut that is on its way to the log, by the stream: its positions.
+        self._saving: defaultdict[int, list[int]] = defaultdict(list)
 
     def find(self, name: str) -> Stream:
         """Return a stream by name.
@@ -181,50 +190,49 @@ class StreamController:
         return stream
 
     async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[f.SavedPosition]) -> None:
-        """Keep a cut under a name, in place of one of that name.
+        """Keep a cut under a name, in place of the one of that kind and name.
 
         Raises:
             StreamNotFoundError: there is none.
-            CutInvalidError: it does not cover the key space once, or lies outside of its segments.
+            CutInvalidError: it does not cover the key space once, or goes through an append.
+            CutTruncatedError: it lies behind the truncation.
+            OffsetBeyondEndError: a position lies beyond its segment.
             InvalidArgumentError: the name, the kind or the number of cuts is out of bounds.
         """
-        stream = self.find(stream_name)
         if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
             raise InvalidArgumentError(f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text")
         if kind not in (f.CutKind.BOOKMARK, f.CutKind.CURSOR):
             raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
-        if name not in stream.cuts and len(stream.cuts) >= CUTS_PER_STREAM_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name
-            )
-        others = sum(len(cut.positions) for cut in stream.cuts.values() if cut.name != name)
-        if others + len(positions) > POSITIONS_PER_STREAM_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
-                subject=stream_name,
-            )
-        self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
-        await self._decide(
+        self._check_retained(self.find(stream_name), positions)
+        await self._check_borders(positions)
+        # Checked again: much may have happened meanwhile.
+        stream = self.find(stream_name)
+        self._check_retained(stream, positions)
+        self._check_room_for_cut(stream, (kind, name), len(positions))
+        decided = self._decide(
             stream,
             f.CutSaved(
                 stream_id=stream.stream_id,
-                name=name,
                 kind=kind,
+                name=name,
                 saved_us=self._container.clock.unix_us(),
                 positions=list(positions),
             ),
         )
+        self._saving[stream.stream_id].append(len(positions))
+        decided.add_done_callback(lambda _: self._saved(stream.stream_id, len(positions)))
+        await asyncio.shield(decided)
 
-    async def forget_cut(self, stream_name: str, name: str) -> bool:
-        """Forget a saved cut; return False if there is none of that name.
+    async def forget_cut(self, stream_name: str, name: str, *, kind: int) -> bool:
+        """Forget a saved cut; return False if there is none of that kind and name.
 
         Raises:
             StreamNotFoundError: there is no such stream.
         """
         stream = self.find(stream_name)
-        if name not in stream.cuts:
+        if (kind, name) not in stream.cuts:
             return False
-        await self._decide(stream, f.CutForgotten(stream.stream_id, name))
+        await self._decide(stream, f.CutForgotten(stream.stream_id, kind, name))
         return True
 
     async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:
@@ -232,18 +240,20 @@ class StreamController:
 
         Raises:
             StreamNotFoundError: there is none.
-            CutInvalidError: the cut does not cover the key space exactly once.
+            CutInvalidError: the cut does not cover the key space exactly once, or goes through an append.
             CutTruncatedError: the cut names a segment that was truncated away.
             OffsetBeyondEndError: a position lies beyond its segment.
         """
+        self._check_cut(self.find(name), positions)
+        await self._check_borders([f.SavedPosition(*position, 0) for position in positions])
+        # Checked again: much may have happened meanwhile.
         stream = self.find(name)
-        self._check_cut(stream, positions)
-        cut_parts = [part for part in stream.parts if part.segment_id in {segment_id for segment_id, _ in positions}]
+        cut = self._check_cut(stream, positions)
         everything = list(positions)
         everything += [
             f.CutPosition(part.segment_id, self._container.segment(part.segment_id).length)
             for part in stream.parts
-            if any(part.precedes(other) for other in cut_parts)
+            if cut.is_behind(part)
         ]
         if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything):
             await self._decide(stream, f.StreamTruncated(stream.stream_id, everything))
@@ -294,7 +304,8 @@ class StreamController:
                 subject=stream.name,
             )
 
-    def _check_cut(self, stream: Stream, positions: Sequence[f.CutPosition]) -> None:
+    def _check_cut(self, stream: Stream, positions: Sequence[f.CutPosition]) -> CutParts:
+        """Return the parts that a cut goes through; raise if it does not fit the stream."""
         parts = []
         for segment_id, offset in positions:
             part = stream.part(segment_id)
@@ -311,11 +322,58 @@ class StreamController:
                     length=segment.length,
                 )
             parts.append(part)
-        if not covers_key_space_once((part.low, part.last) for part in parts):
+        cut = CutParts(parts)
+        if not cut.covers_all_once:
             raise CutInvalidError(
                 f"a cut covers every key exactly once; that of segments {sorted(s for s, _ in positions)} does not",
                 subject=stream.name,
             )
+        if torn := [part.segment_id for part in stream.parts if cut.tears(part)]:
+            raise CutInvalidError(f"segments {torn} would lie in front of the cut and behind it", subject=stream.name)
+        return cut
+
+    def _check_retained(self, stream: Stream, positions: Sequence[f.SavedPosition]) -> None:
+        """Raise if a cut does not fit the stream, or if some of what lies behind it was truncated."""
+        self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
+        for segment_id, offset, _ in positions:
+            segment = self._container.segment(segment_id)
+            if offset < segment.start_offset:
+                raise CutTruncatedError(
+                    f"segment {segment_id} is truncated: the cut is at {offset}, {segment.start_offset - offset} bytes"
+                    " are lost",
+                    subject=stream.name,
+                    start_offset=segment.start_offset,
+                    length=segment.length,
+                )
+
+    def _check_room_for_cut(self, stream: Stream, key: tuple[int, str], position_count: int) -> None:
+        """Raise if a stream has as many saved cuts as a list of them can hold, those on their way included."""
+        others = [len(cut.positions) for other, cut in stream.cuts.items() if other != key]
+        others += self._saving.get(stream.stream_id, ())
+        if len(others) >= CUTS_PER_STREAM_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream.name
+            )
+        if sum(others) + position_count > POSITIONS_PER_STREAM_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
+                subject=stream.name,
+            )
+
+    def _saved(self, stream_id: int, position_count: int) -> None:
+        self._saving[stream_id].remove(position_count)
+        if not self._saving[stream_id]:
+            del self._saving[stream_id]
+
+    async def _check_borders(self, positions: Sequence[f.SavedPosition]) -> None:
+        """Raise CutInvalidError if a position lies inside of an append; not if it is gone before that is known."""
+        for segment_id, offset, event_index in positions:
+            try:
+                segment = self._container.segment(segment_id)
+                if offset >= segment.start_offset:
+                    await check_border(self._container, self._history, segment, offset=offset, event_index=event_index)
+            except (SegmentNotFoundError, SegmentTruncatedError):
+                continue
 
     def check_open(self, stream: Stream) -> None:
         """Raise StreamSealedError if the stream takes no more events."""

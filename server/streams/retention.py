@@ -17,6 +17,7 @@ from typing import Final
 
 from millrace.server.container.stream import StreamPart
 
+from .cuts import CutParts
 from .policy import Retention, RetentionKind
 
 SLACK_SIZE_BYTES_MAX: Final = 64 << 20
@@ -201,12 +202,12 @@ def progress_before(facts: StreamFacts, stamp_us: int) -> Progress:
 
 def progress_of_cut(facts: StreamFacts, positions: Mapping[int, int]) -> Progress:
     """Return how far a saved cut has passed each segment; what it names and the stream has no more is left out."""
-    named = [facts.parts[segment_id].part for segment_id in positions if segment_id in facts.parts]
+    cut = CutParts(facts.parts[segment_id].part for segment_id in positions if segment_id in facts.parts)
     progress: Progress = {}
     for segment_id, part in facts.parts.items():
         if segment_id in positions:
             progress[segment_id] = part.border_at(positions[segment_id])
-        elif any(part.part.precedes(other) for other in named):
+        elif cut.is_behind(part.part):
             progress[segment_id] = part.length
         else:
             progress[segment_id] = part.start_offset

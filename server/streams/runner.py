@@ -376,7 +376,7 @@ def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "saved_us": stream.cuts[name].saved_us,
+            "saved_us": stream.cuts[f.CutKind.CURSOR, name].saved_us,
             "unread_bytes": retention.as_cut(facts, passed[name]).remaining_bytes,
             "holds_bytes": holds[name],
         }

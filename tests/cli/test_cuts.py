@@ -25,10 +25,14 @@ def test_a_cursor_is_no_bookmark(ask: Run) -> None:
     ask("cut", "save", "cuts/cursor", "billing", "--cursor", "--at", "head")
 
     assert ask("cut", "list", "cuts/cursor", "--json").json[0]["kind"] == "cursor"
-    assert ask("cut", "save", "cuts/cursor", "billing").code == 2
     assert ask("read", "cuts/cursor", "--from", "bookmark:billing").code == 2
     assert ask("read", "cuts/cursor", "--from", "cursor:billing").code == 0
-    assert ask("cut", "forget", "cuts/cursor", "billing").code == 0
+    assert "has no bookmark billing" in ask("cut", "forget", "cuts/cursor", "billing").err
+
+    assert ask("cut", "save", "cuts/cursor", "billing").code == 0
+    assert [cut["kind"] for cut in ask("cut", "list", "cuts/cursor", "--json").json] == ["bookmark", "cursor"]
+    assert ask("cut", "forget", "cuts/cursor", "billing", "--cursor").code == 0
+    assert [cut["kind"] for cut in ask("cut", "list", "cuts/cursor", "--json").json] == ["bookmark"]
 
 
 def test_what_lies_between_two_bookmarks_is_read(ask: Run, running: TestServer) -> None:

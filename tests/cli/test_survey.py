@@ -32,16 +32,18 @@ def test_missing_ranges_are_what_no_range_holds(start: int, end: int, present: l
 def test_a_killed_container_is_found_in_its_log_alone(killed_folder: Path) -> None:
     done: list[int] = []
 
-    found = survey(killed_folder / "containers" / "0000", owner=None, on_bytes=done.append)
-
-    assert {name: segment.length for name, segment in found.state.segments_by_name.items()}["raw/a"] == 3000
-    assert found.logged[1] == [(0, 3000)]
-    assert sum(done) == sum(path.stat().st_size for path in found.log_folder.iterdir())
+    with survey(killed_folder / "containers" / "0000", owner=None, on_bytes=done.append) as found:
+        segment = found.state.segments.find("raw/a")
+        assert segment is not None
+        assert segment.length == 3000
+        assert found.logged[1] == [(0, 3000)]
+        assert sum(done) == sum(path.stat().st_size for path in found.log_folder.iterdir())
 
 
 def test_surveying_changes_no_file(killed_folder: Path) -> None:
     before = {path: path.read_bytes() for path in killed_folder.rglob("*") if path.is_file()}
 
-    survey(killed_folder / "containers" / "0000", owner=None)
+    with survey(killed_folder / "containers" / "0000", owner=None):
+        pass
 
     assert {path: path.read_bytes() for path in killed_folder.rglob("*") if path.is_file()} == before

@@ -127,8 +127,8 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
     path = stopped_folder / "containers" / "0000" / "checkpoint.db"
     copies = stopped_folder / "tier2" / "checkpoints"
     copies.mkdir()
-    (copies / f"{7:020d}.chunk").write_bytes(path.read_bytes())
-    (copies / f"{9:020d}.chunk").write_bytes(b"SQLite format 3\0" + bytes(5000))
+    (copies / f"{7:020d}-00000001-00000001-00000-00001.chunk").write_bytes(path.read_bytes())
+    (copies / f"{9:020d}-00000001-00000001-00000-00001.chunk").write_bytes(b"SQLite format 3\0" + bytes(5000))
     path.unlink() if is_missing else flip(path, 100)
     chunk_of(stopped_folder, 1).unlink()
 
@@ -136,9 +136,9 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
 
     files = [finding["file"] for finding in findings]
     assert files[0] == "containers/0000/checkpoint.db"
-    assert f"tier2/checkpoints/{9:020d}.chunk" in files
+    assert f"tier2/checkpoints/{9:020d}-00000001-00000001-00000-00001.chunk" in files
     assert findings[-1]["lost"] == "raw/a [0, 3000)"
-    assert f"restores it from tier2/checkpoints/{7:020d}.chunk" in " ".join(run("verify", stopped_folder).err.split())
+    assert f"restores it from tier2/checkpoints/{7:020d}-00000001-00000001" in " ".join(run("verify", stopped_folder).err.split())
 
 
 def test_a_missing_chunk_is_named_with_what_it_held(verify: Verify, stopped_folder: Path) -> None:

@@ -10,7 +10,7 @@ import millrace
 from millrace.client.batch import SegmentRange
 from millrace.client.client import Client
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import InvalidArgumentError, OffsetBeyondEndError
+from millrace.client.errors import InvalidArgumentError, OffsetBeyondEndError, SegmentTruncatedError
 from millrace.client.streams import ScalingPolicy, StreamConfig
 
 from .scaling import filled as filled_over_epochs
@@ -118,3 +118,22 @@ async def test_ranges_span_epochs_and_are_read_in_any_order(client: Client, name
     assert sorted(await rows(client, everything)) == values
     assert await client.plan_ranges(name, start=end, end=start) == []
     assert len({part.segment_id for part in everything}) == 8
+
+
+async def test_a_range_that_was_truncated_away_says_so(client: Client, name: str) -> None:
+    values = await filled(client, name)
+    first, *_, last = await client.plan_ranges(name, max_bytes=500_000)
+    assert first.segment_id != last.segment_id
+    tail = await client.stream_cut(name)
+    places = {first.segment_id: tail.places[first.segment_id], last.segment_id: (0, 0)}
+    await client.truncate_stream(name, StreamCut.of(name, places))
+    with pytest.raises(SegmentTruncatedError) as caught:
+        await rows(client, [first])
+    assert caught.value.start_offset == tail.places[first.segment_id].offset
+    assert set(await rows(client, [last])) < set(values)
+
+    info = await client.scale_stream(name, seal=tail.places, ranges=[(0.0, 1.0)])
+    await client.truncate_stream(name, info.tail())
+    with pytest.raises(SegmentTruncatedError, match=f"segment {last.segment_id} is gone with the range") as gone:
+        await rows(client, [last])
+    assert gone.value.start_offset is None

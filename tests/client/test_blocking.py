@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import millrace
+from millrace.client.reader import ReaderOptions
 from millrace.client.testing import TestServer
 
 
@@ -133,3 +134,23 @@ def test_scaling_cuts_and_bookmarks_without_await(server: TestServer, name: str)
         assert bookmarks.forget("middle")
         assert cursors.forget("reader")
         assert not cursors.forget("reader")
+
+
+def test_a_reader_that_is_overtaken_by_a_truncation(server: TestServer, name: str) -> None:
+    """Behaviour 26, for threads."""
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+            for number in range(100):
+                writer.write_many([b"%06d" % number + b"." * 10_000]).result()
+        with client.reader(name, options=ReaderOptions(window_bytes=64 * 1024)) as reader:
+            seen = [next(reader).value]
+            client.truncate_stream(name, millrace.TAIL)
+            with client.writer(name) as writer:
+                writer.write(b"behind").result()
+            with pytest.raises(millrace.CutTruncatedError, match=f"{name}: .* bytes are lost.* HEAD") as caught:
+                seen.extend(event.value for event in reader)
+        assert 1 < len(seen) < 100
+        assert caught.value.resume_at is not None
+        with client.reader(name, start=caught.value.resume_at, end=millrace.TAIL) as reader:
+            assert [event.value for event in reader] == [b"behind"]

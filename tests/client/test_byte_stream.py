@@ -116,11 +116,15 @@ async def test_the_beginning_is_truncated(client: Client, name: str) -> None:
             await writer.truncate(11)
         await writer.write(b"x")
     async with client.byte_reader(name) as reader:
-        with pytest.raises(SegmentTruncatedError) as caught:
+        with pytest.raises(SegmentTruncatedError, match=rf"{name}: .* 4 bytes are lost; seek\(4\)") as caught:
             await reader.read(1)
         assert caught.value.start_offset == 4
         await reader.seek(4)
         assert await reader.read() == b"456789x"
+        await client.seal_stream(name)
+        await client.delete_stream(name)
+        with pytest.raises(StreamNotFoundError):
+            await reader.read()
 
 
 async def test_the_older_of_two_writers_is_fenced_or_finds_strange_bytes(client: Client, name: str) -> None:

@@ -3,6 +3,7 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import pytest
@@ -436,6 +437,78 @@ async def test_a_reader_that_read_what_is_truncated_goes_on(client: Client, name
         assert len(info.segments) == 3
         await writer.write(b"1", key="k")
         assert (await anext(reader)).value == b"1"
+
+
+async def test_a_reader_whose_next_bytes_are_truncated_says_what_is_lost_and_where_to_go_on(
+    client: Client, name: str
+) -> None:
+    """Behaviours 16 and 26: it hands out what it had fetched; the place in the other segment stays."""
+    values = await filled(client, name, size=10_000)
+    tail = await client.stream_cut(name)
+    (kept, _), (cut_off, cut_end) = tail.positions
+    async with client.reader(name, options=ReaderOptions(window_bytes=64 * 1024)) as reader:
+        seen = [(await anext(reader)).value]
+        await client.truncate_stream(name, StreamCut.of(name, {kept: (0, 0), cut_off: cut_end}))
+        with pytest.raises(CutTruncatedError, match=f"{name}.*segment {cut_off} .* bytes are lost.*HEAD") as caught:
+            await take_events(reader, seen)
+        place = reader.position()
+        assert caught.value.start_offset == cut_end.offset
+        assert f"the cut is at {place.places[cut_off].offset}," in str(caught.value)
+        assert caught.value.resume_at == StreamCut.of(name, {kept: place.places[kept], cut_off: cut_end})
+        with pytest.raises(CutTruncatedError):  # it stays where it is
+            await anext(reader)
+    seen += await read(client, name, start=caught.value.resume_at, end=TAIL)
+    assert len(set(seen)) == len(seen) < len(values)
+    lost = set(values) - set(seen)
+    assert sorted([*seen, *lost]) == values
+
+
+async def take_events(reader: Reader, into: list[bytes]) -> None:
+    async for event in reader:
+        into += [event.value]
+
+
+async def take_batches(reader: Reader, into: list[bytes]) -> None:
+    async for batch in reader.arrow_batches():
+        into += batch.column("value").to_pylist()
+
+
+@pytest.mark.parametrize("take", [take_events, take_batches])
+async def test_a_reader_whose_next_segment_is_gone_says_so(
+    client: Client, name: str, take: Callable[[Reader, list[bytes]], Awaitable[None]]
+) -> None:
+    """Behaviour 26: the segment was replaced, and truncated away before it was read."""
+    values = await filled(client, name, segments=1, size=10_000)
+    (only,) = (await client.stream_info(name)).segments
+    async with client.reader(name, options=ReaderOptions(window_bytes=64 * 1024)) as reader:
+        seen = [(await anext(reader)).value]
+        await scale(client, name)
+        head = await client.stream_cut(name)
+        await client.truncate_stream(name, head)
+        async with client.writer(name) as writer:
+            await writer.write(b"behind", key="k")
+        with pytest.raises(CutTruncatedError, match=rf"{name}: segments \[{only.segment_id}\] .* HEAD") as caught:
+            await take(reader, seen)
+    assert caught.value.resume_at == head
+    assert seen == values[: len(seen)]
+    assert await read(client, name, start=caught.value.resume_at, end=TAIL) == [b"behind"]
+
+
+async def test_a_reader_whose_stream_was_deleted_says_so(client: Client, name: str) -> None:
+    """Behaviours 15 and 19: it waited at the tail, or had not come so far."""
+    await filled(client, name, segments=1, size=10_000)
+    async with (
+        client.reader(name, start=TAIL) as waiting,
+        client.reader(name, options=ReaderOptions(window_bytes=64 * 1024)) as behind,
+    ):
+        await anext(behind)
+        next_event = asyncio.create_task(anext(waiting))
+        await client.seal_stream(name)
+        with pytest.raises(StopAsyncIteration):
+            await next_event
+        await client.delete_stream(name)
+        with pytest.raises(StreamNotFoundError):
+            await take_events(behind, [])
 
 
 @pytest.mark.slow

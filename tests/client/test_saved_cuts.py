@@ -42,12 +42,20 @@ async def test_cursors_are_another_kind(client: Client, name: str) -> None:
     assert [saved.name for saved in await cursors.list()] == ["loader"]
     assert [saved.name for saved in await bookmarks.list()] == ["mark"]
     assert await cursors.get("loader") == place
-    with pytest.raises(InvalidArgumentError, match="of another kind"):
-        await bookmarks.save("loader")
-    with pytest.raises(InvalidArgumentError, match="of another kind"):
-        await cursors.set("mark")
     assert not await bookmarks.forget("loader")
     assert await cursors.forget("loader")
+
+
+async def test_a_bookmark_and_a_cursor_may_have_one_name(client: Client, name: str) -> None:
+    await filled(client, name)
+    bookmarks, cursors = client.bookmarks(name), client.cursors(name)
+    head = await bookmarks.save("nächtlich 🌙", HEAD)
+    tenth = await cursors.set("nächtlich 🌙", await client.stream_cut(name).after_events(10))
+
+    assert (await bookmarks.get("nächtlich 🌙"), await cursors.get("nächtlich 🌙")) == (head, tenth)
+    assert await bookmarks.forget("nächtlich 🌙")
+    assert await bookmarks.list() == []
+    assert await cursors.get("nächtlich 🌙") == tenth
 
 
 async def test_cuts_that_do_not_fit_are_not_kept(client: Client, name: str) -> None:

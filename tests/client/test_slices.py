@@ -1,3 +1,6 @@
+import pickle
+from dataclasses import replace
+
 import pytest
 
 from millrace.client.cuts import HEAD, TAIL, StreamCut
@@ -21,19 +24,20 @@ def part(segment_id: int, low: int, high: int, epoch: int, sealed_epoch: int, st
     )
 
 
-# 11, truncated to 100, was split into 12 and 13, those were merged into 14.
+# 5, which is gone, was replaced by 11. That, truncated to 100, was split into 12 and 13, those were merged into 14.
+GONE = part(5, 0, KEY_SPACE, 0, 1)
 INFO = StreamInfo(
     name="a/b",
     stream_id=1,
     created_us=0,
-    epoch=2,
+    epoch=3,
     sealed=False,
     configuration=StreamConfig(),
     segments=(
-        part(11, 0, KEY_SPACE, 0, 1, start=100),
-        part(12, 0, HALF, 1, 2),
-        part(13, HALF, KEY_SPACE, 1, 2),
-        part(14, 0, KEY_SPACE, 2, 0),
+        part(11, 0, KEY_SPACE, 1, 2, start=100),
+        part(12, 0, HALF, 2, 3),
+        part(13, HALF, KEY_SPACE, 2, 3),
+        part(14, 0, KEY_SPACE, 3, 0),
     ),
 )
 
@@ -76,7 +80,7 @@ def test_slices_go_across_epochs_and_hold_each_place_once() -> None:
 def test_cuts_that_do_not_fit_are_refused(wrong: StreamCut, error: type[Exception]) -> None:
     """Behaviour 26."""
     with pytest.raises(error):
-        resolve_cut(wrong, INFO, known_ids={5})
+        resolve_cut(wrong, INFO, known=[GONE])
 
 
 def test_a_truncated_cut_says_what_is_lost() -> None:
@@ -87,4 +91,48 @@ def test_a_truncated_cut_says_what_is_lost() -> None:
         resolve_cut(cut({11: (40, 0)}), INFO)
     assert caught.value.start_offset == 100
     with pytest.raises(CutTruncatedError, match=r"segments \[5\].*a/b@11:100.0"):
-        resolve_cut(cut({5: (0, 0)}), INFO, known_ids={5})
+        resolve_cut(cut({5: (0, 0)}), INFO, known=[GONE])
+
+
+def info(*segments: StreamSegment) -> StreamInfo:
+    return replace(INFO, segments=segments)
+
+
+@pytest.mark.parametrize(
+    ("place", "first"),
+    [
+        # A place in what is left stays, one in what was truncated moves to where that begins.
+        ({1: (50, 3), 2: (700, 9)}, {1: (100, 0), 2: (700, 9)}),
+        ({1: (99, 0), 2: (0, 0)}, {1: (100, 0), 2: (0, 0)}),
+    ],
+)
+def test_a_truncated_cut_says_where_to_go_on(
+    place: dict[int, tuple[int, int]], first: dict[int, tuple[int, int]]
+) -> None:
+    """Behaviour 26."""
+    halves = info(part(1, 0, HALF, 0, 0, start=100), part(2, HALF, KEY_SPACE, 0, 0))
+    with pytest.raises(CutTruncatedError) as caught:
+        resolve_cut(cut(place), halves)
+    assert caught.value.resume_at == cut(first)
+    assert str(cut(first)) in str(caught.value)
+    assert "HEAD" in str(caught.value)
+    assert resolve_cut(cut(first), halves) == cut(first)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.resume_at, str(copy)) == (cut(first), str(caught.value))
+
+
+def test_where_segments_are_gone_it_goes_on_in_what_is_left_of_their_keys() -> None:
+    """1 and 2 were halves; 1 became 3 and 4, then 3 became 5. Gone are 1 and 3; 2 was not touched."""
+    quarter = HALF // 2
+    gone = [part(1, 0, HALF, 0, 1), part(3, 0, quarter, 1, 2)]
+    left = info(
+        part(2, HALF, KEY_SPACE, 0, 0), part(4, quarter, HALF, 1, 0, start=8), part(5, 0, quarter, 2, 0, start=16)
+    )
+    for place in ({1: (40, 0), 2: (500, 1)}, {3: (40, 0), 4: (0, 0), 2: (500, 1)}):
+        with pytest.raises(CutTruncatedError) as caught:
+            resolve_cut(cut(place), left, known=gone)
+        assert caught.value.resume_at == cut({2: (500, 1), 4: (8, 0), 5: (16, 0)})
+        assert caught.value.start_offset is None
+    # What does not cover the keys is no cut, truncated or not.
+    with pytest.raises(CutInvalidError):
+        resolve_cut(cut({1: (0, 0)}), left, known=gone)

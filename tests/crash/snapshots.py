@@ -55,7 +55,7 @@ class Machine:
         assert server._open is not None
         # In this order: whatever the log has let go of by now, this checkpoint does not need. The lock keeps a save
         # that is under way from being copied half; it takes place before or after.
-        with server._open._checkpoints._lock:
+        with server._open.checkpoints._lock:
             checkpoint = self._checkpoint.read_bytes()
             files = self.files.copy()
         storage = self.storage.copy() if self.storage is not None else None

@@ -163,17 +163,17 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
         0,
         f.SaveCut(
             stream="shop/orders",
-            name="before the sale",
             kind=1,
+            name="before the sale",
             positions=[f.SavedPosition(33, 7, 2), f.SavedPosition(34, 1 << 40, 0)],
         ),
     ),
-    "forget_cut": (32, 0, f.ForgetCut("shop/orders", "before the sale")),
+    "forget_cut": (32, 0, f.ForgetCut("shop/orders", 1, "before the sale")),
     "list_cuts": (33, 0, f.ListCuts("shop/orders")),
     "cut_list": (
         33,
         0,
-        f.CutList([f.SavedCut("nightly", 2, 1_700_000_000_000_008, [f.SavedPosition(33, 8, 1)])]),
+        f.CutList([f.SavedCut(2, "nightly", 1_700_000_000_000_008, [f.SavedPosition(33, 8, 1)])]),
     ),
     "segment_created": (0, 0, f.SegmentCreated(11, 1_700_000_000_000_003, "raw/a")),
     "segment_sealed": (0, 0, f.SegmentSealed(11)),
@@ -218,10 +218,10 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
         0,
         0,
         f.CutSaved(
-            stream_id=31, name="nightly", kind=2, saved_us=1_700_000_000_000_010, positions=[f.SavedPosition(33, 8, 1)]
+            stream_id=31, kind=2, name="nightly", saved_us=1_700_000_000_000_010, positions=[f.SavedPosition(33, 8, 1)]
         ),
     ),
-    "cut_forgotten": (0, 0, f.CutForgotten(31, "nightly")),
+    "cut_forgotten": (0, 0, f.CutForgotten(31, 2, "nightly")),
     "stream_sealed": (0, 0, f.StreamSealed(31)),
     "stream_truncated": (0, 0, f.StreamTruncated(31, [f.CutPosition(32, 9)])),
     "stream_deleted": (0, 0, f.StreamDeleted(31)),

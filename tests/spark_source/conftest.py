@@ -5,21 +5,29 @@ is not registered: Spark finds it.
 """
 
 import itertools
+import json
 import os
+import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.query import StreamingQuery
 
 import millrace
 from millrace.blocking import Client
 from millrace.client.blocks import Event
 from millrace.client.testing import TestServer
+from millrace.spark_source.batch import MillraceBatchReader
+from millrace.spark_source.options import parse_options
+from millrace.spark_source.rows import SCHEMA
+from millrace.spark_source.stream import MillraceStreamReader
 
 _numbers = itertools.count(1)
 
@@ -89,6 +97,12 @@ class Shop:
                 self.written += events
                 key = f"key-{block % keys}" if keys else None
                 writer.write_many([f"{number:09}".encode().ljust(size, b".") for number in numbers], key=key).result()
+
+    def scale(self, *borders: float) -> None:
+        """Replace all open segments by new ones with these borders between them, or by a single one."""
+        sealed = [segment.segment_id for segment in self.client.stream_info(self.stream).open_segments]
+        ranges = list(itertools.pairwise([0.0, *borders, 1.0]))
+        self.client.scale_stream(self.stream, seal=sealed, ranges=ranges)
 
     def plain(self, **cuts: Any) -> list[Event]:
         """Return what the plain reader reads."""
@@ -164,3 +178,70 @@ def rows_of_events(events: Sequence[Event]) -> list[Row]:
 
 def position(row: Row) -> tuple[int, int, int]:
     return row[3:]
+
+
+Reader = TypeVar("Reader", MillraceBatchReader, MillraceStreamReader)
+
+
+def rows_of_tasks(reader: Reader, partitions: Sequence[InputPartition]) -> list[Row]:
+    """Return what tasks read, in the order of the partitions; reader and partitions cross to them pickled."""
+    rows: list[Row] = []
+    for partition in partitions:
+        there: Reader = pickle.loads(pickle.dumps(reader))
+        for batch in there.read(pickle.loads(pickle.dumps(partition))):
+            assert len(set(batch.column("stream").to_pylist())) == 1
+            columns = [batch.column(number) for number in (0, 1, 2, 4, 5, 6)]
+            columns[2] = columns[2].cast("int64")
+            rows += zip(*(column.to_pylist() for column in columns), strict=True)
+    return rows
+
+
+Offset = dict[str, Any]
+
+
+class Driver:
+    """Calls a stream reader as Spark does: every value crosses as JSON or pickled; no JVM is needed."""
+
+    def __init__(self, shop: Shop, **options: object) -> None:
+        self.reader = MillraceStreamReader(parse_options(shop.options(**options)), SCHEMA)
+
+    def start(self) -> Offset:
+        return self._json(self.reader.initialOffset())
+
+    def end(self, start: Offset, limit: ReadLimit | None = None) -> Offset:
+        return self._json(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
+
+    def read(self, start: Offset, end: Offset) -> list[Row]:
+        return rows_of_tasks(self.reader, self.reader.partitions(start, end))
+
+    def batches(self, start: Offset | None = None) -> Iterator[tuple[Offset, Offset, list[Row]]]:
+        """Yield start, end and rows of batches until nothing is left."""
+        begin = self.start() if start is None else start
+        while (end := self.end(begin)) != begin:
+            yield begin, end, self.read(begin, end)
+            begin = end
+
+    @staticmethod
+    def _json(offset: Offset) -> Offset:
+        content: Offset = json.loads(json.dumps(offset))
+        return content
+
+
+class Drivers:
+    """Makes drivers of one stream, and stops them at the end."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
+        self.made: list[Driver] = []
+
+    def __call__(self, **options: object) -> Driver:
+        self.made.append(Driver(self._shop, **options))
+        return self.made[-1]
+
+
+@pytest.fixture
+def drivers(shop: Shop) -> Iterator[Drivers]:
+    made = Drivers(shop)
+    yield made
+    for driver in made.made:
+        driver.reader.stop()

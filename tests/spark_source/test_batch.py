@@ -51,6 +51,22 @@ def test_one_large_segment_is_read_by_many_tasks_in_order(spark: SparkSession, s
     assert rows_of(frame) == rows_of_events(shop.plain())
 
 
+def test_a_batch_spans_all_epochs_of_a_stream(spark: SparkSession, shop: Shop) -> None:
+    """Behaviour 54: a stream that was split and merged, as a whole and between two cuts of different epochs."""
+    shop.create(2)
+    for borders in ((0.2, 0.4, 0.6), (), (0.5,)):
+        shop.write(10)
+        shop.scale(*borders)
+    shop.write(10)
+    start, end = (shop.client.stream_cut(shop.stream, after_events=count) for count in (150, 350))
+
+    assert shop.batch(spark, partitionBytes="1k").count() == 400
+    assert sorted(rows_of(shop.batch(spark))) == sorted(rows_of_events(shop.plain()))
+    assert sorted(rows_of(shop.batch(spark, startCut=start, endCut=end))) == sorted(
+        rows_of_events(shop.plain(start=start, end=end))
+    )
+
+
 def test_a_data_frame_is_what_was_there_when_it_was_loaded(spark: SparkSession, shop: Shop) -> None:
     """However often it is used, and twice in one query too."""
     shop.create()

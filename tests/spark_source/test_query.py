@@ -139,6 +139,50 @@ def test_a_failed_task_is_run_again_over_the_same_events(
     assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
 
 
+def test_a_query_follows_splits_and_merges_across_a_failure_and_a_restart(
+    spark: SparkSession, shop: Shop, batches: Batches
+) -> None:
+    """Behaviours 55 and 57: each event is in the sink once, and no batch has a key in two segments."""
+    shop.create(2)
+    shop.write(10)
+    failed: dict[int, list[Row]] = {}
+
+    def sink(frame: DataFrame, number: int) -> None:
+        batches(frame, number)
+        if shop.written == 400 and not failed:
+            failed[number] = batches.rows[number]
+            raise RuntimeError("the sink is out of order")
+
+    query = shop.run(spark, sink, trigger={"processingTime": "0 seconds"}, maxEventsPerTrigger=60)
+    query.processAllAvailable()
+    shop.scale(0.2, 0.4, 0.6)  # while the query runs
+    shop.write(10)
+    query.processAllAvailable()
+    shop.scale()
+    shop.write(10)
+    query.processAllAvailable()
+    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
+    shop.scale(0.5)
+    shop.write(10)
+    with pytest.raises(StreamingQueryException, match="out of order"):
+        query.processAllAvailable()
+    shop.scale(0.3)  # while it does not
+    shop.write(10)
+    shop.run(spark, sink, maxEventsPerTrigger=60).awaitTermination()
+
+    ((number, rows),) = failed.items()
+    assert batches.rows[number] == rows
+    assert all(len(rows) <= 60 for rows in batches.rows.values())
+    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
+    assert shop.written == len(batches.all) == 500
+    by_key: dict[str | None, list[bytes]] = {}
+    for row in batches.all:
+        by_key.setdefault(row[1], []).append(row[0])
+    assert all(values == sorted(values) for values in by_key.values())
+    for rows in batches.rows.values():
+        assert len({row[1] for row in rows}) == len({(row[1], row[3]) for row in rows})
+
+
 DRIVER = """
 import pickle, sys, threading
 from pathlib import Path

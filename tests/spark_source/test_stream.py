@@ -1,80 +1,15 @@
 """The stream reader, called as Spark calls it; no JVM is needed. `test_query` runs whole queries."""
 
-import json
-import pickle
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import millrace
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
-from millrace.spark_source.options import parse_options
 from millrace.spark_source.positions import StreamOffset
-from millrace.spark_source.rows import SCHEMA
-from millrace.spark_source.stream import MillraceStreamReader
 
-from .conftest import Row, Shop, position, rows_of_events
-
-Offset = dict[str, Any]
-
-
-class Driver:
-    """Calls a reader as Spark does: every value crosses as JSON or pickled."""
-
-    def __init__(self, shop: Shop, **options: object) -> None:
-        self.reader = MillraceStreamReader(parse_options(shop.options(**options)), SCHEMA)
-
-    def start(self) -> Offset:
-        return self._json(self.reader.initialOffset())
-
-    def end(self, start: Offset, limit: ReadLimit | None = None) -> Offset:
-        return self._json(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
-
-    def read(self, start: Offset, end: Offset) -> list[Row]:
-        rows: list[Row] = []
-        for partition in self.reader.partitions(start, end):
-            there: MillraceStreamReader = pickle.loads(pickle.dumps(self.reader))
-            for batch in there.read(pickle.loads(pickle.dumps(partition))):
-                assert set(batch.column("stream").to_pylist()) == {StreamOffset.from_json(end).stream}
-                columns = [batch.column(number) for number in (0, 1, 2, 4, 5, 6)]
-                columns[2] = columns[2].cast("int64")
-                rows += zip(*(column.to_pylist() for column in columns), strict=True)
-        return rows
-
-    def batches(self, start: Offset | None = None) -> Iterator[tuple[Offset, Offset, list[Row]]]:
-        """Yield start, end and rows of batches until nothing is left."""
-        begin = self.start() if start is None else start
-        while (end := self.end(begin)) != begin:
-            yield begin, end, self.read(begin, end)
-            begin = end
-
-    @staticmethod
-    def _json(offset: Offset) -> Offset:
-        content: Offset = json.loads(json.dumps(offset))
-        return content
-
-
-@pytest.fixture
-def drivers(shop: Shop) -> Iterator["Drivers"]:
-    made = Drivers(shop)
-    yield made
-    for driver in made.made:
-        driver.reader.stop()
-
-
-class Drivers:
-    """Makes drivers of one stream, and stops them at the end."""
-
-    def __init__(self, shop: Shop) -> None:
-        self._shop = shop
-        self.made: list[Driver] = []
-
-    def __call__(self, **options: object) -> Driver:
-        self.made.append(Driver(self._shop, **options))
-        return self.made[-1]
+from .conftest import Drivers, Offset, Row, Shop, position, rows_of_events
 
 
 def bytes_between(start: Offset, end: Offset) -> int:

@@ -255,15 +255,15 @@ Explanation = Struct("facts" / PascalString(Int32ul, "utf8"), Terminated)  # JSO
 SavedPosition = Struct("segment_id" / Int64ul, "offset" / Int64ul, "event_index" / Int32ul)
 SaveCut = Struct(
     "stream" / Text,
-    "name" / Text,
     "kind" / Int8ul,  # 1 bookmark, 2 cursor: what lies behind a cursor may be needed still
+    "name" / Text,  # among those of its kind
     "positions" / PrefixedArray(Int16ul, SavedPosition),
     Terminated,
 )
-CutName = Struct("stream" / Text, "name" / Text, Terminated)
+CutName = Struct("stream" / Text, "kind" / Int8ul, "name" / Text, Terminated)
 SavedCut = Struct(
-    "name" / Text,
     "kind" / Int8ul,
+    "name" / Text,
     "saved_us" / Int64sl,
     "positions" / PrefixedArray(Int16ul, SavedPosition),
 )
@@ -310,13 +310,13 @@ StreamScaled = Struct(
 StreamUpdated = Struct("stream_id" / Int64ul, "configuration" / Text, Terminated)
 CutSaved = Struct(
     "stream_id" / Int64ul,
-    "name" / Text,
     "kind" / Int8ul,
+    "name" / Text,
     "saved_us" / Int64sl,
     "positions" / PrefixedArray(Int16ul, SavedPosition),
     Terminated,
 )
-CutForgotten = Struct("stream_id" / Int64ul, "name" / Text, Terminated)
+CutForgotten = Struct("stream_id" / Int64ul, "kind" / Int8ul, "name" / Text, Terminated)
 StreamSealed = Struct("stream_id" / Int64ul, Terminated)
 StreamTruncated = Struct("stream_id" / Int64ul, "positions" / PrefixedArray(Int16ul, CutPosition), Terminated)
 StreamDeleted = Struct("stream_id" / Int64ul, Terminated)

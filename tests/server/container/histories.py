@@ -191,8 +191,8 @@ class History:
             self.apply(
                 f.CutSaved(
                     stream_id=stream.stream_id,
-                    name=f"marke-ü-{amount % 4}",
                     kind=1 + amount % 2,
+                    name=f"marke-ü-{amount // 2 % 2}",
                     saved_us=self.clock_us,
                     positions=positions,
                 )
@@ -200,7 +200,7 @@ class History:
 
     def forget_cut(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
-            self.apply(f.CutForgotten(streams[choice % len(streams)], f"marke-ü-{amount % 4}"))
+            self.apply(f.CutForgotten(streams[choice % len(streams)], 1 + amount % 2, f"marke-ü-{amount // 2 % 2}"))
 
     def delete_stream(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:

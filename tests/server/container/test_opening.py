@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.container import checkpoint
+from millrace.server.container import checkpoint, checkpoint_archive
 from millrace.server.errors import LogCorruptError, NoSpaceError
 from millrace.server.tier2 import ChunkInfo
 from millrace.wire import frames as f
@@ -228,7 +228,7 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(
 ) -> None:
     """Behaviour 44: reads and deletes work after a restart, too, and the checkpoint is saved when there is room."""
     full = True
-    connect = checkpoint.connect
+    connect = checkpoint_archive.connect
 
     def connect_to_full(path: Path, *, create: bool = False) -> sqlite3.Connection:
         connection = connect(path, create=create)

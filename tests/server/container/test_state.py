@@ -1,7 +1,10 @@
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.segment import ChunkRecord, DamagedRange, Segment
+from millrace.server.container.shelf import Shelf
 from millrace.server.container.state import FIRST_ID, ContainerState
 from millrace.server.container.stream import covers_key_space_once
 from millrace.wire import frames as f
@@ -45,7 +48,8 @@ def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]
     for step in steps:
         past.step(*step)
         state = past.state
-        for shelf in (state.segments, state.writers, state.streams):
+        shelves: list[Shelf[Any]] = [state.segments, state.writers, state.streams]
+        for shelf in shelves:
             items = list(shelf.values())
             assert len(shelf) == len(items)
             assert state.next_id > max([0, *map(shelf.number_of, items)])
@@ -169,8 +173,8 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
         f.StreamTruncated(9, [f.CutPosition(8, 5)]),
         f.StreamScaled(stream_id=9, epoch=1, scaled_us=0, cause="", sealed_ids=[8], created=[]),
         f.StreamUpdated(9, "{}"),
-        f.CutSaved(stream_id=9, name="a", kind=1, saved_us=0, positions=[]),
-        f.CutForgotten(9, "a"),
+        f.CutSaved(stream_id=9, kind=1, name="a", saved_us=0, positions=[]),
+        f.CutForgotten(9, 1, "a"),
         f.StreamDeleted(9),
     ):
         state.apply(record)

@@ -85,7 +85,7 @@ async def streams_in(
         on_failure=lambda error: None,
         labels_of=labels_of,
     )
-    controller = StreamController(opened.container)
+    controller = StreamController(opened.container, opened.history)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)
     runner = StreamsRunner(
         container=opened.container,

@@ -173,14 +173,14 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
         await save((old, 11))
     await save((low, 0), (high, 0))
     await save((old, 5))
-    assert [position.segment_id for position in stream.cuts["mark"].positions] == [old]
+    assert [position.segment_id for position in stream.cuts[f.CutKind.BOOKMARK, "mark"].positions] == [old]
 
     await controller.truncate("a/b", [f.CutPosition(low, 0), f.CutPosition(high, 0)])
     assert stream.segment_ids == [low, high]
     with pytest.raises(CutTruncatedError):
         await save((old, 10))
-    assert await controller.forget_cut("a/b", "mark")
-    assert not await controller.forget_cut("a/b", "mark")
+    assert await controller.forget_cut("a/b", "mark", kind=f.CutKind.BOOKMARK)
+    assert not await controller.forget_cut("a/b", "mark", kind=f.CutKind.BOOKMARK)
 
 
 @pytest.mark.asyncio

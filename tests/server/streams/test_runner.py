@@ -177,7 +177,7 @@ async def test_retention_by_consumption_waits_for_the_slowest_cursor(streams: St
     segment = streams.opened.container.segment(segment_id)
     assert segment.start_offset == 400
 
-    await streams.controller.forget_cut("a/b", "slow")
+    await streams.controller.forget_cut("a/b", "slow", kind=f.CutKind.CURSOR)
     await streams.runner.retain()
     assert segment.start_offset == 1500
 

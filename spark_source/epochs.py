@@ -1,0 +1,155 @@
+"""A stream over its epochs, as one answer of the server described it: how two cuts lie to each other; pure.
+
+A cut is kept here as *marks*: a place in each segment that it names, with the number of events in front of it. Of two
+cuts one may be ahead in some keys and the other in the rest; so there is a *later* and an *earlier* one of both, which
+are cuts again.
+
+A segment that a truncation passed as a whole is *gone*: the server keeps which segments it replaced and which replaced
+it, but neither its bytes nor their number.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millrace.client.cuts import StreamCut
+from millrace.client.epochs import Lineage, StreamSegment
+from millrace.client.errors import CutInvalidError
+from millrace.client.seeking import Mark
+from millrace.client.streams import StreamInfo
+
+from .errors import MissingRange
+
+Marks = Mapping[int, Mark]
+"""A cut of a stream: a mark in each segment that it names, by the id."""
+
+UNCOUNTED: Final = -1
+"""In place of the number of events in front of a mark, where nobody has counted them yet."""
+START: Final = Mark(0, 0, 0)
+
+
+class Epochs:
+    """The segments of a stream and what came before and after which.
+
+    Args:
+        past: segments that the stream ever had; needed only where a cut names some that are gone.
+    """
+
+    def __init__(self, stream: StreamInfo, *, past: Iterable[StreamSegment] = ()) -> None:
+        self.stream = stream
+        self._listed = {segment.segment_id: segment for segment in stream.segments}
+        # What came to be after the answer is none of it: it would lie behind a tail that is not known.
+        gone = {segment.segment_id: segment for segment in past if segment.epoch <= stream.epoch}
+        self._lineage = Lineage((gone | self._listed).values())
+
+    @property
+    def head(self) -> dict[int, Mark]:
+        """The start of what is left. A mark that is not the start of its segment is uncounted."""
+        return {
+            segment.segment_id: Mark(segment.start_offset, 0, UNCOUNTED) if segment.start_offset else START
+            for segment in self.stream.lineage().head()
+        }
+
+    @property
+    def tail(self) -> dict[int, Mark]:
+        """The end of the stream."""
+        return {segment.segment_id: self.end(segment.segment_id) for segment in self._lineage.tail()}
+
+    def end(self, segment_id: int) -> Mark:
+        """Return the end of a segment that is not gone."""
+        segment = self._listed[segment_id]
+        return Mark(segment.length, 0, segment.event_count)
+
+    def is_replaced(self, segment_id: int) -> bool:
+        """Return whether a segment has successors: its end is final."""
+        return self._lineage.by_id[segment_id].sealed_epoch > 0
+
+    def check(self, cut: StreamCut) -> None:
+        """Check that a cut is one of this stream, and names no place beyond its end.
+
+        Raises:
+            CutInvalidError: it does not.
+        """
+        if cut.stream != self.stream.name:
+            raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {self.stream.name}")
+        if strangers := [segment_id for segment_id in cut.places if segment_id not in self._lineage.by_id]:
+            raise CutInvalidError(f"the cut names segments {strangers}, which {self.stream.name} never had")
+        self._lineage.check_cut(cut.places)
+        for segment_id, (offset, event_index) in cut.positions:
+            length = self._listed[segment_id].length if segment_id in self._listed else None
+            if length is not None and (offset, event_index) > (length, 0):
+                raise CutInvalidError(f"{offset}.{event_index} lies beyond the end of segment {segment_id}, {length}")
+
+    def later(self, one: Marks, other: Marks) -> dict[int, Mark]:
+        """Return the cut that is where the later of two cuts is, for each key."""
+        passed_by_one, passed_by_other = self._lineage.in_front(one), self._lineage.in_front(other)
+        found = {segment_id: mark for segment_id, mark in one.items() if segment_id not in passed_by_other}
+        for segment_id, mark in other.items():
+            if segment_id not in passed_by_one:
+                found[segment_id] = max(mark, found.get(segment_id, mark))
+        return found
+
+    def earlier(self, one: Marks, other: Marks) -> dict[int, Mark]:
+        """Return the cut that is where the earlier of two cuts is, for each key."""
+        passed_by_one, passed_by_other = self._lineage.in_front(one), self._lineage.in_front(other)
+        found = {
+            segment_id: mark for segment_id, mark in one.items() if segment_id in other or segment_id in passed_by_other
+        }
+        for segment_id, mark in other.items():
+            if segment_id in one or segment_id in passed_by_one:
+                found[segment_id] = min(mark, found.get(segment_id, mark))
+        return found
+
+    def progress(self, cut: Marks) -> dict[int, Mark]:
+        """Return how far each segment that is not gone lies in front of a cut."""
+        whole = self._lineage.in_front(cut)
+        return {
+            segment_id: cut.get(segment_id, self.end(segment_id) if segment_id in whole else START)
+            for segment_id in self._listed
+        }
+
+    def go_on(self, cut: Marks, *, bound: Marks) -> dict[int, Mark]:
+        """Return the cut moved from segments that are read to their ends to the starts of those which replaced them.
+
+        Only once *all* that were replaced together are read, and never past the bound. No event lies between the two.
+        """
+        moved = dict(cut)
+        whole = self._lineage.in_front(bound)
+        while added := self._lineage.go_on(
+            moved,
+            at_end=lambda segment_id: segment_id in whole and moved[segment_id].place == self.end(segment_id).place,
+        ):
+            moved.update((segment_id, START) for segment_id in added)
+        return moved
+
+    def missing(self, cut: Marks) -> list[MissingRange]:
+        """Return what lay behind a cut and was truncated away, in the order of the epochs; uncounted.
+
+        A segment that is gone is named also if the cut is at its end: nobody knows where that was.
+        """
+        head = self.head
+        truncated, read = self._lineage.in_front(head), self._lineage.in_front(cut)
+        found = []
+        for segment in sorted(self._lineage.by_id.values(), key=lambda each: (each.epoch, each.key_range.low)):
+            segment_id = segment.segment_id
+            start = cut.get(segment_id, START)
+            if segment_id in read or not (segment_id in truncated or start.place < head.get(segment_id, START).place):
+                continue
+            found.append(
+                MissingRange(
+                    segment_id=segment_id,
+                    start_offset=start.offset,
+                    start_index=start.event_index,
+                    end_offset=None if segment_id in truncated else head[segment_id].offset,
+                )
+            )
+        return found
+
+
+def cut_of(stream: str, marks: Marks) -> StreamCut:
+    """Return the cut without the counts."""
+    return StreamCut.of(stream, {segment_id: mark.place for segment_id, mark in marks.items()})
+
+
+def uncounted(cut: StreamCut) -> dict[int, Mark]:
+    """Return the marks of a cut, without the counts."""
+    return {segment_id: Mark(*place, UNCOUNTED) for segment_id, place in cut.positions}

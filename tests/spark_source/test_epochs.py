@@ -1,0 +1,331 @@
+"""Planning over epochs, on a model of a stream: no server, no Spark."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.client.cuts import StreamCut
+from millrace.client.epochs import Lineage, StreamSegment
+from millrace.client.errors import CutInvalidError
+from millrace.client.seeking import Mark
+from millrace.client.slices import slices_between
+from millrace.client.streams import StreamConfig, StreamInfo
+from millrace.spark_source.epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
+from millrace.spark_source.errors import MissingRange
+from millrace.wire.names import KEY_SPACE, KeyRange
+
+SEEDS = st.integers(0, 2**32 - 1)
+KEYS = [KEY_SPACE * number // 16 + 1 for number in range(16)]
+EVENT_BYTES = 10
+
+Written = tuple[int, int]
+"""A key, and the number of the event in the stream."""
+
+
+class Model:
+    """A stream as the server keeps it, with every event it ever had. A block is one to three events of one key."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.ever = {1: StreamSegment(segment_id=1, key_range=KeyRange(0, KEY_SPACE))}
+        self.dropped: set[int] = set()
+        # Of each segment its events, by the place at which they stand.
+        self.events: dict[int, dict[tuple[int, int], Written]] = {1: {}}
+        self.epoch = 0
+        self.written = 0
+
+    def write(self) -> None:
+        key = self.dice.choice(KEYS)
+        (segment,) = (each for each in self.ever.values() if not each.sealed_epoch and key in _keys(each))
+        count = self.dice.randint(1, 3)
+        for index in range(count):
+            self.events[segment.segment_id][segment.length, index] = (key, self.written)
+            self.written += 1
+        self.ever[segment.segment_id] = replace(
+            segment, length=segment.length + count * EVENT_BYTES, event_count=segment.event_count + count
+        )
+
+    def scale(self) -> None:
+        """Replace some neighbours by others with borders of their own."""
+        live = sorted(
+            (each for each in self.ever.values() if not each.sealed_epoch), key=lambda each: each.key_range.low
+        )
+        first = self.dice.randrange(len(live))
+        sealed = live[first : first + self.dice.randint(1, 3)]
+        self.epoch += 1
+        for each in sealed:
+            self.ever[each.segment_id] = replace(each, sealed_epoch=self.epoch, sealed=True)
+        low, high = sealed[0].key_range.low, sealed[-1].key_range.high
+        borders = sorted({low, high, *(self.dice.randrange(low, high) for _ in range(self.dice.randint(0, 2)))})
+        for a, b in itertools.pairwise(borders):
+            number = len(self.ever) + 1
+            self.ever[number] = StreamSegment(segment_id=number, key_range=KeyRange(a, b), epoch=self.epoch)
+            self.events[number] = {}
+
+    def truncate(self, cut: Marks) -> None:
+        """Drop what lies in front of a cut, as the server does: what its members replaced is gone."""
+        lineage = Lineage(self.ever.values())
+        self.dropped |= lineage.in_front(cut)
+        for segment_id, mark in cut.items():
+            segment = self.ever[segment_id]
+            self.ever[segment_id] = replace(segment, start_offset=max(segment.start_offset, mark.offset))
+
+    def look(self, *cuts: Iterable[int]) -> Epochs:
+        """Return what a planner learns."""
+        listed = [each for each in self.ever.values() if each.segment_id not in self.dropped]
+        info = StreamInfo(
+            name="a/b", stream_id=1, created_us=0, epoch=self.epoch, sealed=False, configuration=StreamConfig(),
+            segments=tuple(listed),
+        )  # fmt: skip
+        if all(segment_id not in self.dropped for cut in cuts for segment_id in cut):
+            return Epochs(info)
+        past = [replace(each, length=0, start_offset=0, event_count=0) for each in self.ever.values()]
+        return Epochs(info, past=past)
+
+    def counted(self, cut: Marks) -> dict[int, Mark]:
+        """Return the marks, counted as the planner counts them: by asking the server."""
+        return {
+            segment_id: Mark(*mark.place, sum(place < mark.place for place in self.events[segment_id]))
+            for segment_id, mark in cut.items()
+        }
+
+    def any_cut(self, start: Marks) -> dict[int, Mark]:
+        """Return a cut of chance between another and the tail."""
+        epochs = self.look(start)
+        cut = epochs.later(start, epochs.head)
+        for _ in range(self.dice.randint(1, 4)):
+            ends = epochs.progress(epochs.tail)
+            cut = {segment_id: self._between(segment_id, mark, ends[segment_id]) for segment_id, mark in cut.items()}
+            cut = epochs.go_on(cut, bound=epochs.tail)
+        return self.counted(cut)
+
+    def _between(self, segment_id: int, start: Mark, end: Mark) -> Mark:
+        places = [place for place in self.events[segment_id] if start.place <= place < end.place]
+        if not places or self.dice.random() < 0.5:
+            return max(start, end)
+        return Mark(*self.dice.choice(places), UNCOUNTED)
+
+    def between(self, start: Marks, end: Marks, epochs: Epochs) -> list[tuple[int, Written]]:
+        """Return the events that tasks read, with their segments, in the order of the partitions."""
+        return [
+            (segment_id, event)
+            for segment_id, first, last in slices_between(cut_of("a/b", start), cut_of("a/b", end), epochs.stream)
+            for place, event in self.events[segment_id].items()
+            if first <= place < last
+        ]
+
+    def inside(self, gap: MissingRange) -> list[Written]:
+        end = (KEY_SPACE if gap.end_offset is None else gap.end_offset, 0)
+        return [
+            event
+            for place, event in self.events[gap.segment_id].items()
+            if (gap.start_offset, gap.start_index) <= place < end
+        ]
+
+
+def _keys(segment: StreamSegment) -> range:
+    return range(segment.key_range.low, segment.key_range.high)
+
+
+class Query:
+    """Does what the stream reader does, with limits of chance."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.offset: dict[int, Mark] = {1: START}
+        self.read: list[Written] = []
+        self.lost: list[Written] = []
+
+    def batch(self, *, target: Marks | None = None, limited: bool = True) -> bool:
+        """Run a batch; return whether there was one."""
+        model = self.model
+        epochs = model.look(self.offset, target or ())
+        epochs.check(cut_of("a/b", self.offset))
+        missing = epochs.missing(self.offset)
+        begin = model.counted(epochs.later(self.offset, epochs.head))
+        bound = epochs.tail if target is None else epochs.earlier(epochs.tail, target)
+        ends = epochs.progress(bound)
+        start = epochs.go_on(begin, bound=bound)
+        reached = {segment_id: max(mark, ends[segment_id]) for segment_id, mark in start.items()}
+        if limited:
+            reached = {
+                segment_id: model._between(segment_id, start[segment_id], mark) for segment_id, mark in reached.items()
+            }
+        reached = model.counted(epochs.go_on(reached, bound=bound))
+        if reached == self.offset:
+            return False
+        epochs.check(cut_of("a/b", reached))
+        rows = model.between(begin, reached, epochs)
+        segment_of: dict[int, int] = {}
+        for segment_id, (key, _) in rows:
+            assert segment_of.setdefault(key, segment_id) == segment_id, "a batch has one segment for each key"
+        self.read += [event for _, event in rows]
+        self.lost += [event for gap in missing for event in model.inside(gap)]
+        self.offset = reached
+        return True
+
+    def check(self) -> None:
+        """Check that everything was read once or is lost, and each key in its order."""
+        done = self.read + self.lost
+        assert sorted(done, key=lambda event: event[1]) == sorted(
+            (event for events in self.model.events.values() for event in events.values()), key=lambda event: event[1]
+        )
+        for key in KEYS:
+            numbers = [number for each, number in self.read if each == key]
+            assert numbers == sorted(numbers)
+
+
+@settings(deadline=None, print_blob=True)
+@given(seed=SEEDS, steps=st.integers(1, 60), truncating=st.booleans())
+def test_the_batches_of_a_query_are_the_stream_in_the_order_of_each_key(
+    seed: int, steps: int, *, truncating: bool
+) -> None:
+    """Behaviours 55, 57 and 58: whatever is split, merged and truncated between the batches."""
+    dice = random.Random(seed)
+    model = Model(dice)
+    query = Query(model)
+    truncated: dict[int, Mark] = {1: START}
+    for _ in range(steps):
+        act = dice.choice(["write", "write", "write", "scale", "batch", "batch", "truncate"])
+        if act == "truncate" and truncating:
+            truncated = model.any_cut(truncated)
+            model.truncate(truncated)
+        elif act == "scale":
+            model.scale()
+        elif act == "batch":
+            query.batch()
+        elif act == "write":
+            model.write()
+    batches = 0
+    while query.batch(limited=False):
+        batches += 1
+    query.check()
+    assert truncating or not query.lost
+    assert batches <= 2 + model.epoch
+    # It has left everything that was replaced.
+    assert query.offset == model.look().tail
+
+
+@settings(deadline=None, print_blob=True)
+@given(seed=SEEDS, before=st.integers(0, 25), after=st.integers(0, 25))
+def test_a_query_ends_where_it_is_told_wherever_the_stream_was_scaled_since(seed: int, before: int, after: int) -> None:
+    """Behaviour 56: exactly what lies in front of the target is read, and no more."""
+    dice = random.Random(seed)
+    model = Model(dice)
+    query = Query(model)
+    acts: list[Callable[[], object]] = [model.write, model.scale, query.batch]
+    for _ in range(before):
+        dice.choice(acts)()
+    target = model.look().tail
+    written = model.written
+    acts[2] = lambda: query.batch(target=target)
+    for _ in range(after):
+        dice.choice(acts)()
+    while query.batch(target=target, limited=False):
+        pass
+
+    assert sorted(number for _, number in query.read) == list(range(written))
+
+
+@settings(deadline=None, print_blob=True)
+@given(seed=SEEDS, steps=st.integers(0, 40))
+def test_the_later_and_the_earlier_of_two_cuts_are_cuts(seed: int, steps: int) -> None:
+    """Behaviour 26."""
+    dice = random.Random(seed)
+    model = Model(dice)
+    for _ in range(steps):
+        dice.choice([model.write, model.scale])()
+    one, other = model.any_cut({1: START}), model.any_cut({1: START})
+    epochs = model.look()
+    later, earlier = epochs.later(one, other), epochs.earlier(one, other)
+    for cut in (later, earlier):
+        epochs.check(cut_of("a/b", cut))
+    a, b = epochs.progress(one), epochs.progress(other)
+
+    assert epochs.progress(later) == {segment_id: max(a[segment_id], b[segment_id]) for segment_id in a}
+    assert epochs.progress(earlier) == {segment_id: min(a[segment_id], b[segment_id]) for segment_id in a}
+    assert later == epochs.later(other, one)
+    assert earlier == epochs.earlier(other, one)
+    assert epochs.missing(one) == []
+
+
+def info(*segments: StreamSegment) -> StreamInfo:
+    return StreamInfo(
+        name="a/b", stream_id=1, created_us=0, epoch=2, sealed=False, configuration=StreamConfig(), segments=segments
+    )
+
+
+def part(segment_id: int, low: int, high: int, epoch: int, sealed_epoch: int, start: int = 0) -> StreamSegment:
+    return StreamSegment(
+        segment_id=segment_id,
+        key_range=KeyRange(low * KEY_SPACE // 4, high * KEY_SPACE // 4),
+        epoch=epoch,
+        sealed_epoch=sealed_epoch,
+        start_offset=start,
+        length=1000,
+        event_count=10,
+    )
+
+
+# 11 was split into 12 and 13, those were merged into 14.
+PARTS = (part(11, 0, 4, 0, 1), part(12, 0, 2, 1, 2), part(13, 2, 4, 1, 2), part(14, 0, 4, 2, 0))
+
+
+def test_a_merge_waits_for_all_that_it_merges() -> None:
+    """Behaviour 57."""
+    epochs = Epochs(info(*PARTS))
+    half = {12: epochs.end(12), 13: Mark(500, 0, 5)}
+
+    assert epochs.go_on(half, bound=epochs.tail) == half
+    assert epochs.go_on({12: epochs.end(12), 13: epochs.end(13)}, bound=epochs.tail) == {14: START}
+    assert epochs.go_on({11: epochs.end(11)}, bound={12: START, 13: START}) == {12: START, 13: START}
+    assert epochs.go_on({11: epochs.end(11)}, bound={11: epochs.end(11)}) == {11: epochs.end(11)}
+
+
+def test_what_is_gone_is_named_and_not_counted() -> None:
+    """Behaviour 58."""
+    epochs = Epochs(info(part(14, 0, 4, 2, 0, start=300)), past=PARTS)
+
+    assert epochs.missing({12: Mark(1000, 0, 10), 13: Mark(40, 2, 3)}) == [
+        MissingRange(segment_id=12, start_offset=1000, start_index=0, end_offset=None),
+        MissingRange(segment_id=13, start_offset=40, start_index=2, end_offset=None),
+        MissingRange(segment_id=14, start_offset=0, start_index=0, end_offset=300),
+    ]
+    assert epochs.later({11: START}, epochs.head) == {14: Mark(300, 0, UNCOUNTED)}
+    assert epochs.missing({14: Mark(300, 0, 3)}) == []
+    assert "segment 13 from 40.2 to its end" in str(epochs.missing({12: START, 13: Mark(40, 2, 3)})[1])
+
+
+def test_what_came_to_be_after_the_answer_is_left_out() -> None:
+    """The history was asked for later than the stream, and may know more."""
+    newer = [*PARTS[:3], replace(PARTS[3], sealed_epoch=3), part(15, 0, 4, 3, 0)]
+    epochs = Epochs(info(PARTS[3]), past=newer)
+
+    assert epochs.tail == {14: epochs.end(14)}
+    assert not epochs.is_replaced(14)
+
+
+@pytest.mark.parametrize(
+    ("places", "reason"),
+    [
+        ({99: (0, 0)}, r"\[99\], which a/b never had"),
+        ({12: (0, 0)}, "every key exactly once"),
+        ({11: (1001, 0)}, "beyond the end of segment 11"),
+        ({14: (1000, 1)}, "beyond the end of segment 14"),
+    ],
+)
+def test_what_is_no_cut_of_the_stream_is_refused(places: dict[int, tuple[int, int]], reason: str) -> None:
+    with pytest.raises(CutInvalidError, match=reason):
+        Epochs(info(*PARTS)).check(StreamCut.of("a/b", places))
+    with pytest.raises(CutInvalidError, match="a cut of a/c"):
+        Epochs(info(*PARTS)).check(StreamCut.of("a/c", {14: (0, 0)}))
+
+
+def test_marks_and_cuts() -> None:
+    cut = StreamCut.of("a/b", {12: (8, 1), 13: (0, 0)})
+    assert cut_of("a/b", uncounted(cut)) == cut
