@@ -70,6 +70,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
     streams = [stream for number in changes.streams if (stream := state.streams.get(number)) is not None]
     writers = [writer for number in changes.writers if (writer := state.writers.get(number)) is not None]
     gone: list[Key] = [(number,) for number in changes.deleted_segments]
+    gone_writers: list[Key] = [(number,) for number in changes.deleted_writers]
     gone_streams: list[Key] = [(number,) for number in changes.deleted_streams]
     changed: list[Key] = [(segment.segment_id,) for segment in segments]
     changed_streams: list[Key] = [(stream.stream_id,) for stream in streams]
@@ -80,7 +81,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
             LINKS: gone + changed,
             PROGRESS: [*gone, *changes.progress],
             ATTRIBUTES: [*gone, *changes.attributes],
-            WRITERS: [(writer.writer_number,) for writer in writers],
+            WRITERS: [*gone_writers, *((writer.writer_number,) for writer in writers)],
             STREAMS: gone_streams + changed_streams,
             STREAM_SEGMENTS: gone_streams + changed_streams,
             EPOCHS: gone_streams + changed_streams,
@@ -92,7 +93,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
             LINKS: [_link_row(segment.link) for segment in segments if segment.link is not None],
             PROGRESS: list(_progress_rows(state, changes.progress)),
             ATTRIBUTES: list(_attribute_rows(state, changes.attributes)),
-            WRITERS: [(writer.writer_number, writer.epoch, writer.opened_us, writer.writer_id) for writer in writers],
+            WRITERS: [_writer_row(writer) for writer in writers],
             STREAMS: [
                 (
                     stream.stream_id,
@@ -160,6 +161,17 @@ def _segment_row(segment: Segment) -> Row:
         segment.flushed_offset,
         int(segment.sealed),
         segment.name,
+    )
+
+
+def _writer_row(writer: Writer) -> Row:
+    return (
+        writer.writer_number,
+        writer.epoch,
+        writer.opened_us,
+        writer.active_us,
+        writer.expired_us,
+        writer.writer_id,
     )
 
 
@@ -245,8 +257,17 @@ def _add_attribute(state: ContainerState, row: Row) -> None:
 
 
 def _add_writer(state: ContainerState, row: Row) -> None:
-    writer_number, epoch, opened_us, writer_id = row
-    state.add_writer(Writer(writer_number=writer_number, writer_id=writer_id, epoch=epoch, opened_us=opened_us))
+    writer_number, epoch, opened_us, active_us, expired_us, writer_id = row
+    state.add_writer(
+        Writer(
+            writer_number=writer_number,
+            writer_id=writer_id,
+            epoch=epoch,
+            opened_us=opened_us,
+            active_us=active_us,
+            expired_us=expired_us,
+        )
+    )
 
 
 def _range_texts(low: int, last: int) -> tuple[str, str]:

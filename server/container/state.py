@@ -10,6 +10,7 @@ checked before it was written. A record about something that damage has made unk
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
@@ -23,16 +24,38 @@ from .tail import Extent, LinkedExtent
 
 
 class Writer:
-    """A named writer: its number for ever, its epoch now."""
+    """A writer: its number for ever, its epoch now; or the mark that is left of a named one that has expired.
 
-    __slots__ = ("admitted_epoch", "epoch", "opened_us", "writer_id", "writer_number")
+    A number stands for what was stored under it: after the expiry its name goes on under another number, and under
+    epochs above those before.
 
-    def __init__(self, *, writer_number: int, writer_id: str, epoch: int, opened_us: int) -> None:
+    Attributes:
+        writer_id: empty for an unnamed one.
+        active_us: its last durable append or open; moved only once in `ACTIVITY_STEP_US`.
+        expired_us: when its state expired, 0 while it has not.
+    """
+
+    __slots__ = (
+        "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "writer_id", "writer_number",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        writer_number: int,
+        writer_id: str,
+        epoch: int,
+        opened_us: int,
+        active_us: int = 0,
+        expired_us: int = 0,
+    ) -> None:
         self.writer_number = writer_number
         self.writer_id = writer_id
         self.epoch = epoch
         self.admitted_epoch = epoch
         self.opened_us = opened_us
+        self.active_us = active_us or opened_us
+        self.expired_us = expired_us
 
 
 @dataclass(slots=True)
@@ -43,6 +66,7 @@ class Changes:
     writers: set[int] = field(default_factory=set)
     streams: set[int] = field(default_factory=set)
     deleted_segments: set[int] = field(default_factory=set)
+    deleted_writers: set[int] = field(default_factory=set)
     deleted_streams: set[int] = field(default_factory=set)
     # Of which writers the progress changed, and which attributes, each with its segment: a segment may have very many.
     progress: set[tuple[int, int]] = field(default_factory=set)
@@ -53,6 +77,8 @@ class Changes:
 
 
 FIRST_ID: Final = 1
+ACTIVITY_STEP_US: Final = 60_000_000
+"""A busy writer is stored anew this often, not with every checkpoint; its last stamp may be that much too old."""
 
 
 def merge_marker(source_id: int) -> str:
@@ -66,10 +92,12 @@ class ContainerState:
     def __init__(self) -> None:
         self.segments: dict[int, Segment] = {}
         self.segments_by_name: SortedDict[str, Segment] = SortedDict()
-        self.writers: dict[int, Writer] = {}
+        self.writers: SortedDict[int, Writer] = SortedDict()
         self.writers_by_id: dict[str, Writer] = {}
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
+        # Writers whose expiry is queued, by number, and when it was decided.
+        self.expiring_writers: dict[int, int] = {}
         self.streams: dict[int, Stream] = {}
         self.streams_by_name: SortedDict[str, Stream] = SortedDict()
         # Streams that were created, configured anew or deleted since somebody looked; whoever looks clears it.
@@ -92,6 +120,7 @@ class ContainerState:
             f.SegmentMerged: self._segment_merged,
             f.AttributeSet: self._attribute_set,
             f.WriterRecorded: self._writer_recorded,
+            f.WritersExpired: self._writers_expired,
             f.StreamCreated: self._stream_created,
             f.StreamScaled: self._stream_scaled,
             f.StreamUpdated: self._stream_updated,
@@ -152,6 +181,7 @@ class ContainerState:
                 progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
             progress.durable = max(progress.durable, last_event_number)
             progress.last_offset = last_offset
+            self._be_active(writer_number, self._wall_time_us)
             self.changes.progress.add((segment.segment_id, writer_number))
         self.changes.segments.add(segment.segment_id)
 
@@ -195,6 +225,28 @@ class ContainerState:
         if writer.writer_id:
             self.writers_by_id[writer.writer_id] = writer
         self._used(writer.writer_number)
+
+    def idle_writers(self, *, before_us: int, after: int, count_max: int) -> tuple[list[int], int | None]:
+        """Return one page of the writers, and marks, of which nothing was seen since `before_us`.
+
+        Args:
+            after: the number behind which the page begins.
+            count_max: how many writers are looked at, at most.
+
+        Returns:
+            Their numbers, and behind which number to go on; None if there are no more.
+        """
+        page = list(islice(self.writers.irange(minimum=after, inclusive=(False, True)), count_max))
+        idle = [
+            number
+            for number in page
+            if max(self.writers[number].active_us, self.writers[number].expired_us) < before_us
+        ]
+        return idle, page[-1] if len(page) == count_max else None
+
+    def last_activity_us(self, *, until_us: int) -> int:
+        """Return the last time, not later than `until_us`, at which any writer was active; 0 if there is none."""
+        return max((writer.active_us for writer in self.writers.values() if writer.active_us <= until_us), default=0)
 
     def add_stream(self, stream: Stream) -> None:
         """Add a stream, from a record or from a checkpoint."""
@@ -320,6 +372,11 @@ class ContainerState:
     def _writer_recorded(self, record: f.WriterRecorded) -> None:
         writer = self.writers.get(record.writer_number)
         if writer is None:
+            before = self.writers_by_id.get(record.writer_id)
+            if before is not None:
+                if not before.expired_us:  # damage has taken the record that says so
+                    self._forget_progress([before.writer_number])
+                self._forget_writer(before)
             writer = self.admitted_writers.pop(record.writer_id, None) or Writer(
                 writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
             )
@@ -327,7 +384,44 @@ class ContainerState:
         writer.epoch = max(writer.epoch, record.writer_epoch)
         writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
         writer.opened_us = record.opened_us
+        self._be_active(record.writer_number, record.opened_us)
         self.changes.writers.add(record.writer_number)
+
+    def _be_active(self, writer_number: int, now_us: int) -> None:
+        writer = self.writers.get(writer_number)
+        # The later reading, not the larger one: a clock that was wrong must not keep a writer for ever.
+        if writer is not None and abs(now_us - writer.active_us) >= ACTIVITY_STEP_US:
+            writer.active_us = now_us
+            self.changes.writers.add(writer_number)
+
+    def _writers_expired(self, record: f.WritersExpired) -> None:
+        self._forget_progress([*record.marked, *record.forgotten])
+        for number in record.marked:
+            writer = self.writers.get(number)
+            if writer is not None:
+                writer.expired_us = record.expired_us
+                self.changes.writers.add(number)
+        for number in record.forgotten:
+            writer = self.writers.get(number)
+            if writer is not None:
+                self._forget_writer(writer)
+        for number in (*record.marked, *record.forgotten):
+            self.expiring_writers.pop(number, None)
+
+    def _forget_writer(self, writer: Writer) -> None:
+        del self.writers[writer.writer_number]
+        if self.writers_by_id.get(writer.writer_id) is writer:
+            del self.writers_by_id[writer.writer_id]
+        self.changes.writers.discard(writer.writer_number)
+        self.changes.deleted_writers.add(writer.writer_number)
+
+    def _forget_progress(self, writer_numbers: Iterable[int]) -> None:
+        """Forget how far these writers have come, in every segment."""
+        numbers = set(writer_numbers)
+        for segment in self.segments.values():
+            for number in segment.writers.keys() & numbers:
+                del segment.writers[number]
+                self.changes.progress.add((segment.segment_id, number))
 
     def _stream_created(self, record: f.StreamCreated) -> None:
         if record.stream_id in self.streams:

@@ -2,7 +2,17 @@
 
 from .catalog import Catalog
 from .controller import StreamController
-from .options import StreamsOptions
+from .expiry_runner import ExpiryRunner, WritersStatistics
+from .options import StreamsOptions, WritersOptions
 from .runner import StreamsRunner, StreamsStatistics
 
-__all__ = ["Catalog", "StreamController", "StreamsOptions", "StreamsRunner", "StreamsStatistics"]
+__all__ = [
+    "Catalog",
+    "ExpiryRunner",
+    "StreamController",
+    "StreamsOptions",
+    "StreamsRunner",
+    "StreamsStatistics",
+    "WritersOptions",
+    "WritersStatistics",
+]

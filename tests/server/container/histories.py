@@ -12,7 +12,8 @@ from millrace.wire import frames as f
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
-    "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "create_stream", "seal_stream",
+    "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
+    "expire_writers", "create_stream", "seal_stream",
     "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
     "forget_cut",
 )  # fmt: skip
@@ -45,7 +46,7 @@ class History:
 
     def append_as_writer(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
-        numbers = list(self.state.writers)
+        numbers = [number for number, writer in self.state.writers.items() if not writer.expired_us]
         if segment and numbers:
             number = numbers[amount % len(numbers)]
             progress = segment.writers.get(number)
@@ -118,11 +119,20 @@ class History:
         self._attribute(choice, amount, value=None)
 
     def open_writer(self, choice: int, amount: int) -> None:
-        known = [number for number in self.state.writers if number % 3 == choice % 3]
-        number = known[0] if known else self.state.take_id()
+        writer_id = f"schreiber-ü-{choice % 3}" if choice % 4 else ""
+        known = self.state.writers_by_id.get(writer_id)
+        number = self.state.take_id() if known is None or known.expired_us else known.writer_number
         self.apply(
-            f.WriterRecorded(
-                writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=f"schreiber-ü-{number}"
+            f.WriterRecorded(writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=writer_id)
+        )
+
+    def expire_writers(self, choice: int, amount: int) -> None:
+        chosen = [writer for number, writer in self.state.writers.items() if number % 3 == choice % 3]
+        self.apply(
+            f.WritersExpired(
+                expired_us=self.clock_us,
+                marked=[writer.writer_number for writer in chosen if writer.writer_id and not writer.expired_us],
+                forgotten=[writer.writer_number for writer in chosen if writer.expired_us or not writer.writer_id],
             )
         )
 
@@ -208,6 +218,7 @@ class History:
         return segments[choice % len(segments)] if segments else None
 
     def _append(self, segment: Segment, *, amount: int, gap: int, writer_number: int, last_event_number: int) -> None:
+        self.state.begin_batch(len(self.records), self.clock_us)
         self.state.apply_run(
             segment,
             offset=segment.length + gap,
@@ -243,7 +254,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "segments": {number: _segment_view(segment) for number, segment in sorted(state.segments.items())},
         "segment_names": {name: segment.segment_id for name, segment in state.segments_by_name.items()},
         "writers": {
-            number: (writer.writer_id, writer.epoch, writer.opened_us)
+            number: (writer.writer_id, writer.epoch, writer.opened_us, writer.active_us, writer.expired_us)
             for number, writer in sorted(state.writers.items())
         },
         "writer_ids": {name: writer.writer_number for name, writer in sorted(state.writers_by_id.items())},

@@ -209,6 +209,68 @@ def test_a_writer_keeps_its_highest_epoch() -> None:
     assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
 
 
+def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
+    state, segment = with_segment()
+    for number, name in ((5, "w"), (6, "")):
+        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
+        run(segment, state, segment.length, 10, writer=number, last=4)
+    state.take_changes()
+    state.expiring_writers = {5: 9, 6: 9}
+
+    state.apply(f.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
+
+    assert (list(state.writers), list(state.writers_by_id), segment.writers) == ([5], ["w"], {})
+    assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
+    assert state.changes == Changes(
+        writers={5}, deleted_writers={6}, progress={(segment.segment_id, 5), (segment.segment_id, 6)}
+    )
+    state.apply(f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    assert (list(state.writers), state.writers_by_id["w"].writer_number) == ([8], 8)
+    assert (state.changes.writers, state.changes.deleted_writers) == ({8}, {5, 6})
+
+
+def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> None:
+    """Also where damage has taken the record that the writer before it expired."""
+    state, segment = with_segment()
+    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
+    run(segment, state, 0, 10, writer=5, last=4)
+    state.apply(f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    assert (list(state.writers), segment.writers) == ([8], {})
+
+
+def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
+    state, segment = with_segment()
+    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
+    moved = []
+    for second in range(200):
+        state.take_changes()
+        state.begin_batch(second, second * 1_000_000)
+        run(segment, state, segment.length, 1, writer=5, last=second)
+        if state.changes.writers:
+            moved.append(second)
+    assert moved == [60, 120, 180]
+    state.begin_batch(200, 100_000_000)  # the clock was wrong, and is right now
+    run(segment, state, segment.length, 1, writer=5, last=200)
+    assert state.writers[5].active_us == 100_000_000
+
+
+def test_idle_writers_are_found_a_page_at_a_time() -> None:
+    state = ContainerState()
+    for number in range(1, 8):
+        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=number, writer_id=""))
+    state.writers[2].expired_us = 50
+    found, after = [], 0
+    while True:
+        numbers, further = state.idle_writers(before_us=6, after=after, count_max=3)
+        found.append(numbers)
+        if further is None:
+            break
+        after = further
+    assert found == [[1, 3], [4, 5], []]
+    assert state.last_activity_us(until_us=5) == 5
+    assert state.last_activity_us(until_us=0) == 0
+
+
 def test_attributes_are_set_and_unset() -> None:
     state, segment = with_segment()
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
