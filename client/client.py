@@ -11,13 +11,13 @@ for reads, so that a reader who takes little does not hold up anyone's acks. A c
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.frames import (
@@ -52,7 +52,14 @@ from .blocks import Event, Position
 from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
 from .epochs import StreamSegment
-from .errors import InvalidArgumentError, InvalidNameError, SegmentNotFoundError
+from .errors import (
+    CutTruncatedError,
+    InvalidArgumentError,
+    InvalidNameError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+    WriterExpiredError,
+)
 from .forks import ForkGuard
 from .looks import Looks
 from .options import ClientOptions, parse_address
@@ -73,9 +80,12 @@ from .streams import (
     stream_info,
 )
 from .writer import Writer, WriterOptions
+from .writer_info import WriterInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,11 +281,11 @@ class Client:
 
     def bookmarks(self, stream: str) -> Bookmarks:
         """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, _checked(stream), kind=CutKind.BOOKMARK, resolve=self._resolve_now)
+        return Bookmarks(self._writes, _checked(stream), kind=CutKind.BOOKMARK, use_cut=self._use_cut)
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""
-        return Cursors(self._writes, _checked(stream), kind=CutKind.CURSOR, resolve=self._resolve_now)
+        return Cursors(self._writes, _checked(stream), kind=CutKind.CURSOR, use_cut=self._use_cut)
 
     async def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, for ever; sealing it again changes nothing.
@@ -300,12 +310,16 @@ class Client:
             CutInvalidError: the cut is one of another stream.
             OffsetBeyondEndError: the cut lies beyond the end.
         """
+
+        async def truncate(place: StreamCut) -> StreamInfo:
+            positions = [CutPosition(segment_id, place.offset) for segment_id, place in place.positions]
+            return stream_info(await self._writes.request(TruncateStream(_checked(name), positions), StreamInfoMessage))
+
         if not isinstance(cut, StreamCut):
-            cut = await self._resolve_now(name, cut)
-        elif cut.stream != name:
+            return await self._use_cut(name, cut, truncate)
+        if cut.stream != name:
             raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
-        positions = [CutPosition(segment_id, place.offset) for segment_id, place in cut.positions]
-        return stream_info(await self._writes.request(TruncateStream(_checked(name), positions), StreamInfoMessage))
+        return await truncate(cut)
 
     def stream_cut(self, name: str, *, at_time: int | datetime | None = None) -> CutRequest:
         """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
@@ -326,24 +340,42 @@ class Client:
         names = {cut.stream for cut in (start, end) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
         if len(names) != 1:
             raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
-        info = await self.stream_info(names.pop())
-        start, end = await self._resolve(start, info), await self._resolve(end, info)
-        return await distance(self._reads, info, start=start, end=end)
+
+        async def measure(info: StreamInfo) -> Distance:
+            return await distance(
+                self._reads, info, start=await self._resolve(start, info), end=await self._resolve(end, info)
+            )
+
+        return await self._search(names.pop(), measure)
 
     # --- events ---
 
-    def writer(self, stream: str, *, writer_id: str | None = None, options: WriterOptions | None = None) -> Writer:
+    def writer(
+        self,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        start_over_if_expired: bool = False,
+        options: WriterOptions | None = None,
+    ) -> Writer:
         """Return a writer of a stream, to be entered with `async with`.
 
         Args:
             writer_id: makes the writer persistent: its event numbers go on where they ended, and whoever had the id
                 before is fenced. Without one the writer is new, and gone with the context.
+            start_over_if_expired: open an id that was idle for so long that its event numbers are gone, and number its
+                events from 1 again; without it, opening such an id raises WriterExpiredError.
 
         Raises:
             InvalidNameError: a writer id of other than 1 to 255 printable bytes.
         """
-        writer_id = _checked_writer_id(writer_id)
-        return Writer(self._writes, _checked(stream), writer_id=writer_id, options=options or WriterOptions())
+        return Writer(
+            self._writes,
+            _checked(stream),
+            writer_id=_checked_writer_id(writer_id),
+            start_over_if_expired=start_over_if_expired,
+            options=options or WriterOptions(),
+        )
 
     async def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
         """Return the last event number that a writer stored in each segment, None if it was never opened.
@@ -354,7 +386,21 @@ class Client:
 
         Raises:
             StreamNotFoundError: there is none.
+            WriterExpiredError: it was opened once, and its event numbers are not known any more.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
+        """
+        info = await self.writer_info(stream, writer_id)
+        if info is None:
+            return None
+        if info.expired_us is not None:
+            raise WriterExpiredError(f"writer {writer_id!r} was idle for too long: its event numbers are gone")
+        return info.last_event_numbers
+
+    async def writer_info(self, stream: str, writer_id: str) -> WriterInfo | None:
+        """Return what the server knows of a writer and of its events in a stream, None if it was never opened.
+
+        Of one that has expired it knows that and when, for as long as it had kept the rest. Raises like `writer_state`,
+        but for WriterExpiredError.
         """
         limit_s = self.options.request_timeout_s
         looks = Looks(self._writes, stream, purpose=f"nothing is known of writer {writer_id!r}", limit_s=limit_s)
@@ -367,12 +413,23 @@ class Client:
                     request = GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
                     reply = await self._writes.request(request, WriterOpened)
                     if not reply.known:
-                        return None
+                        last = {}
+                        break
                     last.update((state.segment_id, state.last_event_number) for state in reply.states)
             except SegmentNotFoundError as error:
                 await looks.again(error)  # truncated away between the requests
                 continue
-            return last
+            if not reply.known and not reply.expired_us:
+                return None
+            return WriterInfo(
+                writer_id=writer_id,
+                stream=stream,
+                number=reply.writer_number,
+                epoch=reply.writer_epoch,
+                active_us=reply.active_us,
+                expired_us=reply.expired_us or None,
+                last_event_numbers=last,
+            )
 
     @asynccontextmanager
     async def reader(
@@ -409,9 +466,12 @@ class Client:
         """
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
-        info = await self.stream_info(stream)
-        slices = slices_between(await self._resolve(start, info), await self._resolve(end, info), info)
-        return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
+
+        async def plan(info: StreamInfo) -> list[SegmentRange]:
+            slices = slices_between(await self._resolve(start, info), await self._resolve(end, info), info)
+            return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
+
+        return await self._search(stream, plan)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
@@ -428,13 +488,21 @@ class Client:
 
     # --- bytes ---
 
-    def byte_writer(self, stream: str, *, writer_id: str | None = None) -> ByteWriter:
+    def byte_writer(
+        self, stream: str, *, writer_id: str | None = None, start_over_if_expired: bool = False
+    ) -> ByteWriter:
         """Return a writer of bytes at the end of a stream of one segment, to be entered with `async with`.
 
         Args:
             writer_id: whoever had the id before is fenced.
+            start_over_if_expired: see `writer`.
         """
-        return ByteWriter(self._writes, _checked(stream), writer_id=_checked_writer_id(writer_id))
+        return ByteWriter(
+            self._writes,
+            _checked(stream),
+            writer_id=_checked_writer_id(writer_id),
+            start_over_if_expired=start_over_if_expired,
+        )
 
     def byte_reader(self, stream: str, *, offset: int = 0, follow: bool = False) -> ByteReader:
         """Return a reader of the bytes of a stream of one segment, to be entered with `async with`.
@@ -457,21 +525,45 @@ class Client:
                 known = segments_of_history(await self.stream_history(info.name))
         return resolve_cut(cut, info, known=known)
 
-    async def _resolve_now(self, stream: str, cut: Cut) -> StreamCut:
-        return await self._resolve(cut, await self.stream_info(stream))
+    async def _use_cut(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
+        """Return what the server answers of a cut; of HEAD and TAIL as they are when it does."""
+        while True:
+            place = await self._resolve(cut, await self.stream_info(stream))
+            try:
+                return await use(place)
+            except CutTruncatedError:
+                if isinstance(cut, StreamCut):
+                    raise
+                # Truncated since it was looked up: it is somewhere else now.
+
+    async def _search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
+        """Return what a search finds in a stream, also if the stream is truncated under it."""
+        info = await self.stream_info(stream)
+        while True:
+            try:
+                return await search(info)
+            except CutTruncatedError:
+                raise
+            except (SegmentTruncatedError, SegmentNotFoundError):
+                now = await self.stream_info(stream)
+                if now.head() == info.head():
+                    raise
+                info = now
 
     async def _cut_at(self, stream: str, timestamp_us: int) -> StreamCut:
-        return await cut_at_time(self._reads, await self.stream_info(stream), timestamp_us)
+        return await self._search(stream, lambda info: cut_at_time(self._reads, info, timestamp_us))
 
     async def _cut_after(
         self, stream: str, start: Cut, *, events: int | None = None, size_bytes: int | None = None
     ) -> StreamCut:
-        info = await self.stream_info(stream)
-        place = await self._resolve(start, info)
-        if events is not None:
-            return await cut_after_events(self._reads, info, start=place, count=events)
-        assert size_bytes is not None
-        return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
+        async def go(info: StreamInfo) -> StreamCut:
+            place = await self._resolve(start, info)
+            if events is not None:
+                return await cut_after_events(self._reads, info, start=place, count=events)
+            assert size_bytes is not None
+            return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
+
+        return await self._search(stream, go)
 
 
 def connect(
