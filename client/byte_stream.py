@@ -102,7 +102,7 @@ class ByteWriter:
         if info.sealed:
             raise StreamSealedError(f"{self.stream} is sealed")
         self._segment_id = info.segments[0].segment_id
-        opened = await self._session.request(OpenWriter(self._writer_id, [self._segment_id]), WriterOpened)
+        opened = await self._session.request(OpenWriter(self._writer_id, [self._segment_id], 0), WriterOpened)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
         # Asked only now: whoever had the id has stored all that it ever will.

@@ -11,13 +11,13 @@ for reads, so that a reader who takes little does not hold up anyone's acks. A c
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.frames import (
@@ -52,7 +52,13 @@ from .blocks import Event, Position
 from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
 from .epochs import StreamSegment
-from .errors import InvalidArgumentError, InvalidNameError, SegmentNotFoundError
+from .errors import (
+    CutTruncatedError,
+    InvalidArgumentError,
+    InvalidNameError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from .forks import ForkGuard
 from .looks import Looks
 from .options import ClientOptions, parse_address
@@ -76,6 +82,8 @@ from .writer import Writer, WriterOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,11 +279,11 @@ class Client:
 
     def bookmarks(self, stream: str) -> Bookmarks:
         """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, _checked(stream), kind=CutKind.BOOKMARK, resolve=self._resolve_now)
+        return Bookmarks(self._writes, _checked(stream), kind=CutKind.BOOKMARK, use_cut=self._use_cut)
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""
-        return Cursors(self._writes, _checked(stream), kind=CutKind.CURSOR, resolve=self._resolve_now)
+        return Cursors(self._writes, _checked(stream), kind=CutKind.CURSOR, use_cut=self._use_cut)
 
     async def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, for ever; sealing it again changes nothing.
@@ -300,12 +308,16 @@ class Client:
             CutInvalidError: the cut is one of another stream.
             OffsetBeyondEndError: the cut lies beyond the end.
         """
+
+        async def truncate(place: StreamCut) -> StreamInfo:
+            positions = [CutPosition(segment_id, place.offset) for segment_id, place in place.positions]
+            return stream_info(await self._writes.request(TruncateStream(_checked(name), positions), StreamInfoMessage))
+
         if not isinstance(cut, StreamCut):
-            cut = await self._resolve_now(name, cut)
-        elif cut.stream != name:
+            return await self._use_cut(name, cut, truncate)
+        if cut.stream != name:
             raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
-        positions = [CutPosition(segment_id, place.offset) for segment_id, place in cut.positions]
-        return stream_info(await self._writes.request(TruncateStream(_checked(name), positions), StreamInfoMessage))
+        return await truncate(cut)
 
     def stream_cut(self, name: str, *, at_time: int | datetime | None = None) -> CutRequest:
         """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
@@ -326,9 +338,13 @@ class Client:
         names = {cut.stream for cut in (start, end) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
         if len(names) != 1:
             raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
-        info = await self.stream_info(names.pop())
-        start, end = await self._resolve(start, info), await self._resolve(end, info)
-        return await distance(self._reads, info, start=start, end=end)
+
+        async def measure(info: StreamInfo) -> Distance:
+            return await distance(
+                self._reads, info, start=await self._resolve(start, info), end=await self._resolve(end, info)
+            )
+
+        return await self._search(names.pop(), measure)
 
     # --- events ---
 
@@ -409,9 +425,12 @@ class Client:
         """
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
-        info = await self.stream_info(stream)
-        slices = slices_between(await self._resolve(start, info), await self._resolve(end, info), info)
-        return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
+
+        async def plan(info: StreamInfo) -> list[SegmentRange]:
+            slices = slices_between(await self._resolve(start, info), await self._resolve(end, info), info)
+            return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
+
+        return await self._search(stream, plan)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
@@ -457,21 +476,45 @@ class Client:
                 known = segments_of_history(await self.stream_history(info.name))
         return resolve_cut(cut, info, known=known)
 
-    async def _resolve_now(self, stream: str, cut: Cut) -> StreamCut:
-        return await self._resolve(cut, await self.stream_info(stream))
+    async def _use_cut(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
+        """Return what the server answers of a cut; of HEAD and TAIL as they are when it does."""
+        while True:
+            place = await self._resolve(cut, await self.stream_info(stream))
+            try:
+                return await use(place)
+            except CutTruncatedError:
+                if isinstance(cut, StreamCut):
+                    raise
+                # Truncated since it was looked up: it is somewhere else now.
+
+    async def _search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
+        """Return what a search finds in a stream, also if the stream is truncated under it."""
+        info = await self.stream_info(stream)
+        while True:
+            try:
+                return await search(info)
+            except CutTruncatedError:
+                raise
+            except (SegmentTruncatedError, SegmentNotFoundError):
+                now = await self.stream_info(stream)
+                if now.head() == info.head():
+                    raise
+                info = now
 
     async def _cut_at(self, stream: str, timestamp_us: int) -> StreamCut:
-        return await cut_at_time(self._reads, await self.stream_info(stream), timestamp_us)
+        return await self._search(stream, lambda info: cut_at_time(self._reads, info, timestamp_us))
 
     async def _cut_after(
         self, stream: str, start: Cut, *, events: int | None = None, size_bytes: int | None = None
     ) -> StreamCut:
-        info = await self.stream_info(stream)
-        place = await self._resolve(start, info)
-        if events is not None:
-            return await cut_after_events(self._reads, info, start=place, count=events)
-        assert size_bytes is not None
-        return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
+        async def go(info: StreamInfo) -> StreamCut:
+            place = await self._resolve(start, info)
+            if events is not None:
+                return await cut_after_events(self._reads, info, start=place, count=events)
+            assert size_bytes is not None
+            return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
+
+        return await self._search(stream, go)
 
 
 def connect(

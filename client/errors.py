@@ -19,6 +19,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- AttributeConditionFailedError  another value than expected
 |   +-- PipelineBrokenError          an earlier append of the pipeline failed; this one is not stored
 |   +-- WriterFencedError            the writer id was opened again
+|   +-- WriterExpiredError           the writer was idle for so long that its event numbers are gone
 |   +-- EventNumberError             event numbers that leave a gap or overlap
 |   +-- StreamNotFoundError
 |   +-- StreamExistsError            a stream of that name with another configuration
@@ -206,6 +207,14 @@ class WriterFencedError(RequestError):
     """The writer id was opened again elsewhere; this writer stores nothing any more."""
 
 
+class WriterExpiredError(RequestError):
+    """The writer was idle for so long that the server does not know its event numbers any more.
+
+    Raised by an append, nothing of it is stored: open a new writer and write those events again. Raised by opening a
+    writer id, find out what was stored by reading the stream, then open it with `start_over_if_expired=True`.
+    """
+
+
 class EventNumberError(RequestError):
     """Event numbers that leave a gap or overlap what is stored."""
 
@@ -335,6 +344,7 @@ CLASS_OF_CODE: Final[dict[ErrorCode, type[RequestError]]] = {
     ErrorCode.APPEND_TOO_LARGE: EventTooLargeError,
     ErrorCode.WRITER_FENCED: WriterFencedError,
     ErrorCode.WRITER_UNKNOWN: WriterFencedError,
+    ErrorCode.WRITER_EXPIRED: WriterExpiredError,
     ErrorCode.EVENT_NUMBER_GAP: EventNumberError,
     ErrorCode.EVENT_NUMBER_OVERLAP: EventNumberError,
     ErrorCode.STREAM_NOT_FOUND: StreamNotFoundError,

@@ -1,7 +1,8 @@
 """The bytes of one segment as the server pushes them, within a window of memory.
 
 The server may push as many bytes as it was given credit for. Credit is given back as the reader releases what it took,
-so no more than the window ever waits here. After a lost connection the push goes on behind the last byte that came.
+so no more than the window ever waits here. After a lost connection the push goes on behind the last byte that came. So
+it does where the server refuses for now, for as long as a request would be repeated.
 """
 
 import asyncio
@@ -50,6 +51,10 @@ class SegmentPushes:
         self._connection: Connection | None = None
         self._subscription = 0
         self._task: asyncio.Task[None] | None = None
+        # Why the server refused for now, how often in a row, and until when it is asked again.
+        self._refusal: MillraceError | None = None
+        self._refusals = 0
+        self._deadline_s = 0.0
         self._closed = False
         # The segment is sealed and all of it has come.
         self.ended = False
@@ -122,6 +127,7 @@ class SegmentPushes:
                 f"segment {self.segment_id}: the server pushed offset {data.offset} in place of {self._offset}"
             )
             return
+        self._refusals = 0
         size = len(data.data)
         self._offset += size
         self._held_bytes += size
@@ -142,6 +148,12 @@ class SegmentPushes:
             return
         if isinstance(error, ConnectionLostError):
             self.start()
+        elif error.retriable:
+            if not self._refusals:
+                self._deadline_s = asyncio.get_running_loop().time() + self._session.options.request_timeout_s
+            self._refusal = error
+            self._refusals += 1
+            self.start()
         else:
             self.failure = error
             self._changed()
@@ -149,6 +161,9 @@ class SegmentPushes:
     # --- subscribing ---
 
     async def _subscribe(self) -> None:
+        if self._refusal is not None:
+            await self._session.wait_before_retry(self._refusals, self._refusal, self._deadline_s)
+            self._refusal = None
         deadline_s = asyncio.get_running_loop().time() + self._session.options.request_timeout_s
         connection = await self._session.connection_by(deadline_s)
         while not connection.is_open:  # lost again while this task waited for its turn

@@ -13,6 +13,9 @@ from millrace.wire.frames import CutKind, CutList, Done, ForgetCut, ListCuts, Sa
 from .cuts import HEAD, TAIL, Cut, StreamCut
 from .session import Session
 
+UseCut = Callable[[str, Cut, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]
+"""Resolves a cut of a stream and asks the server something of it, again if it is truncated in between."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCut:
@@ -30,13 +33,11 @@ class SavedCut:
 class _SavedCuts:
     """The saved cuts of one kind of one stream."""
 
-    def __init__(
-        self, session: Session, stream: str, *, kind: CutKind, resolve: Callable[[str, Cut], Awaitable[StreamCut]]
-    ) -> None:
+    def __init__(self, session: Session, stream: str, *, kind: CutKind, use_cut: UseCut) -> None:
         self._session = session
         self.stream = stream
         self._kind = kind
-        self._resolve = resolve
+        self._use_cut = use_cut
 
     async def list(self) -> list[SavedCut]:
         """Return all of them, in the order of their names.
@@ -67,10 +68,12 @@ class _SavedCuts:
         return bool((await self._session.request(ForgetCut(self.stream, int(self._kind), name), Done)).changed)
 
     async def _put(self, name: str, cut: Cut) -> StreamCut:
-        place = await self._resolve(self.stream, cut)
-        positions = [SavedPosition(segment_id, *where) for segment_id, where in place.positions]
-        await self._session.request(SaveCut(self.stream, int(self._kind), name, positions), Done)
-        return place
+        async def put(place: StreamCut) -> StreamCut:
+            positions = [SavedPosition(segment_id, *where) for segment_id, where in place.positions]
+            await self._session.request(SaveCut(self.stream, int(self._kind), name, positions), Done)
+            return place
+
+        return await self._use_cut(self.stream, cut, put)
 
 
 class Bookmarks(_SavedCuts):

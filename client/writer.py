@@ -189,7 +189,7 @@ class Writer:
             router = Router.of_stream(self.stream, stream.segments)
             try:
                 opened = await self._session.request(
-                    OpenWriter(self.writer_id or "", _asked(stream, router)), WriterOpened
+                    OpenWriter(self.writer_id or "", _asked(stream, router), 0), WriterOpened
                 )
                 break
             except SegmentNotFoundError as error:

@@ -34,7 +34,15 @@ from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.options import Address, ServerOptions
-from millrace.server.streams import Catalog, StreamController, StreamsRunner, StreamsStatistics, labels_of
+from millrace.server.streams import (
+    Catalog,
+    ExpiryRunner,
+    StreamController,
+    StreamsRunner,
+    StreamsStatistics,
+    WritersStatistics,
+    labels_of,
+)
 from millrace.server.tier2 import ChunkStorage, LocalStorage
 from millrace.wire.framing import encode
 
@@ -86,6 +94,7 @@ class Server:
         self._open: OpenContainer | None = None
         self._handlers: Handlers | None = None
         self._streams: StreamsRunner | None = None
+        self._expiry: ExpiryRunner | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
@@ -215,6 +224,7 @@ class Server:
             "recovery": opened.summary,
             "streams": self._streams.statistics if self._streams else StreamsStatistics(),
             "wal": opened.wal.statistics(),
+            "writers": self._expiry.statistics if self._expiry else WritersStatistics(),
         }
 
     def health(self) -> str:
@@ -260,16 +270,21 @@ class Server:
             catalog=catalog,
             options=options.streams,
         )
+        control = SegmentControl(opened.container)
+        self._expiry = ExpiryRunner(
+            container=opened.container, control=control, archive=opened.checkpoints.writers, options=options.writers
+        )
         self._handlers = Handlers(
             container=opened.container,
             history=opened.history,
-            control=SegmentControl(opened.container),
+            control=control,
             streams=streams,
             catalog=catalog,
             explain=self._streams.explain,
         )
         self._supervisor.start(opened.flusher.run(), name="flusher")
         self._supervisor.start(self._streams.run(), name="streams")
+        self._supervisor.start(self._expiry.run(), name="writers")
         self._supervisor.start(opened.collect_orphans(), name="orphans")
         self._supervisor.start(opened.verify_checkpoint(), name="verification")
 

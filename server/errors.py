@@ -20,7 +20,8 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       SegmentDamagedError, OffsetBeyondEndError, ConditionFailedError,
 |       AttributeConditionFailedError, PipelineBrokenError, AppendTooLargeError
 +-- WriterError                   about one writer
-|   +-- WriterFencedError, WriterUnknownError, EventNumberGapError, EventNumberOverlapError
+|   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
+|       EventNumberOverlapError
 +-- StreamError                   about one stream
     +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
 """
@@ -228,6 +229,12 @@ class WriterUnknownError(WriterError):
     """No such writer number; open the writer first."""
 
     code = ErrorCode.WRITER_UNKNOWN
+
+
+class WriterExpiredError(WriterError):
+    """The writer was idle for so long that its event numbers are not kept any more; it has to be opened anew."""
+
+    code = ErrorCode.WRITER_EXPIRED
 
 
 class EventNumberGapError(WriterError):

@@ -16,7 +16,7 @@ from millrace.server.cache import CacheOptions
 from millrace.server.container.options import ContainerOptions
 from millrace.server.errors import ConfigurationError
 from millrace.server.front.options import FrontOptions
-from millrace.server.streams.options import StreamsOptions
+from millrace.server.streams.options import StreamsOptions, WritersOptions
 from millrace.server.tier2 import Tier2Options
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
@@ -75,6 +75,7 @@ class ServerOptions:
     container: ContainerOptions = field(default_factory=ContainerOptions)
     front: FrontOptions = field(default_factory=FrontOptions)
     streams: StreamsOptions = field(default_factory=StreamsOptions)
+    writers: WritersOptions = field(default_factory=WritersOptions)
 
     def __post_init__(self) -> None:
         if self.shutdown_s <= 0:
@@ -88,6 +89,7 @@ _PARTS: dict[str, type[Any]] = {
     "container": ContainerOptions,
     "front": FrontOptions,
     "streams": StreamsOptions,
+    "writers": WritersOptions,
 }
 
 

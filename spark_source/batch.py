@@ -14,7 +14,7 @@ from millrace.client.session import Session
 from .epochs import Epochs
 from .link import Link
 from .options import SourceOptions, segments_of
-from .planning import Planner
+from .planning import Planner, settled
 from .positions import RangePartition
 from .reading import read_partition
 from .rows import check_schema
@@ -58,6 +58,9 @@ class MillraceBatchReader(DataSourceReader):
 
     async def _plan(self, client: Client, session: Session) -> list[RangePartition]:
         planner = Planner(client, session, self._options)
+        return await settled(lambda: self._plan_once(planner))
+
+    async def _plan_once(self, planner: Planner) -> list[RangePartition]:
         if self._bounds is None:
             epochs, bounds = await find_bounds(planner, self._options)
         else:

@@ -6,8 +6,10 @@ what must be remembered is in the offsets, which Spark keeps.
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from millrace.client.batch import SegmentRange, plan_segment
 from millrace.client.client import Client
@@ -16,6 +18,8 @@ from millrace.client.errors import (
     CutInvalidError,
     InvalidArgumentError,
     InvalidNameError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
     StreamNotFoundError,
 )
 from millrace.client.searching import cut_at_time
@@ -30,6 +34,11 @@ from .limits import share
 from .options import CutChoice, SourceOptions, TimeCut
 from .positions import RangePartition, StreamOffset, pack
 
+T = TypeVar("T")
+
+RUNS_COUNT_MAX: Final = 3
+"""Of one plan."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
@@ -42,6 +51,17 @@ class Lag:
     events: int
     size_bytes: int
     age_s: float
+
+
+async def settled(plan: Callable[[], Awaitable[T]]) -> T:
+    """Return what a plan returns; run it again where a truncation came between its questions: the next run knows of it.
+
+    Raises like the plan, and what the last run raised where truncations do not end.
+    """
+    for _ in range(RUNS_COUNT_MAX - 1):
+        with suppress(SegmentTruncatedError, SegmentNotFoundError):
+            return await plan()
+    return await plan()
 
 
 class Planner:
@@ -257,11 +277,7 @@ class Planner:
         behind = [segment_id for segment_id, mark in starts.items() if mark.place < ends[segment_id].place]
         # What successors hold is younger than what is left of those they replaced.
         written_us = await asyncio.gather(
-            *(
-                written_before(self._session, segment_id, offset=starts[segment_id].offset)
-                for segment_id in behind
-                if segment_id in reached
-            )
+            *(self._written_before(segment_id, starts[segment_id]) for segment_id in behind if segment_id in reached)
         )
         known_us = [moment for moment in written_us if moment]
         return Lag(
@@ -269,6 +285,13 @@ class Planner:
             size_bytes=sum(ends[segment_id].offset - starts[segment_id].offset for segment_id in behind),
             age_s=max(0.0, time.time() - min(known_us) / 1_000_000) if known_us else 0.0,
         )
+
+    async def _written_before(self, segment_id: int, mark: Mark) -> int:
+        """Return when the oldest event behind a mark was written; 0 if nobody knows, or it is gone by now."""
+        try:
+            return await written_before(self._session, segment_id, offset=mark.offset)
+        except (SegmentTruncatedError, SegmentNotFoundError):
+            return 0
 
 
 def check_fits(offset: StreamOffset, epochs: Epochs) -> None:

@@ -8,8 +8,8 @@ batch starts where the last one ended, and the first batch of a run is not limit
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,7 +23,7 @@ from .epochs import START, Epochs, Marks, cut_of
 from .errors import MissingRange
 from .link import Link
 from .options import SourceOptions, TimeCut, segments_of
-from .planning import Lag, Planner, check_fits
+from .planning import Lag, Planner, check_fits, settled
 from .positions import StreamOffset
 from .reading import read_partition
 from .rows import check_schema
@@ -40,6 +40,8 @@ else:
 
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -85,7 +87,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: `startCut` does not fit the stream.
             DataLossError: it lies behind the truncation, and `failOnDataLoss` is true.
         """
-        self._reached = self._link.call(self._initial)
+        self._reached = self._ask(self._initial)
         return self._reached.to_json()
 
     def latestOffset(  # noqa: N802 - Spark's name
@@ -103,11 +105,11 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = StreamOffset.from_json(start) if start is not None else self._reached
         max_events, max_bytes = self._limits(limit)
         if offset is None:
-            self._reached = self._link.call(self._everything)
+            self._reached = self._ask(self._everything)
         else:
             known = offset
-            self._reached = self._link.call(
-                lambda client, session: self._latest(client, session, known, max_events=max_events, max_bytes=max_bytes)
+            self._reached = self._ask(
+                lambda planner: self._latest(planner, known, max_events=max_events, max_bytes=max_bytes)
             )
         return self._reached.to_json()
 
@@ -123,12 +125,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Let the query end at the tail as it is now."""
-        self._target = self._link.call(self._find_target)
+        self._target = self._ask(self._find_target)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the tail and the lag behind it: what is not in a batch yet. Spark shows it as `latestOffset`."""
         reached = self._reached
-        return None if reached is None else self._link.call(self._report)
+        return None if reached is None else self._ask(self._report)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of the batch between two offsets, wherever the stream was scaled between them.
@@ -139,7 +141,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         if self._reached is None:
             self._reached = last  # the batch that a restart runs again
-        return self._link.call(lambda client, session: self._plan(client, session, first, last))
+        return self._ask(lambda planner: self._plan(planner, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: how far the query has come is in its checkpoint."""
@@ -168,22 +170,26 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min((most for most in sizes if most is not None), default=None),
         )
 
-    async def _initial(self, client: Client, session: Session) -> StreamOffset:
-        planner = Planner(client, session, self._options)
+    def _ask(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
+        async def act(client: Client, session: Session) -> T:
+            planner = Planner(client, session, self._options)
+            return await settled(lambda: plan(planner))
+
+        return self._link.call(act)
+
+    async def _initial(self, planner: Planner) -> StreamOffset:
         epochs = await planner.look(segments_of(self._options.start_cut))
         cut, missing = await planner.place("startCut", self._options.start_cut, epochs)
         self._warn(missing)
         return StreamOffset(epochs.stream.name, await planner.checked_marks("startCut", cut, epochs))
 
-    async def _everything(self, client: Client, session: Session) -> StreamOffset:
-        planner = Planner(client, session, self._options)
+    async def _everything(self, planner: Planner) -> StreamOffset:
         epochs = await self._look(planner)
         return StreamOffset(epochs.stream.name, await self._find_bound(planner, epochs))
 
     async def _latest(
-        self, client: Client, session: Session, start: StreamOffset, *, max_events: int | None, max_bytes: int | None
+        self, planner: Planner, start: StreamOffset, *, max_events: int | None, max_bytes: int | None
     ) -> StreamOffset:
-        planner = Planner(client, session, self._options)
         epochs = await self._look(planner, start.marks)
         begin, missing = await planner.resume(start, epochs)
         self._warn(missing)
@@ -201,10 +207,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost, self._lost_later = self._lost_later, 0
         return StreamOffset(epochs.stream.name, reached, start.lost + lost + sum(gap.events or 0 for gap in missing))
 
-    async def _plan(
-        self, client: Client, session: Session, start: StreamOffset, end: StreamOffset
-    ) -> list[InputPartition]:
-        planner = Planner(client, session, self._options)
+    async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         epochs = await planner.look(start.marks, end.marks)
         check_fits(end, epochs)
         begin, missing = await planner.resume(start, epochs)
@@ -215,14 +218,15 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if gap.events is not None
             for first in (start.marks.get(gap.segment_id, START),)
         )
+        stop = cut_of(end.stream, epochs.later(end.marks, begin))
+        partitions = list(await planner.partitions(cut_of(start.stream, begin), stop, epochs))
         counted = end.lost - start.lost
         self._warn([gap for gap in missing if gap.events is None or gone > counted])
         self._lost_later += max(0, gone - counted)
-        stop = cut_of(end.stream, epochs.later(end.marks, begin))
-        return list(await planner.partitions(cut_of(start.stream, begin), stop, epochs))
+        return list(partitions)
 
-    async def _find_target(self, client: Client, session: Session) -> Marks:
-        return (await Planner(client, session, self._options).look()).tail
+    async def _find_target(self, planner: Planner) -> Marks:
+        return (await planner.look()).tail
 
     async def _look(self, planner: Planner, *cuts: Iterable[int]) -> Epochs:
         """Return the stream with all segments that are named by what a batch may have to do with."""
@@ -252,13 +256,13 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._end = end
         return end
 
-    async def _report(self, client: Client, session: Session) -> dict[str, Any]:
+    async def _report(self, planner: Planner) -> dict[str, Any]:
         reached = self._reached
         assert reached is not None
         ahead, lag = reached.marks, Lag(events=0, size_bytes=0, age_s=0.0)
         if self._seen is not None:
             epochs, ahead = self._seen
-            lag = await Planner(client, session, self._options).lag(reached.marks, ahead, epochs)
+            lag = await planner.lag(reached.marks, ahead, epochs)
         content = StreamOffset(reached.stream, ahead, reached.lost).to_json()
         return {**content, "lag": {"events": lag.events, "bytes": lag.size_bytes, "seconds": round(lag.age_s, 3)}}
 

@@ -77,6 +77,7 @@ class FrameType(IntEnum):
     STREAM_UPDATED = 140
     CUT_SAVED = 141
     CUT_FORGOTTEN = 142
+    WRITERS_EXPIRED = 143
 
 
 class DataFlag(IntEnum):
@@ -453,21 +454,31 @@ class Attribute(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenWriter(Message):
-    """Open a writer under a new epoch; an empty id asks for a fresh unnamed one. Answered by WRITER_OPENED."""
+    """Open a writer under a new epoch; an empty id asks for a fresh unnamed one. Answered by WRITER_OPENED.
+
+    An id whose state has expired is refused with WRITER_EXPIRED, unless it is to `start_over`.
+    """
 
     type: ClassVar[FrameType] = FrameType.OPEN_WRITER
     writer_id: str
     segment_ids: list[int]
+    start_over: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOpened(Message):
-    """The writer, its epoch, and its last event number in each of the segments asked for."""
+    """The writer, its epoch, and its last event number in each of the segments asked for.
+
+    Of a writer whose state has expired number and epoch are those which it had, and it is not `known`. One that was
+    opened to start over is new, and tells when the state before it expired.
+    """
 
     type: ClassVar[FrameType] = FrameType.WRITER_OPENED
     writer_number: int
     writer_epoch: int
     known: int
+    active_us: int
+    expired_us: int
     states: list[WriterState]
 
 
@@ -743,6 +754,16 @@ class WriterRecorded(Message):
     writer_epoch: int
     opened_us: int
     writer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritersExpired(Message):
+    """Record: nothing is known any more of what these writers wrote."""
+
+    type: ClassVar[FrameType] = FrameType.WRITERS_EXPIRED
+    expired_us: int
+    marked: list[int]
+    forgotten: list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from millrace.server.errors import (
     EventNumberGapError,
     EventNumberOverlapError,
     ServerError,
+    WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
 )
@@ -117,8 +118,17 @@ def check_size(segment: Segment, size: int, *, size_max: int) -> None:
 
 
 def check_writer(state: ContainerState, run: AppendRun) -> None:
-    """Raise if the writer of the run is unknown or was opened again since."""
+    """Raise if the writer of the run is unknown, has expired, or was opened again since."""
     writer = state.writers.get(run.writer_number)
+    if (
+        run.writer_number in state.expiring_writers
+        or (writer is None and run.writer_number < state.next_id)
+        or (writer is not None and writer.expired_us)
+    ):
+        raise WriterExpiredError(
+            f"writer {run.writer_number} was idle for too long: its event numbers are not known any more, open it anew",
+            subject=writer.writer_id if writer is not None else "",
+        )
     if writer is None or run.writer_epoch > writer.admitted_epoch:
         raise WriterUnknownError(f"writer {run.writer_number} was never opened under epoch {run.writer_epoch}")
     if run.writer_epoch < writer.admitted_epoch:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.files import OsFileSystem
@@ -36,6 +36,8 @@ from .checkpoint_rows import CheckpointRows, chunk_differences
 from .checkpoint_tables import CHUNKS, FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Key, Row, Table, schema
 from .checkpoint_verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
 from .state import FIRST_ID, Stored
+
+Item = TypeVar("Item")
 
 ROWS_PER_STATEMENT: Final = 200
 """How many rows one statement writes. Between two statements the thread needs the interpreter, for which it may have
@@ -278,6 +280,8 @@ class CheckpointStore:
         try:
             for table, keys in (*rows.removed.items(), (CHUNKS, removed_chunks)):
                 _delete(connection, table, keys)
+            for part in _parts(rows.forgotten_writers):
+                connection.execute(f"DELETE FROM progress WHERE writer_number IN ({', '.join('?' * len(part))})", part)  # noqa: S608
             for table, new in (*rows.added.items(), (CHUNKS, added_chunks)):
                 _insert(connection, table, new)
             self._update_meta(connection, rows, numbers)
@@ -363,6 +367,6 @@ def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -
             )
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _parts(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
     for start in range(0, len(rows), ROWS_PER_STATEMENT):
         yield rows[start : start + ROWS_PER_STATEMENT]

@@ -40,6 +40,8 @@ class CheckpointRows:
     # Keys, or leading parts of keys: then all rows that begin so are removed.
     removed: Mapping[Table, Sequence[Key]]
     added: Mapping[Table, Sequence[Row]]
+    # Writers of which all rows of progress are removed.
+    forgotten_writers: Sequence[int]
     # The chunks of each changed segment, as stored and as wanted; which differ is found out off the event loop.
     chunks: Mapping[int, tuple[Sequence[ChunkRecord], Sequence[ChunkRecord]]]
     # How many rows there must be afterwards, of the tables where the state knows it.
@@ -64,6 +66,7 @@ def take_rows(
         changes.writers.changed.values(),
     )
     gone: list[Key] = [(number,) for number in changes.segments.gone]
+    gone_writers: list[Key] = [(number,) for number in changes.writers.gone]
     gone_streams: list[Key] = [(number,) for number in changes.streams.gone]
     changed: list[Key] = [(segment.segment_id,) for segment in segments]
     changed_streams: list[Key] = [(stream.stream_id,) for stream in streams]
@@ -75,7 +78,7 @@ def take_rows(
             LINKS: gone + changed,
             PROGRESS: [*gone, *changes.progress],
             ATTRIBUTES: [*gone, *changes.attributes],
-            WRITERS: [(writer.writer_number,) for writer in writers],
+            WRITERS: [*gone_writers, *((writer.writer_number,) for writer in writers)],
             STREAMS: gone_streams + changed_streams,
             LABELS: gone_streams + changed_streams,
             CUTS: gone_streams + changed_streams,
@@ -86,7 +89,7 @@ def take_rows(
             LINKS: [_link_row(segment.link) for segment in segments if segment.link is not None],
             PROGRESS: list(_progress_rows(state, changes.progress)),
             ATTRIBUTES: list(_attribute_rows(state, changes.attributes)),
-            WRITERS: [(writer.writer_number, writer.epoch, writer.opened_us, writer.writer_id) for writer in writers],
+            WRITERS: [_writer_row(writer) for writer in writers],
             STREAMS: [_stream_row(stream) for stream in streams],
             LABELS: [
                 (stream.stream_id, label, stream.name)
@@ -99,6 +102,7 @@ def take_rows(
                 for cut in stream.cuts.values()
             ],
         },
+        forgotten_writers=sorted(changes.forgotten_writers),
         chunks=changes.chunks,
         counts={SEGMENTS: len(state.segments), WRITERS: len(state.writers), STREAMS: len(state.streams)},
         next_id=changes.next_id,
@@ -142,6 +146,17 @@ def _segment_row(segment: Segment) -> Row:
         segment.flushed_offset,
         int(segment.sealed),
         segment.name,
+    )
+
+
+def _writer_row(writer: Writer) -> Row:
+    return (
+        writer.writer_number,
+        writer.epoch,
+        writer.opened_us,
+        writer.active_us,
+        writer.expired_us,
+        writer.writer_id,
     )
 
 
@@ -258,8 +273,15 @@ def segment_of_rows(
 
 def writer_of_row(row: Row) -> Writer:
     """Return a writer from its row."""
-    writer_number, epoch, opened_us, writer_id = row
-    return Writer(writer_number=writer_number, writer_id=writer_id, epoch=epoch, opened_us=opened_us)
+    writer_number, epoch, opened_us, active_us, expired_us, writer_id = row
+    return Writer(
+        writer_number=writer_number,
+        writer_id=writer_id,
+        epoch=epoch,
+        opened_us=opened_us,
+        active_us=active_us,
+        expired_us=expired_us,
+    )
 
 
 def stream_of_rows(row: Row, *, cuts: Iterable[Row]) -> Stream:

@@ -13,12 +13,12 @@ Format, version 1. Each table has integer columns (signed, 64 bits), then text c
     8 k      4      size in bytes of the first text, little-endian
     8 k + 4  ...    the first text in UTF-8; then the other texts and the blobs in the same way
 
-For example the row of `writers` with writer_number 7, epoch 2, opened_us 1700000000000000 and writer_id "w1" is read
-as
+For example the row of `writers` with writer_number 7, epoch 2, opened_us 1700000000000000, active_us a minute later,
+expired_us 0 and writer_id "w1" is read as
 
-    0700000000000000020000000000000000401e18240a0600020000007731
+    0700000000000000020000000000000000401e18240a060000c7b11b240a06000000000000000000020000007731
 
-and its checksum is 0x5f1d7ca1. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
+and its checksum is 0x3b5c6157. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
 The row of `meta` is read in the same way. Its `..._count` and `..._sum` columns are kept by triggers, so that writing
 rows needs no look at the rows that they replace.
 
@@ -135,6 +135,7 @@ PROGRESS: Final = Table(
     number=6,
     key=["segment_id", "writer_number"],
     integers=["segment_id", "writer_number", "last_event_number", "last_offset"],
+    indexes=[["writer_number"]],
 )
 ATTRIBUTES: Final = Table(
     "attributes", number=7, key=["segment_id", "name"], integers=["segment_id"], texts=["name"], blobs=["value"]
@@ -143,7 +144,7 @@ WRITERS: Final = Table(
     "writers",
     number=8,
     key=["writer_number"],
-    integers=["writer_number", "epoch", "opened_us"],
+    integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us"],
     texts=["writer_id"],
     indexes=[["writer_id"]],
 )

@@ -296,6 +296,10 @@ class SegmentContainer:
             for callback in callbacks:
                 callback()
 
+    def writers_in_flight(self) -> set[int]:
+        """Return the numbers of the writers of which the log was given appends that it did not say durable yet."""
+        return {pending.writer_number for pending in self._in_flight if isinstance(pending, PendingAppend)}
+
     # --- decisions ---
 
     def decide(self, record: f.Message, *subjects: object) -> asyncio.Future[None]:

@@ -6,7 +6,8 @@ queued stays in the admitted view until it is applied, whoever still waits for i
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from millrace.server.errors import (
@@ -15,6 +16,7 @@ from millrace.server.errors import (
     OffsetBeyondEndError,
     SegmentExistsError,
     SegmentNotFoundError,
+    WriterExpiredError,
 )
 from millrace.wire import frames as f
 from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
@@ -29,11 +31,19 @@ ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
 
 
 class OpenedWriter(NamedTuple):
-    """A writer under its new epoch; `known` says whether it was ever opened before."""
+    """A writer under its new epoch.
+
+    Attributes:
+        known: whether it was there before, and its state is kept.
+        active_us: when it was last seen, now if it is new.
+        expired_us: when the state before it expired, 0 if none did.
+    """
 
     writer_number: int
     epoch: int
     known: bool
+    active_us: int
+    expired_us: int
 
 
 class SegmentControl:
@@ -198,20 +208,37 @@ class SegmentControl:
         decided.add_done_callback(lambda _: self._attribute_decided(place, version))
         await asyncio.shield(decided)
 
-    async def open_writer(self, writer_id: str) -> OpenedWriter:
+    async def open_writer(self, writer_id: str, *, start_over: bool) -> OpenedWriter:
         """Open a writer under a new epoch; from now on appends of older epochs are refused.
 
         An empty id makes a writer of its own that can be opened only this once.
+
+        Args:
+            start_over: whether to start from nothing where the state that was kept under the id has expired.
+
+        Raises:
+            WriterExpiredError: it has expired, and starting over was not asked for.
         """
+        state = self._state
         writer = None
         if writer_id:
             checked_writer_id(writer_id)
-            writer = self._state.writers.find(writer_id) or self._state.admitted_writers.get(writer_id)
-        known = writer is not None
+            # One that starts over is admitted while what it replaces is still there.
+            writer = state.admitted_writers.get(writer_id) or state.writers.find(writer_id)
         now_us = self._container.clock.unix_us()
-        if writer is None:
-            writer = Writer(writer_number=self._state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
-        epoch = writer.admitted_epoch + 1
+        epoch = 1 if writer is None else writer.admitted_epoch + 1
+        active_us = now_us if writer is None else writer.active_us
+        expired_us = 0 if writer is None else self._expired_us(writer)
+        if expired_us and not start_over:
+            raise WriterExpiredError(
+                f"the writer was idle for too long: its state expired at {_utc_text(expired_us)}, and which of its "
+                "events are stored is not known any more",
+                subject=writer_id,
+            )
+        known = writer is not None and not expired_us
+        if writer is None or expired_us:
+            # A number of its own: what was sent under the one before is never taken for events of this one.
+            writer = Writer(writer_number=state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
         decided = self._container.decide(
             f.WriterRecorded(
                 writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
@@ -220,9 +247,25 @@ class SegmentControl:
         )
         writer.admitted_epoch = epoch
         if writer_id and not known:
-            self._state.admitted_writers[writer_id] = writer
+            state.admitted_writers[writer_id] = writer
         await decided
-        return OpenedWriter(writer.writer_number, epoch, known)
+        return OpenedWriter(writer.writer_number, epoch, known, active_us, expired_us)
+
+    def expire_writers(self, *, marked: Sequence[int], forgotten: Sequence[int]) -> asyncio.Future[None]:
+        """Forget what writers wrote, or that they were ever there; done when that is durable.
+
+        From now on their appends are refused. The caller has looked, in this step, that none of them is busy.
+
+        Args:
+            marked: numbers of named writers of which a mark stays, that says so to whoever opens them.
+            forgotten: numbers of unnamed writers, and of marks.
+        """
+        expired_us = self._container.clock.unix_us()
+        decided = self._container.decide(
+            f.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten))
+        )
+        self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
+        return decided
 
     def find_writer(self, writer_id: str) -> Writer | None:
         """Return a writer by id, or None if it was never opened."""
@@ -235,6 +278,10 @@ class SegmentControl:
             progress = self._container.segment(segment_id).writers.get(writer_number)
             states.append(f.WriterState(segment_id, progress.durable if progress else 0))
         return states
+
+    def _expired_us(self, writer: Writer) -> int:
+        """Return when the state of a writer expired, in the admitted view; 0 if it did not."""
+        return writer.expired_us or self._state.expiring_writers.get(writer.writer_number, 0)
 
     def _truncated(self, segment_id: int, decided: asyncio.Future[None]) -> None:
         if self._truncating.get(segment_id) is decided:
@@ -251,3 +298,7 @@ class SegmentControl:
     def _refuse_part_of_stream(self, segment: Segment) -> None:
         if segment.stream_id:
             raise InvalidArgumentError("the segment belongs to a stream; ask for the stream", subject=segment.name)
+
+
+def _utc_text(unix_us: int) -> str:
+    return datetime.fromtimestamp(unix_us // 1_000_000, UTC).isoformat()

@@ -23,16 +23,38 @@ from .tail import Extent, LinkedExtent
 
 
 class Writer:
-    """A named writer: its number for ever, its epoch now."""
+    """A writer: its number for ever, its epoch now; or the mark that is left of a named one that has expired.
 
-    __slots__ = ("__weakref__", "admitted_epoch", "epoch", "opened_us", "writer_id", "writer_number")
+    A number stands for what was stored under it: after the expiry its name goes on under another number, and under
+    epochs above those before.
 
-    def __init__(self, *, writer_number: int, writer_id: str, epoch: int, opened_us: int) -> None:
+    Attributes:
+        writer_id: empty for an unnamed one.
+        active_us: its last durable append or open; moved only once in `ACTIVITY_STEP_US`.
+        expired_us: when its state expired, 0 while it has not.
+    """
+
+    __slots__ = (
+        "__weakref__", "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "writer_id", "writer_number",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        writer_number: int,
+        writer_id: str,
+        epoch: int,
+        opened_us: int,
+        active_us: int = 0,
+        expired_us: int = 0,
+    ) -> None:
         self.writer_number = writer_number
         self.writer_id = writer_id
         self.epoch = epoch
         self.admitted_epoch = epoch
         self.opened_us = opened_us
+        self.active_us = active_us or opened_us
+        self.expired_us = expired_us
 
 
 @dataclass(slots=True)
@@ -45,6 +67,8 @@ class Changes:
     # Of which writers the progress changed, and which attributes, each with its segment: a segment may have very many.
     progress: set[tuple[int, int]]
     attributes: set[tuple[int, str]]
+    # Writers whose progress is forgotten in every segment.
+    forgotten_writers: set[int]
     # By changed segment: its chunks as stored, and as they are now.
     chunks: dict[int, tuple[Sequence[ChunkRecord], Sequence[ChunkRecord]]]
     # Numbers of everything stored lie below it.
@@ -71,6 +95,8 @@ class Stored:
 
 
 FIRST_ID: Final = 1
+ACTIVITY_STEP_US: Final = 60_000_000
+"""A busy writer is stored anew this often, not with every checkpoint; its last stamp may be that much too old."""
 
 
 def merge_marker(source_id: int) -> str:
@@ -114,6 +140,8 @@ class ContainerState:
         )
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
+        # Writers whose expiry is queued, by number, and when it was decided.
+        self.expiring_writers: dict[int, int] = {}
         # By stream that was created, configured anew or deleted since somebody looked, its configuration, None for one
         # that was deleted; and streams that were written to. Whoever looks clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
@@ -121,6 +149,7 @@ class ContainerState:
         self.next_id = next_id
         self._progress: set[tuple[int, int]] = set()
         self._attributes: set[tuple[int, str]] = set()
+        self._forgotten_writers: set[int] = set()
         self._taken: Changes | None = None
         self._sequence = 0
         self._wall_time_us = 0
@@ -140,6 +169,7 @@ class ContainerState:
             f.SegmentMerged: self._segment_merged,
             f.AttributeSet: self._attribute_set,
             f.WriterRecorded: self._writer_recorded,
+            f.WritersExpired: self._writers_expired,
             f.StreamCreated: self._stream_created,
             f.StreamScaled: self._stream_scaled,
             f.StreamUpdated: self._stream_updated,
@@ -170,12 +200,13 @@ class ContainerState:
             streams=self.streams.take(),
             progress=self._progress,
             attributes=self._attributes,
+            forgotten_writers=self._forgotten_writers,
             chunks={
                 number: (segment.stored_chunks, list(segment.chunks)) for number, segment in segments.changed.items()
             },
             next_id=self.next_id,
         )
-        self._progress, self._attributes = set(), set()
+        self._progress, self._attributes, self._forgotten_writers = set(), set(), set()
         return self._taken
 
     def stored(self) -> None:
@@ -195,8 +226,9 @@ class ContainerState:
         self.segments.give_back()
         self.writers.give_back()
         self.streams.give_back()
-        self._progress |= changes.progress
+        self._progress |= {pair for pair in changes.progress if pair[1] not in self._forgotten_writers}
         self._attributes |= changes.attributes
+        self._forgotten_writers |= changes.forgotten_writers
 
     def begin_batch(self, sequence: int, wall_time_us: int) -> None:
         """Say to which log batch the records belong that are applied next."""
@@ -234,6 +266,7 @@ class ContainerState:
             progress.durable = max(progress.durable, last_event_number)
             progress.last_offset = last_offset
             self._progress.add((segment.segment_id, writer_number))
+            self._be_active(writer_number, self._wall_time_us)
         self.segments.changed(segment)
         if segment.stream_id:
             self.touched_streams.add(segment.stream_id)
@@ -389,6 +422,11 @@ class ContainerState:
     def _writer_recorded(self, record: f.WriterRecorded) -> None:
         writer = self.writers.get(record.writer_number)
         if writer is None:
+            before = self.writers.find(record.writer_id)
+            if before is not None:
+                if not before.expired_us:  # damage has taken the record that says so
+                    self._forget_progress([before.writer_number])
+                self._forget_writer(before)
             writer = self.admitted_writers.pop(record.writer_id, None) or Writer(
                 writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
             )
@@ -397,7 +435,44 @@ class ContainerState:
         writer.epoch = max(writer.epoch, record.writer_epoch)
         writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
         writer.opened_us = record.opened_us
+        self._be_active(record.writer_number, record.opened_us)
         self.writers.changed(writer)
+
+    def _be_active(self, writer_number: int, now_us: int) -> None:
+        writer = self.writers.get(writer_number)
+        # The later reading, not the larger one: a clock that was wrong must not keep a writer for ever.
+        if writer is not None and abs(now_us - writer.active_us) >= ACTIVITY_STEP_US:
+            writer.active_us = now_us
+            self.writers.changed(writer)
+
+    def _writers_expired(self, record: f.WritersExpired) -> None:
+        self._forget_progress([*record.marked, *record.forgotten])
+        for number in record.marked:
+            writer = self.writers.get(number)
+            if writer is not None:
+                writer.expired_us = record.expired_us
+                self.writers.changed(writer)
+        for number in record.forgotten:
+            writer = self.writers.get(number)
+            if writer is not None:
+                self._forget_writer(writer)
+        for number in (*record.marked, *record.forgotten):
+            self.expiring_writers.pop(number, None)
+
+    def _forget_writer(self, writer: Writer) -> None:
+        self.writers.remove(writer.writer_number)
+
+    def _forget_progress(self, writer_numbers: Iterable[int]) -> None:
+        """Forget how far these writers have come, in every segment; of idle segments the next checkpoint does it.
+
+        A segment that is loaded before that still has it, which does no harm: the numbers are never used again.
+        """
+        numbers = set(writer_numbers)
+        self._forgotten_writers |= numbers
+        self._progress = {pair for pair in self._progress if pair[1] not in numbers}
+        for segment in self.segments.present():
+            for number in segment.writers.keys() & numbers:
+                del segment.writers[number]
 
     def _stream_created(self, record: f.StreamCreated) -> None:
         if record.stream_id in self.streams:

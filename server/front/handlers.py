@@ -168,11 +168,13 @@ class Handlers:
 
     async def _open_writer(self, message: f.OpenWriter) -> f.Message:
         self._check_segments(message.segment_ids)
-        opened = await self._control.open_writer(message.writer_id)
+        opened = await self._control.open_writer(message.writer_id, start_over=bool(message.start_over))
         return f.WriterOpened(
             writer_number=opened.writer_number,
             writer_epoch=opened.epoch,
             known=int(opened.known),
+            active_us=opened.active_us,
+            expired_us=opened.expired_us,
             states=self._control.writer_states(opened.writer_number, message.segment_ids),
         )
 
@@ -183,7 +185,9 @@ class Handlers:
         return f.WriterOpened(
             writer_number=number,
             writer_epoch=writer.epoch if writer else 0,
-            known=int(writer is not None),
+            known=int(writer is not None and not writer.expired_us),
+            active_us=writer.active_us if writer else 0,
+            expired_us=writer.expired_us if writer else 0,
             states=self._control.writer_states(number, message.segment_ids),
         )
 

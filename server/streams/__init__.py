@@ -2,7 +2,18 @@
 
 from .catalog import Catalog, labels_of
 from .controller import StreamController
-from .options import StreamsOptions
+from .expiry_runner import ExpiryRunner, WritersStatistics
+from .options import StreamsOptions, WritersOptions
 from .runner import StreamsRunner, StreamsStatistics
 
-__all__ = ["Catalog", "StreamController", "StreamsOptions", "StreamsRunner", "StreamsStatistics", "labels_of"]
+__all__ = [
+    "Catalog",
+    "ExpiryRunner",
+    "StreamController",
+    "StreamsOptions",
+    "StreamsRunner",
+    "StreamsStatistics",
+    "WritersOptions",
+    "WritersStatistics",
+    "labels_of",
+]

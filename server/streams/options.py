@@ -1,4 +1,4 @@
-"""Settings of what streams do by themselves."""
+"""Settings of what streams, and their writers, do by themselves."""
 
 from dataclasses import dataclass
 
@@ -38,3 +38,22 @@ class StreamsOptions:
             raise ConfigurationError("merge_below must be below 1, split_above at least 1")
         if min(self.split_after_s, self.merge_after_s) < 0:
             raise ConfigurationError("split_after_s and merge_after_s must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritersOptions:
+    """For how long the event numbers of idle writers are kept; checked when made.
+
+    Attributes:
+        named_idle_s: of a writer with an id; that it expired is kept for as long again.
+        unnamed_idle_s: of a writer without one: how long it may be without a connection and still be exactly-once.
+        interval_s: idle writers are looked for this often.
+    """
+
+    named_idle_s: int = 30 * 24 * 3600
+    unnamed_idle_s: int = 24 * 3600
+    interval_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if min(self.named_idle_s, self.unnamed_idle_s, self.interval_s) <= 0:
+            raise ConfigurationError("named_idle_s, unnamed_idle_s and interval_s must be above 0")

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         StreamNotSealedError,
         StreamSealedError,
         ThrottledError,
+        WriterExpiredError,
         WriterFencedError,
     )
     from .client.lane import Stored
@@ -120,6 +121,7 @@ __all__ = [
     "StreamSegment",
     "ThrottledError",
     "Writer",
+    "WriterExpiredError",
     "WriterFencedError",
     "WriterOptions",
     "blocking",

@@ -138,7 +138,9 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
     assert files[0] == "containers/0000/checkpoint.db"
     assert f"tier2/checkpoints/{9:020d}-00000001-00000001-00000-00001.chunk" in files
     assert findings[-1]["lost"] == "raw/a [0, 3000)"
-    assert f"restores it from tier2/checkpoints/{7:020d}-00000001-00000001" in " ".join(run("verify", stopped_folder).err.split())
+    assert f"restores it from tier2/checkpoints/{7:020d}-00000001-00000001" in " ".join(
+        run("verify", stopped_folder).err.split()
+    )
 
 
 def test_a_missing_chunk_is_named_with_what_it_held(verify: Verify, stopped_folder: Path) -> None:

@@ -3,7 +3,13 @@ import pytest
 import millrace
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, StreamCut
-from millrace.client.errors import CutInvalidError, InvalidArgumentError, OffsetBeyondEndError, StreamNotFoundError
+from millrace.client.errors import (
+    CutInvalidError,
+    CutTruncatedError,
+    InvalidArgumentError,
+    OffsetBeyondEndError,
+    StreamNotFoundError,
+)
 from millrace.client.testing import TestServer
 
 from .scaling import filled
@@ -75,6 +81,24 @@ async def test_cuts_that_do_not_fit_are_not_kept(client: Client, name: str) -> N
     with pytest.raises(StreamNotFoundError):
         await client.bookmarks("tests/none").list()
     assert await client.bookmarks(name).list() == []
+
+
+async def test_the_head_is_saved_where_it_is_when_the_server_takes_it(client: Client, name: str) -> None:
+    """Truncated between looking it up and saving it; a cut that was given is not exchanged for another one."""
+    await filled(client, name, scalings=2)
+    head = await client.stream_cut(name).head()
+    tail = await client.stream_cut(name)
+    tried: list[StreamCut] = []
+
+    async def save(place: StreamCut) -> StreamCut:
+        tried.append(place)
+        await client.truncate_stream(name, tail)
+        return await client.bookmarks(name).save("head", place)
+
+    assert await client._use_cut(name, HEAD, save) == tail
+    assert tried == [head, tail]
+    with pytest.raises(CutTruncatedError):
+        await client._use_cut(name, head, save)
 
 
 @pytest.mark.slow

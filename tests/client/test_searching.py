@@ -7,11 +7,13 @@ from millrace.client.cuts import HEAD, TAIL, StreamCut
 from millrace.client.errors import (
     BlockCorruptError,
     CutInvalidError,
+    CutTruncatedError,
     InvalidArgumentError,
     OffsetBeyondEndError,
     SegmentNotFoundError,
 )
-from millrace.client.searching import Distance
+from millrace.client.searching import Distance, cut_at_time
+from millrace.client.streams import StreamInfo
 
 from .scaling import check_order, filled
 
@@ -108,3 +110,34 @@ async def test_a_position_without_an_event_is_refused(client: Client, name: str)
     ]:
         with pytest.raises(error):
             await client.fetch_event(position)
+
+
+async def test_a_search_goes_on_in_what_is_left_when_the_stream_is_truncated_under_it(
+    client: Client, name: str
+) -> None:
+    """Between asking what the stream is, and looking into its segments."""
+    values = await filled(client, name, scalings=2)
+    start = await client.stream_cut(name).after_events(0)
+    places = [await client.stream_cut(name).at_time(number) for number in (100, 150)]
+
+    async def search(info: StreamInfo) -> StreamCut:
+        if places:
+            await client.truncate_stream(name, places.pop(0))
+        return await cut_at_time(client._reads, info, 0)
+
+    cut = await client._search(name, search)
+    assert not places
+    assert sorted(event.value for event in await read(client, name, start=cut))[-30:] == values[150:]
+    assert cut == await client.stream_cut(name).head() == await client.stream_cut(name).after_events(0)
+    with pytest.raises(CutTruncatedError):
+        await client.stream_cut(name).after_events(0, start=start)
+
+
+async def test_a_search_that_finds_a_hole_where_nothing_was_truncated_fails(client: Client, name: str) -> None:
+    await client.create_stream(name)
+
+    async def search(info: StreamInfo) -> StreamCut:
+        raise SegmentNotFoundError("there is none")
+
+    with pytest.raises(SegmentNotFoundError):
+        await client._search(name, search)

@@ -92,7 +92,7 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
     ),
     "get_attribute": (16, 0, f.GetAttribute(11, "mark")),
     "attribute": (16, 0, f.Attribute(1, b"\x00\xffvalue")),
-    "open_writer": (17, 0, f.OpenWriter("till-7", [11, 12])),
+    "open_writer": (17, 0, f.OpenWriter("till-7", [11, 12], 1)),
     "writer_opened": (
         17,
         0,
@@ -100,6 +100,8 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
             writer_number=21,
             writer_epoch=2,
             known=1,
+            active_us=1_700_000_000_000_011,
+            expired_us=1_700_000_000_000_012,
             states=[f.WriterState(11, 1 << 36), f.WriterState(12, 0)],
         ),
     ),
@@ -189,6 +191,11 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
         0,
         0,
         f.WriterRecorded(writer_number=21, writer_epoch=3, opened_us=1_700_000_000_000_004, writer_id="till-7"),
+    ),
+    "writers_expired": (
+        0,
+        0,
+        f.WritersExpired(expired_us=1_700_000_000_000_013, marked=[21, 22], forgotten=[23]),
     ),
     "stream_created": (
         0,

@@ -14,8 +14,8 @@ from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
-from millrace.spark_source.planning import Planner
-from millrace.spark_source.positions import StreamOffset
+from millrace.spark_source.planning import Planner, settled
+from millrace.spark_source.positions import RangePartition, StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
 
@@ -419,6 +419,38 @@ def test_a_batch_that_runs_again_leaves_out_what_is_gone_and_counts_it(shop: Sho
     assert len(driver.read(first, second)) == 0
     assert len(driver.read(second, third)) == 5
     assert driver.end(third)["lost"] > 0
+
+
+def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of_it(shop: Shop) -> None:
+    """Behaviour 58: so that it is named like any other, or gone past."""
+    scaled(shop)
+    first = shop.client.stream_info(shop.stream).head()
+    options = parse_options(shop.options(partitionBytes="1k"))
+    runs = 0
+
+    async def act(client: Client, session: Session) -> list[RangePartition]:
+        planner = Planner(client, session, options)
+
+        async def plan() -> list[RangePartition]:
+            nonlocal runs
+            epochs = await planner.look(first.places)
+            start, end = epochs.stream.head(), epochs.stream.tail()
+            if not runs:
+                await client.truncate_stream(shop.stream, await client.stream_cut(shop.stream).after_events(150))
+            runs += 1
+            return await planner.partitions(start, end, epochs)
+
+        return await settled(plan)
+
+    link = Link(options)
+    try:
+        partitions = link.call(act)
+    finally:
+        link.close()
+    assert runs == 2
+    assert sum(part.size_bytes for partition in partitions for part in partition.ranges) == (
+        shop.client.stream_info(shop.stream).size_bytes
+    )
 
 
 # --- offsets that do not fit ---

@@ -234,9 +234,9 @@ class Peer:
         """Return what is known of a segment."""
         return await self.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
 
-    async def open_writer(self, writer_id: str, *segment_ids: int) -> f.WriterOpened:
+    async def open_writer(self, writer_id: str, *segment_ids: int, start_over: bool = False) -> f.WriterOpened:
         """Open a writer."""
-        return await self.ask(f.OpenWriter(writer_id, list(segment_ids)), f.WriterOpened)
+        return await self.ask(f.OpenWriter(writer_id, list(segment_ids), int(start_over)), f.WriterOpened)
 
     async def read(self, segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> f.Data:
         """Read once."""

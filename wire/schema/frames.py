@@ -188,12 +188,20 @@ SetAttribute = Struct(
 GetAttribute = Struct("segment_id" / Int64ul, "key" / Text, Terminated)
 Attribute = Struct("present" / Int8ul, "value" / Blob, Terminated)
 
-OpenWriter = Struct("writer_id" / Text, "segment_ids" / PrefixedArray(Int16ul, Int64ul), Terminated)
+OpenWriter = Struct(
+    "writer_id" / Text,
+    "segment_ids" / PrefixedArray(Int16ul, Int64ul),
+    "start_over" / Int8ul,  # 1: start from nothing where the state of that id has expired, rather than fail
+    Terminated,
+)
+GetWriter = Struct("writer_id" / Text, "segment_ids" / PrefixedArray(Int16ul, Int64ul), Terminated)
 WriterState = Struct("segment_id" / Int64ul, "last_event_number" / Int64ul)
 WriterOpened = Struct(
     "writer_number" / Int64ul,
     "writer_epoch" / Int32ul,
-    "known" / Int8ul,
+    "known" / Int8ul,  # 1: it was there before, and its state is kept
+    "active_us" / Int64sl,  # its last durable append or open before this, to within a minute; 0: never
+    "expired_us" / Int64sl,  # when the state that was kept under its id expired; 0 if it did not
     "states" / PrefixedArray(Int16ul, WriterState),
     Terminated,
 )
@@ -289,6 +297,12 @@ SegmentMerged = Struct(
 AttributeSet = Struct("segment_id" / Int64ul, "present" / Int8ul, "key" / Text, "value" / Blob, Terminated)
 WriterRecorded = Struct(
     "writer_number" / Int64ul, "writer_epoch" / Int32ul, "opened_us" / Int64sl, "writer_id" / Text, Terminated
+)
+WritersExpired = Struct(
+    "expired_us" / Int64sl,
+    "marked" / PrefixedArray(Int32ul, Int64ul),  # writers that leave a mark: named ones
+    "forgotten" / PrefixedArray(Int32ul, Int64ul),  # writers, and marks, that leave nothing
+    Terminated,
 )
 StreamCreated = Struct(
     "stream_id" / Int64ul,

@@ -13,7 +13,8 @@ from millrace.wire import frames as f
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
-    "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "create_stream", "seal_stream",
+    "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
+    "expire_writers", "create_stream", "seal_stream",
     "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
     "forget_cut",
 )  # fmt: skip
@@ -46,7 +47,7 @@ class History:
 
     def append_as_writer(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
-        numbers = [writer.writer_number for writer in self.state.writers.values()]
+        numbers = [writer.writer_number for writer in self.state.writers.values() if not writer.expired_us]
         if segment and numbers:
             number = numbers[amount % len(numbers)]
             progress = segment.writers.get(number)
@@ -119,13 +120,20 @@ class History:
         self._attribute(choice, amount, value=None)
 
     def open_writer(self, choice: int, amount: int) -> None:
-        known = [
-            writer.writer_number for writer in self.state.writers.values() if writer.writer_number % 3 == choice % 3
-        ]
-        number = known[0] if known else self.state.take_id()
+        writer_id = f"schreiber-ü-{choice % 3}" if choice % 4 else ""
+        known = self.state.writers.find(writer_id)
+        number = self.state.take_id() if known is None or known.expired_us else known.writer_number
         self.apply(
-            f.WriterRecorded(
-                writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=f"schreiber-ü-{number}"
+            f.WriterRecorded(writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=writer_id)
+        )
+
+    def expire_writers(self, choice: int, amount: int) -> None:
+        chosen = [writer for writer in self.state.writers.values() if writer.writer_number % 3 == choice % 3]
+        self.apply(
+            f.WritersExpired(
+                expired_us=self.clock_us,
+                marked=[writer.writer_number for writer in chosen if writer.writer_id and not writer.expired_us],
+                forgotten=[writer.writer_number for writer in chosen if writer.expired_us or not writer.writer_id],
             )
         )
 
@@ -211,6 +219,7 @@ class History:
         return segments[choice % len(segments)] if segments else None
 
     def _append(self, segment: Segment, *, amount: int, gap: int, writer_number: int, last_event_number: int) -> None:
+        self.state.begin_batch(len(self.records), self.clock_us)
         self.state.apply_run(
             segment,
             offset=segment.length + gap,
@@ -246,7 +255,13 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "segments": {segment.segment_id: _segment_view(segment) for segment in state.segments.values()},
         "segment_names": _numbers_by_name(state.segments, [segment.name for segment in state.segments.values()]),
         "writers": {
-            writer.writer_number: (writer.writer_id, writer.epoch, writer.opened_us)
+            writer.writer_number: (
+                writer.writer_id,
+                writer.epoch,
+                writer.opened_us,
+                writer.active_us,
+                writer.expired_us,
+            )
             for writer in state.writers.values()
         },
         "writer_ids": _numbers_by_name(state.writers, [writer.writer_id for writer in state.writers.values()]),

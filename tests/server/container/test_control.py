@@ -240,7 +240,7 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
             while await _sets(peer, segment_id, f"k{size}-{number}", bytes(size)):
                 number += 1
         for request, kind in (
-            (f.OpenWriter("w", [segment_id]), f.WriterOpened),
+            (f.OpenWriter("w", [segment_id], 0), f.WriterOpened),
             (f.SealSegment(segment_id), f.SegmentInfo),
             (f.DeleteSegment(segment_id), f.Done),
         ):

@@ -216,6 +216,54 @@ def test_a_writer_keeps_its_highest_epoch() -> None:
     assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
 
 
+def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
+    state, segment = with_segment()
+    for number, name in ((5, "w"), (6, "")):
+        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
+        run(segment, state, segment.length, 10, writer=number, last=4)
+    state.take_changes()
+    state.stored()
+    state.expiring_writers = {5: 9, 6: 9}
+
+    state.apply(f.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
+
+    assert (state.writers.find("w"), state.writers.get(6), segment.writers) == (state.writers[5], None, {})
+    assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
+    changes = state.take_changes()
+    state.stored()
+    assert (changes.writers.changed, changes.writers.gone) == ({5: state.writers[5]}, {6})
+    assert changes.forgotten_writers >= {5, 6}
+    state.apply(f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
+    assert (list(state.writers.changes.changed), state.writers.changes.gone) == ([8], {5})
+
+
+def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> None:
+    """Also where damage has taken the record that the writer before it expired."""
+    state, segment = with_segment()
+    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
+    run(segment, state, 0, 10, writer=5, last=4)
+    state.apply(f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    assert ([writer.writer_number for writer in state.writers.values()], segment.writers) == ([8], {})
+
+
+def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
+    state, segment = with_segment()
+    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
+    moved = []
+    for second in range(200):
+        state.take_changes()
+        state.stored()
+        state.begin_batch(second, second * 1_000_000)
+        run(segment, state, segment.length, 1, writer=5, last=second)
+        if state.writers.changes:
+            moved.append(second)
+    assert moved == [60, 120, 180]
+    state.begin_batch(200, 100_000_000)  # the clock was wrong, and is right now
+    run(segment, state, segment.length, 1, writer=5, last=200)
+    assert state.writers[5].active_us == 100_000_000
+
+
 def test_attributes_are_set_and_unset() -> None:
     state, segment = with_segment()
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):

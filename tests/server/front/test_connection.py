@@ -494,7 +494,7 @@ async def test_many_requests_at_once_are_all_answered(tmp_path: Path) -> None:
 async def test_a_writer_cannot_be_opened_on_more_segments_than_a_reply_holds(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        request = f.OpenWriter("w", [segment_id] * 65535)
+        request = f.OpenWriter("w", [segment_id] * 65535, 0)
         assert await code_of(peer.ask(request, f.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
 
 

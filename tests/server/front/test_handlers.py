@@ -62,7 +62,7 @@ async def test_names_obey_one_rule(tmp_path: Path) -> None:
             assert await code_of(peer.ask(f.CreateSegment(name), f.SegmentInfo)) is ErrorCode.INVALID_NAME
             assert await code_of(peer.ask(f.CreateStream(name, 1, ""), f.StreamInfo)) is ErrorCode.INVALID_NAME
         for writer_id in ("a\nb", "x" * 256, "\u200b"):
-            assert await code_of(peer.ask(f.OpenWriter(writer_id, []), f.WriterOpened)) is ErrorCode.INVALID_NAME
+            assert await code_of(peer.ask(f.OpenWriter(writer_id, [], 0), f.WriterOpened)) is ErrorCode.INVALID_NAME
             assert await code_of(peer.ask(f.GetWriter(writer_id, []), f.WriterOpened)) is ErrorCode.INVALID_NAME
         assert (await peer.ask(f.ListSegments("", "", 10), f.SegmentList)).segments == []
         files = await asyncio.to_thread(lambda: {path.name for path in tmp_path.rglob("*")})

@@ -1,0 +1,496 @@
+"""A stream that is written, read, scaled, truncated and killed at the same time, from its creation to its end.
+
+What happens is drawn by dice, but for what the policies of the server do; the moments are those of the machine. So the
+same seed gives the same kind of life, and not the same instant of each kill.
+"""
+
+# Nobody needs to look at the future of a write: flush raises what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pyarrow as pa
+
+import millrace
+from millrace.client.blocks import Position
+from millrace.client.client import Client
+from millrace.client.cuts import HEAD, TAIL, StreamCut
+from millrace.client.epochs import Lineage
+from millrace.client.errors import (
+    CutTruncatedError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
+from millrace.client.reader import ReaderOptions
+from millrace.client.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo, segments_of_history
+from millrace.client.testing import TestServer
+from millrace.client.writer import WriterOptions
+
+from .producer import Producer
+from .seen import (
+    Numbered,
+    Seen,
+    SeenInParts,
+    check_only_truncated_are_missing,
+    check_predecessors_first,
+    check_same_events,
+    check_slice,
+    has_passed,
+    marks_behind,
+)
+
+STREAM = "torture/elastic"
+WRITERS = 3
+PRODUCERS = 2
+KEYS_PER_WRITER = 6
+SEGMENTS_OPEN_MAX = 12
+READS_AT_ONCE = 8
+SLICES = 3
+PATIENCE_S = 120.0
+"""Beyond the time of the life itself: after so long something waits for what never comes."""
+
+
+class Truncation(Enum):
+    """Who drops what everybody has read."""
+
+    NOBODY = "nobody"
+    BY_HAND = "by hand"
+    BY_CURSORS = "by cursors"
+
+
+@dataclass
+class Consumer:
+    """A reader that must get everything, and where it is."""
+
+    seen: Seen
+    place: Callable[[], StreamCut]
+
+
+@dataclass
+class Life:
+    """One life of the stream.
+
+    Attributes:
+        counted: what happened, and how often.
+        written: by key, how many numbers must be there.
+        written_at_least: by key, how many must be there, where more may be.
+    """
+
+    server: TestServer
+    dice: random.Random
+    seconds: float
+    truncation: Truncation
+    counted: Counter[str] = field(default_factory=Counter)
+    written: dict[str, int] = field(default_factory=dict)
+    written_at_least: dict[str, int] = field(default_factory=dict)
+    consumers: list[Consumer] = field(default_factory=list)
+    late: SeenInParts = field(default_factory=lambda: SeenInParts("late"))
+    _ends_s: float = 0.0
+
+    async def run(self) -> None:
+        """Live it. Whoever sees what must not be raises AssertionError."""
+        async with asyncio.timeout(self.seconds + PATIENCE_S), millrace.connect(self.server.address) as client:
+            await client.create_stream(STREAM, self._configuration())
+            head = await client.stream_cut(STREAM).head()
+            self.consumers = [Consumer(Seen(name), lambda: head) for name in ("events", "batches", "again and again")]
+            for consumer in self.consumers:
+                await self._register(client, consumer)
+            self._ends_s = time.monotonic() + self.seconds
+            async with asyncio.TaskGroup() as reading:
+                reading.create_task(self._read_events(client, self.consumers[0]), name="events")
+                reading.create_task(self._read_batches(client, self.consumers[1]), name="batches")
+                reading.create_task(self._read_again_and_again(client, self.consumers[2]), name="again and again")
+                reading.create_task(self._read_late(client), name="late")
+                await self._write_and_disturb(client)
+                await client.seal_stream(STREAM)
+            await self._check(client)
+            await client.delete_stream(STREAM)
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._ends_s
+
+    def _configuration(self) -> StreamConfig:
+        return StreamConfig(
+            scaling=ScalingPolicy.by_events_per_s(self.dice.randint(500, 4000), factor=self.dice.randint(2, 3)),
+            retention=RetentionPolicy.by_consumption() if self.truncation is Truncation.BY_CURSORS else None,
+        )
+
+    async def _write_and_disturb(self, client: Client) -> None:
+        producers = [
+            Producer(
+                self.server.address,
+                STREAM,
+                f"producer-{number}",
+                random.Random(self.dice.random()),
+                count_stored=lambda key: self._count_stored(client, key),
+                is_truncated=self.truncation is not Truncation.NOBODY,
+            )
+            for number in range(PRODUCERS)
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(WRITERS):
+                tasks.create_task(self._write(client, number), name=f"writer {number}")
+            for producer in producers:
+                tasks.create_task(producer.run(lambda: self._is_over), name=producer.name)
+            tasks.create_task(self._scale(client), name="scale")
+            tasks.create_task(self._probe(client), name="probe")
+            tasks.create_task(self._kill(), name="kill")
+            if self.truncation is Truncation.BY_HAND:
+                tasks.create_task(self._truncate(client), name="truncate")
+            for consumer in self.consumers:
+                tasks.create_task(self._move_cursor(client, consumer), name=f"cursor of {consumer.seen.name}")
+        for producer in producers:
+            self.written[producer.name] = producer.count
+            self.written_at_least |= producer.stored
+            self.counted["producers killed"] += producer.kills
+            self.counted["producers fenced"] += producer.fenced
+
+    # --- writing ---
+
+    async def _write(self, client: Client, number: int) -> None:
+        dice = random.Random(self.dice.random())
+        life = 0
+        while not self._is_over:
+            keys = [f"{number}.{life}.{key}" for key in range(KEYS_PER_WRITER)]
+            stored: dict[str, int] = {}
+            try:
+                await self._write_keys(
+                    client, keys, stored, dice, writer_id=f"torture-{number}" if number % 2 else None
+                )
+                self.written |= stored
+            except OutcomeUnknownError:
+                # What was sent last went to a segment that is truncated away by now: nothing says what became of it.
+                assert self.truncation is not Truncation.NOBODY
+                self.written_at_least |= dict.fromkeys(keys, 0) | stored
+                self.counted["writers left in the dark"] += 1
+            life += 1
+
+    async def _write_keys(
+        self, client: Client, keys: list[str], stored: dict[str, int], dice: random.Random, *, writer_id: str | None
+    ) -> None:
+        """Write until it is over; `stored` says how many of each key are known to be stored."""
+        nexts = dict.fromkeys(keys, 0)
+        options = WriterOptions(block_size_bytes=dice.choice([1024, 4096, 1 << 20]), drain_high_bytes=200_000,
+                                drain_low_bytes=100_000)  # fmt: skip
+        rests_s = time.monotonic() + dice.uniform(0.3, 1.5)
+        async with client.writer(STREAM, writer_id=writer_id, options=options) as writer:
+            before = sum(writer.last_event_numbers.values())
+            while not self._is_over:
+                for _ in range(dice.randint(1, 30)):
+                    self._write_some(writer, keys, nexts, dice)
+                await asyncio.sleep(dice.random() * 0.01)
+                await writer.drain()
+                if time.monotonic() > rests_s:  # so that there is something to merge
+                    await writer.flush()
+                    stored |= nexts
+                    await asyncio.sleep(dice.uniform(0.0, 0.6))
+                    rests_s = time.monotonic() + dice.uniform(0.3, 1.5)
+            await writer.flush()
+            stored |= nexts
+            assert writer.pending_bytes == 0
+            self.counted["times re-routed"] += writer.statistics().reroutes
+            if self.truncation is Truncation.NOBODY:
+                assert sum(writer.last_event_numbers.values()) - before == sum(nexts.values())
+
+    @staticmethod
+    def _write_some(writer: millrace.Writer, keys: list[str], nexts: dict[str, int], dice: random.Random) -> None:
+        key = dice.choice(keys)
+        chance = dice.random()
+        if chance < 0.1:
+            count = dice.randint(1, 8)
+            writer.write_many([b"%d" % (nexts[key] + each) for each in range(count)], key=key)
+            nexts[key] += count
+        elif chance < 0.2:
+            writer.write_many([b"%d" % nexts[each] for each in keys], keys=keys)
+            for each in keys:
+                nexts[each] += 1
+        else:
+            writer.write(b"%d" % nexts[key], key=key)
+            nexts[key] += 1
+
+    async def _count_stored(self, client: Client, key: str) -> int:
+        """Return how many events of a key are stored now: what a reader was given, and what lies before it."""
+        while True:
+            tail = await client.stream_cut(STREAM).tail()
+            reader = self.consumers[0]
+            # Taken in one step: nothing is given to the reader between the two.
+            count, place = reader.seen.next_number[key], reader.place()
+            try:
+                async with client.reader(STREAM, start=place, end=tail) as rest:
+                    async for event in rest:
+                        count += event.key == key
+                return count
+            except CutTruncatedError:
+                assert self.truncation is not Truncation.NOBODY
+
+    # --- disturbing ---
+
+    async def _scale(self, client: Client) -> None:
+        dice = random.Random(self.dice.random())
+        while not self._is_over:
+            opened = (await client.stream_info(STREAM)).open_segments
+            first = dice.randrange(len(opened))
+            chosen = opened[first : first + dice.choice([1, 1, 2, 3, len(opened)])]
+            low, high = chosen[0].key_range.low, chosen[-1].key_range.high
+            count = 1 if len(opened) > SEGMENTS_OPEN_MAX else dice.choice([1, 1, 2, 3])
+            borders = sorted({low, high, *(dice.randrange(low + 1, high) for _ in range(count - 1))})
+            try:
+                await client.scale_stream(
+                    STREAM, seal=[segment.segment_id for segment in chosen],
+                    ranges=list(itertools.pairwise(borders)),
+                )  # fmt: skip
+                self.counted["scaled by hand"] += 1
+            except InvalidArgumentError:
+                self.counted["scaled by others first"] += 1
+            if dice.random() < 0.1:
+                await client.update_stream(STREAM, self._configuration())
+            await asyncio.sleep(dice.random() * 0.3)
+
+    async def _kill(self) -> None:
+        dice = random.Random(self.dice.random())
+        while not self._is_over:
+            await asyncio.sleep(dice.uniform(0.1, 1.5))
+            chance = dice.random()
+            if chance < 0.15:
+                assert await asyncio.to_thread(self.server.stop) == 0
+                self.counted["stopped"] += 1
+            else:
+                await asyncio.to_thread(self.server.kill)
+                self.counted["killed"] += 1
+            if chance > 0.8:
+                await self._kill_while_it_starts(dice.uniform(0.3, 0.8))
+                self.counted["killed while starting"] += 1
+            await asyncio.to_thread(self.server.start)
+
+    async def _kill_while_it_starts(self, after_s: float) -> None:
+        starting = asyncio.create_task(asyncio.to_thread(self.server.start))
+        await asyncio.sleep(after_s)
+        os.kill(self.server.pid, signal.SIGKILL)
+        with contextlib.suppress(RuntimeError):
+            await starting
+        await asyncio.to_thread(self.server.kill)  # and be sure that it is gone
+
+    async def _truncate(self, client: Client) -> None:
+        """Truncate at places of consumers, as soon as all others have passed them."""
+        dice = random.Random(self.dice.random())
+        cuts: list[StreamCut] = []
+        while not self._is_over:
+            await asyncio.sleep(dice.random() * 0.2)
+            cuts.append(dice.choice(self.consumers).place())
+            # The stream is asked after the consumers, so it knows all of their segments.
+            places = [consumer.place() for consumer in self.consumers]
+            lineage = (await client.stream_info(STREAM)).lineage()
+            cuts = [cut for cut in cuts if cut.places.keys() <= lineage.by_id.keys()]
+            for cut in reversed(cuts):
+                progress = lineage.progress(cut.places)
+                if all(has_passed(lineage, place, progress) for place in places):
+                    await client.truncate_stream(STREAM, cut)
+                    self.counted["truncated by hand"] += 1
+                    break
+
+    async def _register(self, client: Client, consumer: Consumer) -> None:
+        if self.truncation is Truncation.BY_CURSORS:
+            await client.cursors(STREAM).set(consumer.seen.name, consumer.place())
+
+    async def _move_cursor(self, client: Client, consumer: Consumer) -> None:
+        dice = random.Random(self.dice.random())
+        while not self._is_over:
+            await asyncio.sleep(dice.random() * 0.1)
+            await self._register(client, consumer)
+
+    async def _probe(self, client: Client) -> None:
+        """Ask all the time for what must be true at any moment."""
+        dice = random.Random(self.dice.random())
+        seen = self.consumers[0].seen
+        while not self._is_over:
+            await asyncio.sleep(dice.random() * 0.05)
+            info = await client.stream_info(STREAM)
+            for cut in (info.head(), info.tail()):
+                info.lineage().check_cut(cut.places)
+            await client.explain_stream(STREAM)
+            since = await client.stream_cut(STREAM).at_time(int((time.time() - dice.random()) * 1_000_000))
+            await client.bookmarks(STREAM).save("probe", HEAD)
+            try:
+                await client.distance(since, TAIL)
+                if len(seen.marks) > 1:
+                    (first, start), (last, end) = sorted(dice.sample(seen.marks[-5:], 2), key=lambda mark: mark[0])
+                    assert (await client.distance(start, end)).events == last - first
+                    count = dice.randint(0, last - first)
+                    middle = await client.stream_cut(STREAM).after_events(count, start=start)
+                    assert (await client.distance(start, middle)).events == count
+            except CutTruncatedError:
+                assert self.truncation is not Truncation.NOBODY
+                self.counted["probes too late"] += 1
+            if seen.recent:
+                place = dice.choice(seen.recent)
+                try:
+                    event = await client.fetch_event(place)
+                    assert (event.key, int(event.value)) == seen.events[place]
+                except (SegmentNotFoundError, SegmentTruncatedError):
+                    assert self.truncation is not Truncation.NOBODY
+            self.counted["probes"] += 1
+
+    # --- reading ---
+
+    async def _read_events(self, client: Client, consumer: Consumer) -> None:
+        dice = random.Random(self.dice.random())
+        async with client.reader(STREAM, options=_some_options(dice)) as reader:
+            consumer.place = reader.position
+            async for event in reader:
+                consumer.seen.take(event.key, event.value, event.position)
+                if dice.random() < 0.002:
+                    consumer.seen.mark(reader.position())
+
+    async def _read_batches(self, client: Client, consumer: Consumer) -> None:
+        dice = random.Random(self.dice.random())
+        async with client.reader(STREAM, options=_some_options(dice)) as reader:
+            consumer.place = reader.position
+            async for batch in reader.arrow_batches():
+                for place, (key, number) in _events_of(batch):
+                    consumer.seen.take(key, b"%d" % number, place)
+                if dice.random() < 0.02:
+                    consumer.seen.mark(reader.position())
+
+    async def _read_again_and_again(self, client: Client, consumer: Consumer) -> None:
+        """Stop all the time, and go on from the text of the place."""
+        dice = random.Random(self.dice.random())
+        while True:
+            left = dice.randint(1, 400)
+            async with client.reader(STREAM, start=millrace.parse_cut(str(consumer.place()))) as reader:
+                async for event in reader:
+                    consumer.seen.take(event.key, event.value, event.position)
+                    left -= 1
+                    if not left:
+                        break
+                cut = reader.position()
+                consumer.place = lambda cut=cut: cut  # type: ignore[misc]  # the cut of this turn
+            self.counted["readers one behind the other"] += 1
+            if left:
+                return
+
+    async def _read_late(self, client: Client) -> None:
+        """Read slowly and without a cursor; where that was too slow, go on with what is left."""
+        dice = random.Random(self.dice.random())
+        cut: millrace.Cut = HEAD
+        while True:
+            try:
+                async with client.reader(STREAM, start=cut, options=ReaderOptions(window_bytes=64 * 1024)) as reader:
+                    async for event in reader:
+                        self.late.take(event.key, event.value, event.position)
+                        if dice.random() < 0.01 and not self._is_over:
+                            await asyncio.sleep(dice.random() * 0.3)
+                    return
+            except CutTruncatedError as error:
+                lost = error
+            assert self.truncation is not Truncation.NOBODY
+            assert lost.resume_at is not None
+            cut = lost.resume_at
+            self.late.resumed_at.append(lost.resume_at)
+            self.counted["overtaken"] += 1
+
+    # --- at the end ---
+
+    async def _check(self, client: Client) -> None:
+        seen = self.consumers[0].seen
+        for consumer in self.consumers:
+            counts = {key: count for key, count in consumer.seen.next_number.items() if count}
+            wrong = {
+                key: (counts.get(key, 0), count) for key, count in self.written.items() if counts.get(key, 0) != count
+            }
+            assert not wrong, f"{consumer.seen.name}: (read, written) of {wrong}"
+            few = {
+                key: (counts.get(key, 0), least)
+                for key, least in self.written_at_least.items()
+                if counts.get(key, 0) < least
+            }
+            assert not few, f"{consumer.seen.name}: (read, acknowledged) of {few}"
+            assert counts.keys() <= self.written.keys() | self.written_at_least.keys()
+            check_same_events(seen, consumer.seen)
+        history = await client.stream_history(STREAM)
+        lineage = Lineage(segments_of_history(history))
+        for consumer in self.consumers:
+            check_predecessors_first(consumer.seen, lineage)
+        check_only_truncated_are_missing(self.late, seen, lineage)
+        self.counted["epochs"] = history[-1].number
+        self.counted["scaled by policy"] = history[-1].number - self.counted["scaled by hand"]
+        self.counted["events"] = len(seen.events)
+
+        await self._check_slices(client, await client.stream_info(STREAM))
+
+    async def _check_slices(self, client: Client, info: StreamInfo) -> None:
+        """Read what is left in parallel while the server is killed once more, and slices of it."""
+        dice = random.Random(self.dice.random())
+        lineage = info.lineage()
+        killing = asyncio.create_task(self._kill_once(dice.random()))
+        try:
+            left = await self._read_in_parallel(client, HEAD, TAIL, dice)
+        finally:
+            await killing
+        head = lineage.progress(info.head().places)
+        for consumer in self.consumers:
+            expected = {
+                place: event
+                for place, event in consumer.seen.events.items()
+                if place.segment_id in head and (place.offset, place.event_index) >= head[place.segment_id]
+            }
+            strange = expected.items() ^ left.items()
+            assert not strange, f"what is left is not what {consumer.seen.name} was given: {sorted(strange)[:20]}"
+            marks = marks_behind(consumer.seen, info.head(), lineage)
+            for _ in range(SLICES if len(marks) > 1 else 0):
+                (first, start), (last, end) = sorted(dice.sample(marks, 2), key=lambda mark: mark[0])
+                events = await self._read_in_parallel(client, start, end, dice)
+                check_slice(consumer.seen, events, start=first, end=last)
+                async with client.reader(STREAM, start=start, end=end) as reader:
+                    again = {event.position: (event.key, int(event.value)) async for event in reader}
+                assert again == events
+                assert (await client.distance(start, end)).events == last - first
+                self.counted["slices"] += 1
+        self.counted["read in parallel"] = len(left)
+
+    async def _kill_once(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.to_thread(self.server.start)
+
+    async def _read_in_parallel(
+        self, client: Client, start: millrace.Cut, end: millrace.Cut, dice: random.Random
+    ) -> dict[Position, Numbered]:
+        parts = await client.plan_ranges(STREAM, start=start, end=end, max_bytes=dice.randint(4_000, 400_000))
+        dice.shuffle(parts)
+        found: dict[Position, Numbered] = {}
+
+        async def read_some() -> None:
+            while parts:
+                async for batch in client.read_range(parts.pop()):
+                    for place, event in _events_of(batch):
+                        assert place not in found, f"{place} is in two ranges"
+                        found[place] = event
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(READS_AT_ONCE):
+                tasks.create_task(read_some())
+        self.counted["ranges"] += 1
+        return found
+
+
+def _some_options(dice: random.Random) -> ReaderOptions:
+    return ReaderOptions(window_bytes=dice.choice([1 << 16, 1 << 20, 32 << 20]))
+
+
+def _events_of(batch: pa.RecordBatch) -> Iterator[tuple[Position, Numbered]]:
+    columns = [batch.column(name).to_pylist() for name in ("segment", "offset", "index", "key", "value")]
+    for segment_id, offset, index, key, value in zip(*columns, strict=True):
+        yield Position(segment_id, offset, index), (key, int(value))

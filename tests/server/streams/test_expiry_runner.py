@@ -1,0 +1,298 @@
+"""Writers that expire on a real server, whose clocks go on when the test says so."""
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.server.container.state import ACTIVITY_STEP_US
+from millrace.server.streams import WritersOptions
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from tests.support.clock import ManualClock
+from tests.support.protocol import Peer, RefusedError, Stored, code_of
+from tests.support.servers import QUIET, server_options
+
+NAMED_S, UNNAMED_S = 10_000, 1_000
+SLACK_S = ACTIVITY_STEP_US / 1e6 + 1
+NEVER = WritersOptions(named_idle_s=NAMED_S, unnamed_idle_s=UNNAMED_S, interval_s=1e12)
+"""The test looks by itself."""
+
+
+def started(folder: Path, clock: ManualClock) -> Server:
+    return Server(server_options(folder, writers=NEVER), clock=clock)
+
+
+async def pass_time(server: Server, clock: ManualClock, duration_s: float) -> None:
+    """Let time pass, and let the server look at its writers."""
+    clock.move(duration_s)
+    assert server._expiry is not None
+    await server._expiry.expire()
+
+
+def fields_of(opened: f.WriterOpened) -> dict[str, Any]:
+    return {"writer_number": opened.writer_number, "writer_epoch": opened.writer_epoch}
+
+
+async def outcome(peer: Peer, segment_id: int, payload: bytes, **fields: int) -> Stored | ErrorCode:
+    return (await peer.settled(await peer.append(segment_id, payload, **fields)))[0]
+
+
+def rows(folder: Path, table: str) -> list[tuple[Any, ...]]:
+    """Return the rows of the checkpoint of a server that was stopped."""
+    connection = sqlite3.connect(folder / "containers" / "0000" / "checkpoint.db")
+    try:
+        return connection.execute(f"SELECT * FROM {table}").fetchall()
+    finally:
+        connection.close()
+
+
+async def refused(answer: Awaitable[f.Message]) -> f.ErrorReply:
+    with pytest.raises(RefusedError) as caught:
+        await answer
+    return caught.value.reply
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_an_unnamed_writer_is_exactly_once_within_its_time(tmp_path: Path) -> None:
+    """Behaviours 2, 3: over a reconnect and a restart, until it was idle for too long; then it is told so."""
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server:
+        async with await Peer.connect(server.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            writer = fields_of(await peer.open_writer("", segment_id))
+            await peer.store(segment_id, b"one", event_number=1, **writer)
+        await pass_time(server, clock, UNNAMED_S)
+        async with await Peer.connect(server.address) as peer:
+            assert await outcome(peer, segment_id, b"one", event_number=1, **writer) == Stored(0, duplicate=True)
+            await peer.store(segment_id, b"two", event_number=2, **writer)
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        await pass_time(server, clock, UNNAMED_S)
+        assert await outcome(peer, segment_id, b"two", event_number=2, **writer) == Stored(3, duplicate=True)
+        await pass_time(server, clock, SLACK_S)
+        for number in (2, 3):
+            code = await outcome(peer, segment_id, b"two", event_number=number, **writer)
+            assert code is ErrorCode.WRITER_EXPIRED
+        assert await peer.read_all(segment_id) == b"onetwo"
+    assert (rows(tmp_path, "writers"), rows(tmp_path, "progress")) == ([], [])
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        assert await outcome(peer, segment_id, b"two", event_number=3, **writer) is ErrorCode.WRITER_EXPIRED
+
+
+@pytest.mark.asyncio
+async def test_a_named_writer_leaves_a_mark(tmp_path: Path) -> None:
+    """Behaviours 1, 4: its name says that it expired, until it starts over or the mark is forgotten."""
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        first = await peer.open_writer("till-7", segment_id)
+        again = await peer.open_writer("till-7", segment_id)
+        await peer.store(segment_id, b"one", event_number=1, **fields_of(again))
+        await pass_time(server, clock, NAMED_S + SLACK_S)
+        expired_us = clock.unix_us()
+
+        assert await outcome(peer, segment_id, b"!", event_number=2, **fields_of(again)) is ErrorCode.WRITER_EXPIRED
+        assert await outcome(peer, segment_id, b"!", event_number=1, **fields_of(first)) is ErrorCode.WRITER_EXPIRED
+        reply = await refused(peer.open_writer("till-7", segment_id))
+        assert (reply.code, reply.subject) == (ErrorCode.WRITER_EXPIRED, "till-7")
+        assert "2023-11-15T01:" in reply.message
+        asked = await peer.ask(f.GetWriter("till-7", [segment_id]), f.WriterOpened)
+        assert (asked.known, asked.expired_us, asked.writer_epoch) == (0, expired_us, 2)
+        assert (asked.active_us, asked.states) == (1_700_000_000_000_000, [f.WriterState(segment_id, 0)])
+
+        anew = await peer.open_writer("till-7", segment_id, start_over=True)
+        assert (anew.known, anew.expired_us, anew.writer_epoch) == (0, expired_us, 3)
+        assert anew.states == [f.WriterState(segment_id, 0)]
+        await peer.store(segment_id, b"two", event_number=1, **fields_of(anew))
+        # Not fenced, and never taken for the writer of now: that number is gone.
+        assert await outcome(peer, segment_id, b"!", event_number=1, **fields_of(again)) is ErrorCode.WRITER_EXPIRED
+        known = await peer.open_writer("till-7", segment_id)
+        assert (known.known, known.expired_us, known.writer_epoch) == (1, 0, 4)
+        assert (known.writer_number, known.states) == (anew.writer_number, [f.WriterState(segment_id, 1)])
+        assert await peer.read_all(segment_id) == b"onetwo"
+    assert [row[0] for row in rows(tmp_path, "writers")] == [anew.writer_number]
+    assert [row[1] for row in rows(tmp_path, "progress")] == [anew.writer_number]
+
+
+@pytest.mark.asyncio
+async def test_a_mark_is_forgotten_after_as_long_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        await peer.open_writer("till-7")
+        await pass_time(server, clock, NAMED_S + SLACK_S)
+        await pass_time(server, clock, NAMED_S)
+        assert (await refused(peer.open_writer("till-7"))).code == ErrorCode.WRITER_EXPIRED
+        await pass_time(server, clock, SLACK_S)
+        opened = await peer.open_writer("till-7")
+        assert (opened.known, opened.expired_us, opened.writer_epoch) == (0, 0, 1)
+        statistics = server.statistics()["writers"]
+        assert (statistics.named_expired_total, statistics.marks_forgotten_total) == (1, 1)
+        assert statistics.unnamed_expired_total == 0
+
+
+@pytest.mark.asyncio
+async def test_a_mark_survives_restarts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        await peer.open_writer("till-7")
+        await pass_time(server, clock, NAMED_S + SLACK_S)
+    for _ in range(2):
+        async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+            assert (await refused(peer.open_writer("till-7"))).code == ErrorCode.WRITER_EXPIRED
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        assert (await peer.open_writer("till-7", start_over=True)).writer_epoch == 2
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        opened = await peer.open_writer("till-7")
+        assert (opened.known, opened.writer_epoch) == (1, 3)
+
+
+@pytest.mark.asyncio
+async def test_expiry_survives_a_kill_before_the_checkpoint(tmp_path: Path) -> None:
+    """The record alone says it: nothing of it is in a checkpoint when the server is killed."""
+    clock = ManualClock()
+    server = started(tmp_path, clock)
+    await server.start()
+    async with await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        named = fields_of(await peer.open_writer("till-7", segment_id))
+        unnamed = fields_of(await peer.open_writer("", segment_id))
+        await peer.store(segment_id, b"one", event_number=1, **named)
+        await peer.store(segment_id, b"two", event_number=1, **unnamed)
+        await pass_time(server, clock, NAMED_S + SLACK_S)
+    killed = copied(tmp_path)
+    await server.stop()
+    assert rows(killed, "writers") == []
+    async with started(killed, clock) as server, await Peer.connect(server.address) as peer:
+        for fields in (named, unnamed):
+            assert await outcome(peer, segment_id, b"!", event_number=2, **fields) is ErrorCode.WRITER_EXPIRED
+        assert (await refused(peer.open_writer("till-7"))).code == ErrorCode.WRITER_EXPIRED
+        assert await peer.read_all(segment_id) == b"onetwo"
+    assert [(row[0], row[5]) for row in rows(killed, "writers")] == [(named["writer_number"], "till-7")]
+    assert rows(killed, "progress") == []
+
+
+def copied(folder: Path) -> Path:
+    """Return a copy of the folder as it is now: what a killed server leaves."""
+    return Path(shutil.copytree(folder, folder.parent / f"{folder.name}-killed"))
+
+
+@pytest.mark.asyncio
+async def test_a_clock_that_jumps_makes_no_writer_expire(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        writer = fields_of(await peer.open_writer("", segment_id))
+        await pass_time(server, clock, 10)
+        clock.jump_wall(365 * 86400 * 1_000_000)
+        await pass_time(server, clock, 10)
+        await peer.store(segment_id, b"one", event_number=1, **writer)
+        clock.jump_wall(-2 * 365 * 86400 * 1_000_000)
+        await pass_time(server, clock, 10)
+        await peer.store(segment_id, b"two", event_number=2, **writer)
+        await pass_time(server, clock, UNNAMED_S)
+        await peer.store(segment_id, b"three", event_number=3, **writer)
+    clock.jump_wall(5 * 365 * 86400 * 1_000_000)
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        await pass_time(server, clock, UNNAMED_S)
+        await peer.store(segment_id, b"four", event_number=4, **writer)
+
+
+@pytest.mark.asyncio
+async def test_a_connection_alone_does_not_keep_a_writer(tmp_path: Path) -> None:
+    """What keeps it are appends and opens; its next append says that it expired, and the connection lives."""
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        silent = fields_of(await peer.open_writer("", segment_id))
+        busy = fields_of(await peer.open_writer("", segment_id))
+        for number in range(1, 5):
+            await pass_time(server, clock, UNNAMED_S / 2)
+            await peer.store(segment_id, b"x", event_number=number, **busy)
+        assert await outcome(peer, segment_id, b"!", event_number=1, **silent) is ErrorCode.WRITER_EXPIRED
+        await peer.store(segment_id, b"x", event_number=5, **busy)
+
+
+@pytest.mark.asyncio
+async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path) -> None:
+    """The append was admitted, so it is stored; then the writer was seen just now."""
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        writer = fields_of(await peer.open_writer("", segment_id))
+        clock.move(UNNAMED_S + SLACK_S)
+        ids = await peer.append(segment_id, b"one", event_number=1, **writer)
+        container = server._open.container if server._open else None
+        assert container is not None
+        while not container.writers_in_flight():  # noqa: ASYNC110  # the loop has to turn
+            await asyncio.sleep(0)
+        await pass_time(server, clock, 0)
+        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
+        await pass_time(server, clock, 0)
+        await peer.store(segment_id, b"two", event_number=2, **writer)
+
+
+@pytest.mark.asyncio
+async def test_what_comes_while_an_expiry_is_queued_is_decided_behind_it(tmp_path: Path) -> None:
+    """Behaviour 4: an append is refused, a name starts over under a higher epoch; also after a restart."""
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        writer = fields_of(await peer.open_writer("till-7", segment_id))
+        await peer.store(segment_id, b"one", event_number=1, **writer)
+        assert server._open is not None
+        assert server._expiry is not None
+        control = server._expiry._control
+        decided = control.expire_writers(marked=[writer["writer_number"]], forgotten=[])
+        with pytest.raises(Exception, match="idle for too long"):
+            await control.open_writer("till-7", start_over=False)
+        opened = await control.open_writer("till-7", start_over=True)
+        assert decided.done()
+        assert (opened.known, opened.epoch) == (False, 2)
+        assert opened.writer_number > writer["writer_number"]
+        assert await outcome(peer, segment_id, b"!", event_number=2, **writer) is ErrorCode.WRITER_EXPIRED
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        again = await peer.open_writer("till-7", segment_id)
+        assert (again.writer_number, again.writer_epoch) == (opened.writer_number, 3)
+
+
+@pytest.mark.asyncio
+async def test_very_many_writers_expire_a_page_at_a_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        for _ in range(25):
+            ids = [await peer.start(f.OpenWriter("", [], 0)) for _ in range(100)]
+            for request_id in ids:
+                await peer.reply(request_id, f.WriterOpened)
+        kept = await peer.open_writer("till-7")
+        await pass_time(server, clock, UNNAMED_S + SLACK_S)
+        assert server.statistics()["writers"].unnamed_expired_total == 2500
+        assert server.statistics()["server"].writers == 1
+    assert [row[0] for row in rows(tmp_path, "writers")] == [kept.writer_number]
+
+
+@pytest.mark.asyncio
+async def test_the_server_looks_by_itself(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options = server_options(tmp_path, container=QUIET, writers=replace(NEVER, interval_s=60.0))
+    async with Server(options, clock=clock) as server, await Peer.connect(server.address) as peer:
+        await peer.open_writer("")
+        clock.move(UNNAMED_S + SLACK_S)
+        async with asyncio.timeout(10):
+            while not server.statistics()["writers"].unnamed_expired_total:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_a_number_that_was_never_given_is_unknown(tmp_path: Path) -> None:
+    async with started(tmp_path, ManualClock()) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        fields = {"writer_number": 1_000_000, "writer_epoch": 1}
+        assert await outcome(peer, segment_id, b"!", event_number=1, **fields) is ErrorCode.WRITER_UNKNOWN
+        assert await code_of(peer.ask(f.OpenWriter("", [99], 1), f.WriterOpened)) is ErrorCode.SEGMENT_NOT_FOUND
