@@ -51,6 +51,7 @@ from .segments import Segments as AsyncSegments
 from .streams import Border, Epoch, StreamConfig, StreamInfo
 from .writer import Writer as AsyncWriter
 from .writer import WriterOptions
+from .writer_info import WriterInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -274,7 +275,7 @@ class Writer:
 
     @property
     def known(self) -> bool:
-        """Whether the server had seen the writer id before."""
+        """Whether the server had seen the writer id before, and knows what it stored."""
         return self._open.known
 
     @property
@@ -584,17 +585,36 @@ class Client:
         """Return the event at a position."""
         return self._loop.call(self._client.fetch_event(position))
 
-    def byte_writer(self, stream: str, *, writer_id: str | None = None) -> "ByteWriter":
+    def byte_writer(
+        self, stream: str, *, writer_id: str | None = None, start_over_if_expired: bool = False
+    ) -> "ByteWriter":
         """Return a file to write bytes at the end of a stream of one segment."""
-        return ByteWriter(self._loop, self._client.byte_writer(stream, writer_id=writer_id))
+        writer = self._client.byte_writer(stream, writer_id=writer_id, start_over_if_expired=start_over_if_expired)
+        return ByteWriter(self._loop, writer)
 
     def byte_reader(self, stream: str, *, offset: int = 0, follow: bool = False) -> "ByteReader":
         """Return a file to read the bytes of a stream of one segment."""
         return ByteReader(self._loop, self._client.byte_reader(stream, offset=offset, follow=follow))
 
-    def writer(self, stream: str, *, writer_id: str | None = None, options: WriterOptions | None = None) -> Writer:
+    def writer(
+        self,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        start_over_if_expired: bool = False,
+        options: WriterOptions | None = None,
+    ) -> Writer:
         """Return a writer of a stream, to be entered with `with`."""
-        return Writer(self._loop, lambda: self._client.writer(stream, writer_id=writer_id, options=options))
+        return Writer(
+            self._loop,
+            lambda: self._client.writer(
+                stream, writer_id=writer_id, start_over_if_expired=start_over_if_expired, options=options
+            ),
+        )
+
+    def writer_info(self, stream: str, writer_id: str) -> WriterInfo | None:
+        """Return what the server knows of a writer and of its events in a stream, None if it was never opened."""
+        return self._loop.call(self._client.writer_info(stream, writer_id))
 
     def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
         """Return the last event number that a writer stored in each segment, None if it was never opened."""

@@ -46,6 +46,7 @@ from .errors import (
     StreamNotFoundError,
     StreamSealedError,
     ThrottledError,
+    WriterExpiredError,
 )
 from .lane import passes
 from .session import Session
@@ -75,10 +76,13 @@ async def byte_stream_info(session: Session, stream: str) -> StreamInfo:
 class ByteWriter:
     """Writes bytes at the end of a byte stream. Made by `client.byte_writer`; an async context manager."""
 
-    def __init__(self, session: Session, stream: str, *, writer_id: str | None) -> None:
+    def __init__(
+        self, session: Session, stream: str, *, writer_id: str | None, start_over_if_expired: bool = False
+    ) -> None:
         self._session = session
         self.stream = stream
         self._writer_id = writer_id or ""
+        self._start_over = int(start_over_if_expired)
         self._segment_id = 0
         self._number = 0
         self._epoch = 0
@@ -96,13 +100,15 @@ class ByteWriter:
 
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
+            WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             InvalidArgumentError: the stream has, or had, more than one segment.
         """
         info = await byte_stream_info(self._session, self.stream)
         if info.sealed:
             raise StreamSealedError(f"{self.stream} is sealed")
         self._segment_id = info.segments[0].segment_id
-        opened = await self._session.request(OpenWriter(self._writer_id, [self._segment_id], 0), WriterOpened)
+        request = OpenWriter(self._writer_id, [self._segment_id], self._start_over)
+        opened = await self._session.request(request, WriterOpened)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
         # Asked only now: whoever had the id has stored all that it ever will.
@@ -137,7 +143,8 @@ class ByteWriter:
         """Take bytes, and return how many: all of them. Waits while much is on its way. Cancelling takes nothing.
 
         Raises:
-            StreamSealedError, WriterFencedError, ConditionFailedError: nothing can be written any more.
+            StreamSealedError, WriterFencedError, WriterExpiredError, ConditionFailedError: nothing can be written any
+                more.
         """
         while self.tell() - self._acked_offset >= BUFFER_BYTES_HIGH and self._failure is None:
             self._room.clear()
@@ -215,6 +222,7 @@ class ByteWriter:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + DELIVERY_TIMEOUT_S
         attempt = 0
+        is_doubtful = False
         while True:
             try:
                 connection = self._session.live or await self._session.connection_by(deadline_s)
@@ -231,9 +239,16 @@ class ByteWriter:
                 )
                 await append.done
                 return
+            except WriterExpiredError as error:
+                if not is_doubtful:
+                    raise
+                raise OutcomeUnknownError(
+                    f"sent, and not known to be stored when the writer expired: {error}"
+                ) from error
             except MillraceError as error:
                 if not passes(error):
                     raise
+                is_doubtful = is_doubtful or isinstance(error, ConnectionLostError | OutcomeUnknownError)
                 attempt += 1
                 wait_s = self._session.options.backoff.wait_s(
                     attempt,

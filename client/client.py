@@ -58,6 +58,7 @@ from .errors import (
     InvalidNameError,
     SegmentNotFoundError,
     SegmentTruncatedError,
+    WriterExpiredError,
 )
 from .forks import ForkGuard
 from .looks import Looks
@@ -79,6 +80,7 @@ from .streams import (
     stream_info,
 )
 from .writer import Writer, WriterOptions
+from .writer_info import WriterInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -348,18 +350,32 @@ class Client:
 
     # --- events ---
 
-    def writer(self, stream: str, *, writer_id: str | None = None, options: WriterOptions | None = None) -> Writer:
+    def writer(
+        self,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        start_over_if_expired: bool = False,
+        options: WriterOptions | None = None,
+    ) -> Writer:
         """Return a writer of a stream, to be entered with `async with`.
 
         Args:
             writer_id: makes the writer persistent: its event numbers go on where they ended, and whoever had the id
                 before is fenced. Without one the writer is new, and gone with the context.
+            start_over_if_expired: open an id that was idle for so long that its event numbers are gone, and number its
+                events from 1 again; without it, opening such an id raises WriterExpiredError.
 
         Raises:
             InvalidNameError: a writer id of other than 1 to 255 printable bytes.
         """
-        writer_id = _checked_writer_id(writer_id)
-        return Writer(self._writes, _checked(stream), writer_id=writer_id, options=options or WriterOptions())
+        return Writer(
+            self._writes,
+            _checked(stream),
+            writer_id=_checked_writer_id(writer_id),
+            start_over_if_expired=start_over_if_expired,
+            options=options or WriterOptions(),
+        )
 
     async def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
         """Return the last event number that a writer stored in each segment, None if it was never opened.
@@ -370,7 +386,21 @@ class Client:
 
         Raises:
             StreamNotFoundError: there is none.
+            WriterExpiredError: it was opened once, and its event numbers are not known any more.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
+        """
+        info = await self.writer_info(stream, writer_id)
+        if info is None:
+            return None
+        if info.expired_us is not None:
+            raise WriterExpiredError(f"writer {writer_id!r} was idle for too long: its event numbers are gone")
+        return info.last_event_numbers
+
+    async def writer_info(self, stream: str, writer_id: str) -> WriterInfo | None:
+        """Return what the server knows of a writer and of its events in a stream, None if it was never opened.
+
+        Of one that has expired it knows that and when, for as long as it had kept the rest. Raises like `writer_state`,
+        but for WriterExpiredError.
         """
         limit_s = self.options.request_timeout_s
         looks = Looks(self._writes, stream, purpose=f"nothing is known of writer {writer_id!r}", limit_s=limit_s)
@@ -383,12 +413,23 @@ class Client:
                     request = GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
                     reply = await self._writes.request(request, WriterOpened)
                     if not reply.known:
-                        return None
+                        last = {}
+                        break
                     last.update((state.segment_id, state.last_event_number) for state in reply.states)
             except SegmentNotFoundError as error:
                 await looks.again(error)  # truncated away between the requests
                 continue
-            return last
+            if not reply.known and not reply.expired_us:
+                return None
+            return WriterInfo(
+                writer_id=writer_id,
+                stream=stream,
+                number=reply.writer_number,
+                epoch=reply.writer_epoch,
+                active_us=reply.active_us,
+                expired_us=reply.expired_us or None,
+                last_event_numbers=last,
+            )
 
     @asynccontextmanager
     async def reader(
@@ -447,13 +488,21 @@ class Client:
 
     # --- bytes ---
 
-    def byte_writer(self, stream: str, *, writer_id: str | None = None) -> ByteWriter:
+    def byte_writer(
+        self, stream: str, *, writer_id: str | None = None, start_over_if_expired: bool = False
+    ) -> ByteWriter:
         """Return a writer of bytes at the end of a stream of one segment, to be entered with `async with`.
 
         Args:
             writer_id: whoever had the id before is fenced.
+            start_over_if_expired: see `writer`.
         """
-        return ByteWriter(self._writes, _checked(stream), writer_id=_checked_writer_id(writer_id))
+        return ByteWriter(
+            self._writes,
+            _checked(stream),
+            writer_id=_checked_writer_id(writer_id),
+            start_over_if_expired=start_over_if_expired,
+        )
 
     def byte_reader(self, stream: str, *, offset: int = 0, follow: bool = False) -> ByteReader:
         """Return a reader of the bytes of a stream of one segment, to be entered with `async with`.

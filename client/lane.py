@@ -34,6 +34,7 @@ from .errors import (
     PipelineBrokenError,
     SegmentNotFoundError,
     SegmentSealedError,
+    WriterExpiredError,
 )
 
 
@@ -141,7 +142,11 @@ class Block:
         self.lane.block_failed(self, error)
 
     def settle(self, result: Stored | MillraceError) -> None:
-        """Tell everyone who waits."""
+        """Tell everyone who waits. What was sent before the writer expired, nobody can tell any more."""
+        if isinstance(result, WriterExpiredError) and self.doubtful:
+            unknown = OutcomeUnknownError(f"sent, and not known to be stored when the writer expired: {result}")
+            unknown.__cause__ = result
+            result = unknown
         futures, self.futures = self.futures, []
         if isinstance(result, MillraceError):
             for future in futures:

@@ -110,15 +110,24 @@ class WriterStatistics:
 class Writer:
     """Writes events to one stream. Made by `client.writer`; an async context manager; belongs to one event loop."""
 
-    def __init__(self, session: Session, stream: str, *, writer_id: str | None, options: WriterOptions) -> None:
+    def __init__(
+        self,
+        session: Session,
+        stream: str,
+        *,
+        writer_id: str | None,
+        start_over_if_expired: bool = False,
+        options: WriterOptions,
+    ) -> None:
         self._session = session
         self._guard = session.guard
         self.stream = stream
         self.writer_id = writer_id
+        self._start_over = int(start_over_if_expired)
         self._options = options
         self.number = 0
         self.epoch = 0
-        # Whether the server had seen the writer id before.
+        # Whether the server had seen the writer id before, and knows what it stored.
         self.known = False
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[Stored]] = self._loop.create_future
@@ -180,6 +189,7 @@ class Writer:
 
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
+            WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `delivery_timeout_s`.
         """
         limit_s = self._options.delivery_timeout_s
@@ -189,7 +199,7 @@ class Writer:
             router = Router.of_stream(self.stream, stream.segments)
             try:
                 opened = await self._session.request(
-                    OpenWriter(self.writer_id or "", _asked(stream, router), 0), WriterOpened
+                    OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over), WriterOpened
                 )
                 break
             except SegmentNotFoundError as error:
@@ -249,7 +259,8 @@ class Writer:
             EventTooLargeError: value above 8 MiB, key above 64 KiB, or more than one append of this server can hold;
                 the event was not taken, and the writer goes on.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
-            WriterFencedError, SegmentSealedError, ClientClosedError: nothing can be written any more.
+            WriterFencedError, WriterExpiredError, SegmentSealedError, ClientClosedError: nothing can be written any
+                more.
         """
         if self._refusal is not None or self._guard.forked:
             self._refuse()

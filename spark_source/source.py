@@ -9,7 +9,7 @@ from millrace.client.session import Session
 from .batch import Bounds, MillraceBatchReader, find_bounds
 from .link import Link
 from .options import SourceOptions, parse_options
-from .planning import Planner
+from .planning import Planner, settled
 from .rows import schema_of
 from .stream import MillraceStreamReader
 
@@ -53,7 +53,8 @@ class MillraceDataSource(DataSource):
 
 def _look(options: SourceOptions) -> Bounds:
     async def act(client: Client, session: Session) -> Bounds:
-        _, bounds = await find_bounds(Planner(client, session, options), options)
+        planner = Planner(client, session, options)
+        _, bounds = await settled(lambda: find_bounds(planner, options))
         return bounds
 
     link = Link(options)

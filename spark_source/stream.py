@@ -212,14 +212,13 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_fits(end, epochs)
         begin, missing = await planner.resume(start, epochs)
         ends = epochs.progress(end.marks)
-        gone = sum(
-            max(0, min(begin[gap.segment_id].events, ends[gap.segment_id].events) - first.events)
-            for gap in missing
-            if gap.events is not None
-            for first in (start.marks.get(gap.segment_id, START),)
-        )
+        gone = 0
+        for gap in missing:
+            if gap.events is not None:
+                first = start.marks.get(gap.segment_id, START).events
+                gone += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
         stop = cut_of(end.stream, epochs.later(end.marks, begin))
-        partitions = list(await planner.partitions(cut_of(start.stream, begin), stop, epochs))
+        partitions = await planner.partitions(cut_of(start.stream, begin), stop, epochs)
         counted = end.lost - start.lost
         self._warn([gap for gap in missing if gap.events is None or gone > counted])
         self._lost_later += max(0, gone - counted)

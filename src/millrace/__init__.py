@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .client.segments import ReadResult, SegmentInfo
     from .client.streams import Epoch, RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
     from .client.writer import Writer, WriterOptions
+    from .client.writer_info import Outcome, WriterInfo
 
 __all__ = [
     "HEAD",
@@ -90,6 +91,7 @@ __all__ = [
     "MillraceError",
     "NoSpaceError",
     "OffsetBeyondEndError",
+    "Outcome",
     "OutcomeUnknownError",
     "PipelineBrokenError",
     "Position",
@@ -123,6 +125,7 @@ __all__ = [
     "Writer",
     "WriterExpiredError",
     "WriterFencedError",
+    "WriterInfo",
     "WriterOptions",
     "blocking",
     "client",
@@ -149,6 +152,7 @@ _PLACES: Final = {
     "segments": ("ReadResult", "SegmentInfo"),
     "streams": ("Epoch", "RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo"),
     "writer": ("Writer", "WriterOptions"),
+    "writer_info": ("Outcome", "WriterInfo"),
 }
 _PLACE_OF_NAME: Final = {name: place for place, names in _PLACES.items() for name in names}
 

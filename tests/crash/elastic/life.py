@@ -65,7 +65,7 @@ PATIENCE_S = 120.0
 class Truncation(Enum):
     """Who drops what everybody has read."""
 
-    NOBODY = "nobody"
+    NOBODY = "by nobody"
     BY_HAND = "by hand"
     BY_CURSORS = "by cursors"
 
@@ -262,7 +262,7 @@ class Life:
     async def _kill(self) -> None:
         dice = random.Random(self.dice.random())
         while not self._is_over:
-            await asyncio.sleep(dice.uniform(0.1, 1.5))
+            await asyncio.sleep(dice.uniform(0.1, 2.5))
             chance = dice.random()
             if chance < 0.15:
                 assert await asyncio.to_thread(self.server.stop) == 0
