@@ -1,0 +1,151 @@
+"""Requests about what is not in memory: idle segments, streams and writers lie in the checkpoint."""
+
+import asyncio
+import contextlib
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
+from millrace.server.errors import ConfigurationError
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import encode
+from tests.support.protocol import Peer, Stored, code_of
+from tests.support.servers import QUIET, server_options
+
+IDLE = replace(QUIET, resident_count_max=0)
+COUNT = 12
+
+
+async def checkpoint(server: Server) -> None:
+    """Let everything be idle."""
+    assert server._open is not None
+    await server._open.flusher.flush()
+    await server._open.flusher.checkpoint()
+    # The log may still hold the last batch, and what it was about.
+    assert len(server._open.container.state.segments.present()) <= 2
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_appends_to_idle_segments_keep_their_order(tmp_path: Path) -> None:
+    """Behaviours 1 and 10: each waits for its segment, and what comes behind it on the connection waits, too."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server:
+        async with await Peer.connect(server.address) as peer:
+            segments = [await peer.create_segment(f"raw/{number}") for number in range(COUNT)]
+            writers = [await peer.open_writer(f"w{number}", segments[number]) for number in range(COUNT)]
+        for turn in range(3):
+            await checkpoint(server)
+            async with await Peer.connect(server.address) as peer:
+                sent: list[int] = []
+                for part in range(2):
+                    for segment_id, writer in zip(segments, writers, strict=True):
+                        sent += await peer.append(
+                            segment_id,
+                            *(f"{turn}{part}{index}".encode() for index in range(3)),
+                            event_number=6 * turn + 3 * part + 1,
+                            writer_number=writer.writer_number,
+                            writer_epoch=writer.writer_epoch,
+                        )
+                assert all(isinstance(outcome, Stored) for outcome in await peer.settled(sent))
+        async with await Peer.connect(server.address) as peer:
+            expected = b"".join(b"%d%d%d" % (turn, part, n) for turn in range(3) for part in range(2) for n in range(3))
+            for segment_id in segments:
+                assert await peer.read_all(segment_id) == expected
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_subscription_to_an_idle_segment_gets_the_credit_that_follows_it(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"x" * 100)
+        await checkpoint(server)
+
+        request_id = await peer.start(f.Subscribe(segment_id, 0, 0))
+        await peer.send(encode(f.Credit(60), request_id=request_id))
+        _, data = await peer.receive()
+        assert isinstance(data, f.Data)
+        assert bytes(data.payload) == b"x" * 60
+
+
+@pytest.mark.asyncio
+async def test_what_does_not_exist_is_not_found_however_often_one_asks(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        gone = await peer.create_segment("raw/gone")
+        await peer.create_segment("raw/kept")
+        await peer.ask(f.DeleteSegment(gone), f.Done)
+        await checkpoint(server)
+        for _ in range(2):
+            for segment_id in (gone, 99_999):
+                assert (
+                    await code_of(peer.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+                )
+            assert await code_of(peer.ask(f.GetSegment(0, "raw/gone"), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+            assert await code_of(peer.ask(f.GetStream("raw/gone"), f.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
+        again = await peer.create_segment("raw/gone")
+        assert again > gone
+
+
+@pytest.mark.asyncio
+async def test_pages_of_names_hold_what_is_stored_and_what_is_not(tmp_path: Path) -> None:
+    """Behaviour 19: listing is paged, by prefix; also while checkpoints are stored."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        ids = {}
+        for number in range(30):
+            ids[number] = await peer.create_segment(f"raw/{number:02d}")
+            if number == 14:
+                await checkpoint(server)
+        for number in (3, 20):
+            await peer.ask(f.DeleteSegment(ids[number]), f.Done)
+        expected = [f"raw/{number:02d}" for number in range(30) if number not in (3, 20)]
+        for count_max in (1, 4, 100):
+            names: list[str] = []
+            more = 1
+            while more:
+                page = await peer.ask(f.ListSegments("raw/", names[-1] if names else "", count_max), f.SegmentList)
+                names += [segment.name for segment in page.segments]
+                more = page.more
+            assert names == expected
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.parametrize("asked_for", [True, False], ids=["read by a request", "found in the background"])
+async def test_a_damaged_row_that_is_read_late_is_restored(tmp_path: Path, asked_for: bool) -> None:
+    """Behaviour 41: the rows of a large checkpoint are verified when they are read, and in the background."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        segments = [await peer.create_segment(f"raw/{number}") for number in range(COUNT)]
+        for segment_id in segments:
+            await peer.store(segment_id, b"content %d" % segment_id)
+        await checkpoint(server)
+    path = tmp_path / "containers" / "0000" / "checkpoint.db"
+
+    def damage() -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("UPDATE segments SET length = length - 1 WHERE segment_id = ?", [segments[5]])
+
+    large = replace(IDLE, verified_at_once_count_max=1_000_000 if asked_for else 0)
+    if not asked_for:
+        await asyncio.to_thread(damage)
+    async with Server(server_options(tmp_path, container=large)) as server:
+        if asked_for:
+            await asyncio.to_thread(damage)
+            async with await Peer.connect(server.address) as peer:
+                with contextlib.suppress(Exception):
+                    await peer.ask(f.GetSegment(segments[5], ""), f.SegmentInfo)
+        async with asyncio.timeout(20):
+            while not list(path.parent.glob("checkpoint.db.damaged-1")) or server.health():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        async with await Peer.connect(server.address) as peer:
+            for segment_id in segments:
+                assert await peer.read_all(segment_id) == b"content %d" % segment_id
+
+
+def test_bounds_of_residency_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="resident_count_max"):
+        ContainerOptions(resident_count_max=-1)
