@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,15 @@ async def checkpoint(server: Server) -> None:
     assert server._open is not None
     await server._open.flusher.flush()
     await server._open.flusher.checkpoint()
+
+
+async def check_idle(server: Server) -> None:
+    """Check that nothing is in memory, once nobody is connected."""
+    async with asyncio.timeout(10):
+        while server._connections:  # noqa: ASYNC110  # the server is told of the end in its own time
+            await asyncio.sleep(0)
+    gc.collect()
+    assert server._open is not None
     # The log may still hold the last batch, and what it was about.
     assert len(server._open.container.state.segments.present()) <= 2
 
@@ -40,6 +50,7 @@ async def test_appends_to_idle_segments_keep_their_order(tmp_path: Path) -> None
             writers = [await peer.open_writer(f"w{number}", segments[number]) for number in range(COUNT)]
         for turn in range(3):
             await checkpoint(server)
+            await check_idle(server)
             async with await Peer.connect(server.address) as peer:
                 sent: list[int] = []
                 for part in range(2):
