@@ -110,6 +110,7 @@ class CheckpointStore:
         """
         with self._lock, translated(self.path):
             self._close()
+            self.remove_copy()
             if not self._files.exists(self.path):
                 self._reader.open(is_empty=True)
                 return None
@@ -163,11 +164,10 @@ class CheckpointStore:
                 assert not self._files.exists(self.path), "load comes first"
                 self._create(rows, numbers)
 
-    def export(self, path: Path, pause: Callable[[], None] = lambda: None) -> int:
-        """Make a file that is a copy as of the last `save`, every row of it verified; return its size in bytes.
+    def export(self, path: Path) -> int:
+        """Make a file that is a copy as of the last `save`, and return its size in bytes. It is not synced.
 
-        So a damaged checkpoint never replaces a good copy elsewhere. The copy is not synced. Meanwhile others read;
-        `pause` is called every millisecond or so.
+        Before it takes the place of another copy, `verify_copy` should say that it is good.
         """
         with self._lock, translated(self.path):
             assert self._connection is not None, "nothing was saved"
@@ -177,11 +177,30 @@ class CheckpointStore:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
                 copy.execute("PRAGMA synchronous=OFF")
                 self._connection.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
-                copy.execute("PRAGMA journal_mode=DELETE")
-                verify_sums(copy, verified_meta(copy, self.path), self.path)
-                verify_structure(copy, self.path)
-                verify_rows(copy, self.path, pause=pause)
             return path.stat().st_size
+
+    def verify_copy(self, path: Path, pause: Callable[[], None] = lambda: None) -> None:
+        """Verify every row of a copy that `export` made; others read and save meanwhile.
+
+        `pause` is called every millisecond or so.
+
+        Raises:
+            CheckpointDamagedError: it is not as it was written, and so the checkpoint is not.
+        """
+        with translated(self.path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+            verify_sums(copy, verified_meta(copy, self.path), self.path)
+            verify_structure(copy, self.path)
+            verify_rows(copy, self.path, pause=pause)
+
+    @property
+    def copy_path(self) -> Path:
+        """Where copies are made before they go elsewhere; one that a crash has left there is removed by `load`."""
+        return self.path.with_name(self.path.name + ".copy")
+
+    def remove_copy(self) -> None:
+        """Remove what is at `copy_path`; nothing there is fine."""
+        if self._files.exists(self.copy_path):
+            self._files.remove(self.copy_path)
 
     def begin_restore(self) -> None:
         """Begin to put a copy in the place of the file; `restore_part` and `finish_restore` follow."""

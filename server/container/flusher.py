@@ -40,8 +40,7 @@ CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
 ADDED_COUNT_MAX: Final = 10_000
 CHANGED_COUNT_MAX: Final = 50_000
 """With so many new things, or changed ones, a checkpoint is due: until then they are held in memory."""
-COPY_SUFFIX: Final = ".copy"
-EXPORT_PAUSE_S: Final = 0.002
+COPY_PAUSE_S: Final = 0.002
 
 
 class Flusher:
@@ -85,6 +84,9 @@ class Flusher:
         self._work = asyncio.Event()
         self._checkpoint_lock = asyncio.Lock()
         self._recycled_sequence = 0
+        # Sequence of the last checkpoint, and from where the log is needed with it; nothing to copy yet.
+        self._saved = (0, 0)
+        self._copying: asyncio.Task[None] | None = None
         self._checkpoint_s = clock.monotonic_s()
         self._copied_s = self._checkpoint_s
         self._copy_count = 0
@@ -103,23 +105,30 @@ class Flusher:
             self._work.set()
 
     async def run(self) -> None:
-        """Flush and checkpoint until cancelled, or until something other than the storage fails."""
-        while True:
-            await self._wait_for_work()
-            self._work.clear()
-            pause_s = PASS_INTERVAL_S
-            # One failing does not keep the other from being tried: a disk that is too full to flush is relieved by
-            # the deletes that follow a checkpoint.
-            for name, step in (("flush", self._flush_due), ("checkpoint", self._checkpoint_due)):
-                try:
-                    await step()
-                except (ServerError, OSError) as error:
-                    logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
-                    pause_s = RETRY_S
-            # Whoever is throttled sends nothing that could wake us: what is left over is not left until it is old.
-            if pause_s == RETRY_S or self._due(everything=False):
-                self._work.set()
-            await self._clock.sleep(pause_s)
+        """Flush, checkpoint and copy until cancelled, or until something other than the storage fails."""
+        try:
+            while True:
+                await self._wait_for_work()
+                self._work.clear()
+                pause_s = PASS_INTERVAL_S
+                # One failing does not keep the other from being tried: a disk that is too full to flush is relieved by
+                # the deletes that follow a checkpoint.
+                for name, step in (("flush", self._flush_due), ("checkpoint", self._checkpoint_due)):
+                    try:
+                        await step()
+                    except (ServerError, OSError) as error:
+                        logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
+                        pause_s = RETRY_S
+                if self._copy_is_due and self._copying is None:
+                    self._copying = asyncio.get_running_loop().create_task(self._copy_in_background(), name="copy")
+                # Whoever is throttled sends nothing that could wake us: what is left over is not left until it is old.
+                if pause_s == RETRY_S or self._due(everything=False):
+                    self._work.set()
+                await self._clock.sleep(pause_s)
+        finally:
+            if self._copying is not None:
+                self._copying.cancel()
+                await asyncio.gather(self._copying, return_exceptions=True)
 
     async def flush(self) -> None:
         """Flush everything there is, and what comes meanwhile.
@@ -131,7 +140,7 @@ class Flusher:
             await self._flush_all_of(due)
 
     async def checkpoint(self) -> None:
-        """Store a checkpoint of the state as it is now; copy it to tier 2 and recycle the log if that is worth it.
+        """Store a checkpoint of the state as it is now.
 
         Raises:
             StorageError: nothing is lost; the changes go into the next checkpoint.
@@ -149,29 +158,68 @@ class Flusher:
             except BaseException as error:
                 state.give_back()
                 state.garbage, self._replaced = garbage + state.garbage, replaced + self._replaced
-                if isinstance(error, CheckpointDamagedError):
-                    # What it has of idle segments is not in memory: only a copy of it, and the log, can take its place.
-                    self._on_damage(error)
+                # What it has of idle segments is not in memory: only a copy of it, and the log, can take its place.
+                self._tell_damage(error)
                 raise
             state.stored()
             self._epoch_is_stored = True
+            self._saved = (sequence, replay_from)
             self._garbage += garbage
             self._replaced_in_copy += replaced
             await self._delete_garbage()
-            may_recycle = replay_from - 1 > self._recycled_sequence and self._recycling_pays
-            if may_recycle or self._garbage_is_due:
-                try:
-                    await self._copy_checkpoint(sequence)
-                except CheckpointDamagedError as error:
-                    self._on_damage(error)
-                    raise
-                if may_recycle:
-                    self._wal.recycle(replay_from - 1)
-                    self._recycled_sequence = replay_from - 1
-                    self._on_relief()
-                self._garbage += self._replaced_in_copy
-                self._replaced_in_copy.clear()
-                await self._delete_garbage()
+
+    async def copy(self) -> None:
+        """Publish a copy of the last checkpoint in tier 2; recycle the log and delete what only older copies refer to.
+
+        Checkpoints go on meanwhile: a copy of a large one takes long.
+
+        Raises:
+            StorageError: no copy was published; nothing was recycled, and nothing deleted.
+        """
+        checkpoints = self._checkpoints
+        async with self._checkpoint_lock:
+            sequence, replay_from = self._saved
+            replaced, self._replaced_in_copy = self._replaced_in_copy, []
+            self._copied_s = self._clock.monotonic_s()
+            try:
+                self._copy_size_bytes = await asyncio.to_thread(checkpoints.export, checkpoints.copy_path)
+            except BaseException as error:
+                self._replaced_in_copy += replaced
+                self._tell_damage(error)
+                raise
+        try:
+            await asyncio.to_thread(
+                checkpoints.verify_copy, checkpoints.copy_path, pause=lambda: time.sleep(COPY_PAUSE_S)
+            )
+            self._copy_count += 1
+            name = copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
+            await publish_copy(self._storage, checkpoints.copy_path, name=name, size=self._copy_size_bytes)
+        except BaseException as error:
+            self._replaced_in_copy += replaced
+            self._tell_damage(error)
+            raise
+        finally:
+            await asyncio.to_thread(checkpoints.remove_copy)
+        if replay_from - 1 > self._recycled_sequence:
+            self._wal.recycle(replay_from - 1)
+            self._recycled_sequence = replay_from - 1
+            self._on_relief()
+        await delete_old_copies(self._storage)
+        self._garbage += replaced
+        await self._delete_garbage()
+
+    async def _copy_in_background(self) -> None:
+        try:
+            await self.copy()
+        except (ServerError, OSError) as error:
+            logger.warning("copy of the checkpoint failed, will retry retry_after_s=%.1f error=%s", RETRY_S, error)
+            await self._clock.sleep(RETRY_S)
+        self._copying = None
+        self._work.set()
+
+    def _tell_damage(self, error: BaseException) -> None:
+        if isinstance(error, CheckpointDamagedError):
+            self._on_damage(error)
 
     def give_up(self, chunk_names: list[str]) -> None:
         """Delete chunks that the checkpoint does not refer to, once its newest copy does not either."""
@@ -216,12 +264,16 @@ class Flusher:
 
     @property
     def _checkpoint_is_due(self) -> bool:
-        has_changes = any(self._state.changes)
-        if not (has_changes or self._state.garbage or self._replaced or self._garbage_is_due):
+        if not (any(self._state.changes) or self._state.garbage or self._replaced):
             return False
-        is_pressing = self._recycling_pays or self._changes_are_many
+        is_pressing = (self._recycling_pays and self._copying is None) or self._changes_are_many
         age_s = self._clock.monotonic_s() - self._checkpoint_s
         return age_s >= (CHECKPOINT_INTERVAL_S_MIN if is_pressing else self._options.checkpoint_interval_s)
+
+    @property
+    def _copy_is_due(self) -> bool:
+        _, replay_from = self._saved
+        return (replay_from - 1 > self._recycled_sequence and self._recycling_pays) or self._garbage_is_due
 
     @property
     def _garbage_is_due(self) -> bool:
@@ -425,15 +477,3 @@ class Flusher:
             end_wall_time_us=extents[-1].wall_time_us,
         )
         return record, pieces
-
-    async def _copy_checkpoint(self, sequence: int) -> None:
-        path = self._checkpoints.path.with_name(self._checkpoints.path.name + COPY_SUFFIX)
-        self._copy_size_bytes = await asyncio.to_thread(
-            self._checkpoints.export, path, pause=lambda: time.sleep(EXPORT_PAUSE_S)
-        )
-        self._copy_count += 1
-        name = copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
-        await publish_copy(self._storage, path, name=name, size=self._copy_size_bytes)
-        self._copied_s = self._clock.monotonic_s()
-        await asyncio.to_thread(path.unlink)
-        await delete_old_copies(self._storage)

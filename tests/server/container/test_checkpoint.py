@@ -70,7 +70,8 @@ def empty_state(store: CheckpointStore) -> ContainerState:
 
 def exported(store: CheckpointStore) -> bytes:
     path = store.path.with_name("export.db")
-    store.export(path)
+    assert store.export(path) == path.stat().st_size
+    store.verify_copy(path)
     data = path.read_bytes()
     path.unlink()
     return data
