@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
 
-.PHONY: help demo elastic test check lint format serve bench load clean
+.PHONY: help demo elastic torture million test check lint format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ demo: $(INSTALLED)  ## stream recorded temperatures, tail them, query them with 
 
 elastic: $(INSTALLED)  ## drive load up and down for four minutes, check every event, draw the splits and merges
 	$(BIN)/python examples/elastic_stream.py $(ARGS)
+
+torture: $(INSTALLED)  ## kill a server that scales and forgets under load, again and again; check every key (ARGS="--rounds 20 --seed 7")
+	$(BIN)/python -m tests.crash.test_elastic $(ARGS)
+
+million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
+	$(BIN)/python -m benchmarks.million_streams $(ARGS)
 
 test: $(INSTALLED)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 PASS_INTERVAL_S: Final = 0.05
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
-ADDED_COUNT_MAX: Final = 10_000
+ADDED_COUNT_MAX: Final = 4_000
 CHANGED_COUNT_MAX: Final = 50_000
 """With so many new things, or changed ones, a checkpoint is due: until then they are held in memory."""
 COPY_PAUSE_S: Final = 0.002
