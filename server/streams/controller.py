@@ -27,7 +27,7 @@ from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, equal_ranges
 
 from .borders import check_border
-from .cuts import CutParts
+from .cuts import CutParts, earliest_of_place
 from .policy import parse_policy
 
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
@@ -238,6 +238,9 @@ class StreamController:
     async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:
         """Move the start of the stream to a cut; segments that lie wholly before it are gone.
 
+        Where the cut enters segments at their beginnings, those which they replaced stay, empty, until a later cut: a
+        consumer who stands at their ends has lost nothing.
+
         Raises:
             StreamNotFoundError: there is none.
             CutInvalidError: the cut does not cover the key space exactly once, or goes through an append.
@@ -248,8 +251,12 @@ class StreamController:
         await self._check_borders([f.SavedPosition(*position, 0) for position in positions])
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
-        cut = self._check_cut(stream, positions)
-        everything = list(positions)
+        self._check_cut(stream, positions)
+        earliest = earliest_of_place(
+            stream.parts, dict(positions), length_of=lambda segment_id: self._container.segment(segment_id).length
+        )
+        cut = CutParts(part for part in stream.parts if part.segment_id in earliest)
+        everything = [f.CutPosition(*position) for position in earliest.items()]
         everything += [
             f.CutPosition(part.segment_id, self._container.segment(part.segment_id).length)
             for part in stream.parts

@@ -5,9 +5,39 @@ keys: a cut with some segment on both sides would tear it apart.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from millrace.server.container.stream import StreamPart, covers_key_space_once
+
+
+def earliest_of_place(
+    parts: Collection[StreamPart], positions: Mapping[int, int], *, length_of: Callable[[int], int]
+) -> dict[int, int]:
+    """Return the cut that goes through the oldest segments, of all those that are the same place.
+
+    Where a cut enters all segments of an epoch at their beginnings, the ends of those which they replaced are the same
+    place: the same events lie in front of it. Whoever truncates there keeps a cut through the ends good, for it has
+    lost nothing.
+
+    Args:
+        positions: offsets by segment; the cut covers the key space once.
+        length_of: the end of a segment that was replaced.
+    """
+    result = dict(positions)
+    created: defaultdict[int, list[StreamPart]] = defaultdict(list)
+    replaced: defaultdict[int, list[StreamPart]] = defaultdict(list)
+    for part in parts:
+        created[part.epoch].append(part)
+        replaced[part.sealed_epoch].append(part)
+    for epoch in sorted(replaced.keys() - {0}, reverse=True):
+        entered = all(result.get(part.segment_id) == 0 for part in created[epoch])
+        # Of either some may be gone already: then they do not have the same keys.
+        if entered and _key_count(created[epoch]) == _key_count(replaced[epoch]):
+            for part in created[epoch]:
+                del result[part.segment_id]
+            result.update((part.segment_id, length_of(part.segment_id)) for part in replaced[epoch])
+    return result
 
 
 class CutParts:
@@ -39,3 +69,7 @@ class CutParts:
         return [
             other for other in self._parts[first : bisect_right(self._lows, part.last)] if other.overlaps(*part[1:3])
         ]
+
+
+def _key_count(parts: Iterable[StreamPart]) -> int:
+    return sum(part.last - part.low + 1 for part in parts)

@@ -45,13 +45,17 @@ class Meter:
 class _SegmentMeter:
     """What is measured of one open segment."""
 
-    __slots__ = ("bytes", "event_count", "events", "length", "sampled_offset", "samples", "since_s")
+    __slots__ = (
+        "bytes", "event_count", "events", "last_bytes_per_s", "last_events_per_s", "length", "sampled_offset",
+        "samples",
+    )  # fmt: skip
 
-    def __init__(self, *, length: int, event_count: int, now_s: float, options: StreamsOptions) -> None:
+    def __init__(self, *, length: int, event_count: int, options: StreamsOptions) -> None:
         windows = (options.fast_window_s, options.slow_window_s)
-        self.since_s = now_s
         self.length = length
         self.event_count = event_count
+        self.last_bytes_per_s = 0.0
+        self.last_events_per_s = 0.0
         self.bytes = tuple(Meter(window_s) for window_s in windows)
         self.events = tuple(Meter(window_s) for window_s in windows)
         # Up to where events were sampled, and of each the place of its key (None without one) and its bytes.
@@ -82,15 +86,16 @@ class StreamLoads:
                 meter = _SegmentMeter(
                     length=0 if is_new else segment.length,
                     event_count=0 if is_new else segment.event_count,
-                    now_s=now_s if before_s is None else before_s,
                     options=self._options,
                 )
             meters[segment.segment_id] = meter
             duration_s = 0.0 if before_s is None else now_s - before_s
             if duration_s > 0:
+                byte_count, event_count = segment.length - meter.length, segment.event_count - meter.event_count
+                meter.last_bytes_per_s, meter.last_events_per_s = byte_count / duration_s, event_count / duration_s
                 for bytes_meter, events_meter in zip(meter.bytes, meter.events, strict=True):
-                    bytes_meter.add(segment.length - meter.length, duration_s)
-                    events_meter.add(segment.event_count - meter.event_count, duration_s)
+                    bytes_meter.add(byte_count, duration_s)
+                    events_meter.add(event_count, duration_s)
                 meter.length, meter.event_count = segment.length, segment.event_count
         self._meters = meters
 
@@ -105,7 +110,7 @@ class StreamLoads:
                 meter.samples.extend(recent_keys(segment, meter.sampled_offset))
                 meter.sampled_offset = segment.length
 
-    def loads(self, parts: Iterable[StreamPart], *, kind: ScalingKind, now_s: float) -> list[SegmentLoad]:
+    def loads(self, parts: Iterable[StreamPart], *, kind: ScalingKind) -> list[SegmentLoad]:
         """Return the loads of some open parts, counted in what a policy counts."""
         result = []
         for part in parts:
@@ -124,9 +129,9 @@ class StreamLoads:
                     segment_id=part.segment_id,
                     low=part.low,
                     last=part.last,
+                    last_per_s=meter.last_bytes_per_s if kind is ScalingKind.BYTES else meter.last_events_per_s,
                     fast_per_s=fast.per_s,
                     slow_per_s=slow.per_s,
-                    age_s=now_s - meter.since_s,
                     weights=sorted(weights.items()),
                     weight_unkeyed=unkeyed,
                     sample_count=len(meter.samples),

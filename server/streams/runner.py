@@ -242,7 +242,7 @@ class StreamsRunner:
         watch.loads.sample([segment for segment in segments if segment.segment_id in watch.memory.hot_since_s])
         decision = scaling.decide(
             policy,
-            watch.loads.loads(parts, kind=policy.kind, now_s=now_s),
+            watch.loads.loads(parts, kind=policy.kind),
             memory=watch.memory,
             now_s=now_s,
             options=self._options,

@@ -1,10 +1,11 @@
 """Decides when segments of a stream are split and merged, and where: load in, plan out.
 
-Nothing here reads a clock or changes a stream. A segment is *hot* while its rate is clearly above its target; hot for
-long enough, it is split there where the load is: at the places that halve what its sampled keys weigh. When one key
-alone holds most of it no border would help, and it is left as it is. Two neighbours are *cold* while together they are
-clearly below the target of one; cold for long enough, they are merged. Between hot and cold there is a wide band in
-which nothing happens, so a steady load never makes a stream split and merge by turns.
+Nothing here reads a clock or changes a stream. A segment is *hot* while its rate is clearly above its target, over some
+seconds or over a minute. Hot for long enough, and not because of a burst that is over, it is split there where the load
+is: at the places that halve what its sampled keys weigh. When one key alone holds most of it no border would help, and
+it is left as it is. Two neighbours are *cold* while together they are clearly below the target of one; cold for long
+enough, they are merged. Between hot and cold there is a wide band in which nothing happens, so a steady load never
+makes a stream split and merge by turns.
 """
 
 import math
@@ -33,8 +34,8 @@ class SegmentLoad:
 
     Attributes:
         low, last: its keys, inclusive.
-        fast_per_s, slow_per_s: its rate over the two windows, in what the policy counts.
-        age_s: for how long it has been looked at.
+        last_per_s: its rate since the look before, in what the policy counts.
+        fast_per_s, slow_per_s: the same over the two windows.
         weights: what sampled events weigh, by the place of their key, ascending.
         weight_unkeyed: what sampled events without a key weigh.
         sample_count: how many events were sampled.
@@ -43,9 +44,9 @@ class SegmentLoad:
     segment_id: int
     low: int
     last: int
+    last_per_s: float
     fast_per_s: float
     slow_per_s: float
-    age_s: float
     weights: Sequence[tuple[int, float]] = ()
     weight_unkeyed: float = 0.0
     sample_count: int = 0
@@ -119,12 +120,7 @@ def _remember(
     """Return since when which segments are hot and which neighbours are cold."""
     hot_above = policy.target_per_s * options.split_above
     cold_below = policy.target_per_s * options.merge_below
-    hot = [
-        load.segment_id
-        for load in loads
-        # The slow rate leaves out what was over as soon as it began.
-        if load.fast_per_s > hot_above and load.slow_per_s > cold_below
-    ]
+    hot = [load.segment_id for load in loads if max(load.fast_per_s, load.slow_per_s) > hot_above]
     cold = [
         (left.segment_id, right.segment_id)
         for left, right in pairwise(loads)
@@ -140,6 +136,9 @@ def _obstacle(policy: Scaling, load: SegmentLoad, *, hot_s: float, room: int, op
     """Return why a hot segment is not split now; empty if it may be."""
     if hot_s < options.split_after_s:
         return f"{_above(policy, load, hot_s)}; it is split after {options.split_after_s:.0f} s"
+    if load.last_per_s < policy.target_per_s:
+        # A short burst keeps the average up for longer than a split is waited for.
+        return f"{_above(policy, load, hot_s)} on average, but {load.last_per_s:,.0f} {policy.kind}/s now"
     if room < 1:
         return f"the stream has {SEGMENTS_PER_STREAM_MAX} segments, no more are possible"
     if load.low == load.last:
@@ -161,7 +160,8 @@ def _hot_key_share(load: SegmentLoad) -> float:
 
 
 def _above(policy: Scaling, load: SegmentLoad, hot_s: float) -> str:
-    return f"{load.fast_per_s:,.0f} {policy.kind}/s, above its target of {policy.target_per_s:,.0f} for {hot_s:.0f} s"
+    rate = max(load.fast_per_s, load.slow_per_s)
+    return f"{rate:,.0f} {policy.kind}/s, above its target of {policy.target_per_s:,.0f} for {hot_s:.0f} s"
 
 
 def _split(load: SegmentLoad, *, count: int, reason: str) -> ScalePlan:
@@ -226,7 +226,7 @@ def _merges(
         if left.segment_id in taken or right.segment_id in taken:
             continue
         rate = max(left.fast_per_s + right.fast_per_s, left.slow_per_s + right.slow_per_s)
-        cold_s = min(now_s - since_s, left.age_s, right.age_s)
+        cold_s = now_s - since_s
         why = (
             f"{rate:,.0f} {policy.kind}/s together, below {options.merge_below:g} of the target of"
             f" {policy.target_per_s:,.0f} for {cold_s:.0f} s"

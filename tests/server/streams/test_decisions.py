@@ -176,6 +176,11 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
     assert [position.segment_id for position in stream.cuts[f.CutKind.BOOKMARK, "mark"].positions] == [old]
 
     await controller.truncate("a/b", [f.CutPosition(low, 0), f.CutPosition(high, 0)])
+    with pytest.raises(CutTruncatedError):
+        await save((old, 5))
+    await save((old, 10))  # the same place
+    await streams.append(low, bytes(10))
+    await controller.truncate("a/b", [f.CutPosition(low, 10), f.CutPosition(high, 0)])
     assert stream.segment_ids == [low, high]
     with pytest.raises(CutTruncatedError):
         await save((old, 10))
@@ -198,7 +203,30 @@ async def test_a_truncation_keeps_empty_segments_behind_the_cut(streams: Streams
     await controller.truncate("a/b", [f.CutPosition(old, 10)])
     assert empty in stream.segment_ids
     await controller.truncate("a/b", [f.CutPosition(empty, 0)])
-    assert old not in stream.segment_ids
+    assert controller.describe(stream).segments[0].start_offset == 20
+
+
+@pytest.mark.asyncio
+async def test_a_truncation_to_where_successors_begin_keeps_a_cut_through_the_ends_good(streams: Streams) -> None:
+    """Behaviour 26: a consumer who read all that was replaced has lost nothing, however often it was replaced."""
+    controller = streams.controller
+    stream = controller.find("a/b")
+    (old,) = stream.segment_ids
+    await streams.append(old, bytes(10))
+    await controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x")
+    empty = [part.segment_id for part in stream.open_parts]
+    await controller.scale("a/b", sealed_ids=empty, ranges=WHOLE, cause="x")
+    new = stream.segment_ids[-1]
+
+    await controller.truncate("a/b", [f.CutPosition(new, 0)])
+    assert stream.segment_ids == [old, *empty, new]
+    for cut in ([(old, 10)], [(segment_id, 0) for segment_id in empty], [(new, 0)]):
+        positions = [f.SavedPosition(*position, 0) for position in cut]
+        await controller.save_cut("a/b", "mark", kind=f.CutKind.CURSOR, positions=positions)
+
+    await streams.append(new, bytes(10))
+    await controller.truncate("a/b", [f.CutPosition(new, 10)])
+    assert stream.segment_ids == [new]
 
 
 @pytest.mark.asyncio

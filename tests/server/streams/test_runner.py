@@ -227,6 +227,7 @@ async def test_decisions_that_are_refused_are_counted(streams: Streams) -> None:
         await streams.write(segment_id, KEYS)
         streams.clock.move(2.0)
         await streams.runner.scale()
+    await streams.write(segment_id, KEYS)
     streams.opened.container.stop()
     streams.clock.move(2.0)
     await streams.runner.scale()

@@ -14,6 +14,7 @@ from millrace.server.streams.load import Meter
 from millrace.server.streams.options import StreamsOptions
 from millrace.server.streams.policy import Scaling, ScalingKind
 from millrace.server.streams.scaling import Decision, Memory, ScalePlan, SegmentLoad, decide
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import KEY_SPACE
 
 OPTIONS = StreamsOptions()
@@ -28,7 +29,6 @@ class Simulated:
     segment_id: int
     low: int
     last: int
-    born_s: float
     fast: Meter = field(default_factory=lambda: Meter(OPTIONS.fast_window_s))
     slow: Meter = field(default_factory=lambda: Meter(OPTIONS.slow_window_s))
 
@@ -48,7 +48,7 @@ class Simulation:
         self.weights[self.hot_place] += hot_share
         self.memory = Memory()
         self.now_s = 0.0
-        self.segments = [Simulated(1, 0, KEY_SPACE - 1, 0.0)]
+        self.segments = [Simulated(1, 0, KEY_SPACE - 1)]
         self.next_id = 2
         self.events: list[tuple[float, ScalePlan]] = []
         self.counts: list[tuple[float, int]] = []
@@ -73,9 +73,9 @@ class Simulation:
                         segment_id=segment.segment_id,
                         low=segment.low,
                         last=segment.last,
+                        last_per_s=count / tick_s,
                         fast_per_s=segment.fast.per_s,
                         slow_per_s=segment.slow.per_s,
-                        age_s=self.now_s - segment.born_s,
                         weights=sorted(weights),
                         sample_count=256 if weights else 0,
                     )
@@ -93,7 +93,7 @@ class Simulation:
         assert plan.ranges[-1][1] == sealed[-1].last
         self.segments = [segment for segment in self.segments if segment not in sealed]
         for low, last in plan.ranges:
-            self.segments.append(Simulated(self.next_id, low, last, self.now_s))
+            self.segments.append(Simulated(self.next_id, low, last))
             self.next_id += 1
         self.segments.sort(key=lambda segment: segment.low)
         assert self.segments[0].low == 0
@@ -159,6 +159,7 @@ def test_a_steady_load_near_a_border_does_not_flap() -> None:
         load = tenths / 10 * TARGET
         it.run(1200, lambda now_s, load=load: load, noise=0.3)  # type: ignore[misc]  # bound at once
         assert not any(plan.reason.startswith("merge") for _, plan in it.events)
+        assert tenths > 9 or not it.events
         assert len(it.segments) == len(it.events) + 1 <= max(1, 2.5 * tenths / 10)
 
 
@@ -177,10 +178,36 @@ def test_a_day_of_load_is_followed_up_and_down() -> None:
     assert sum(a != b for a, b in pairwise(kinds)) <= 8
 
 
-def test_short_bursts_change_nothing() -> None:
+@pytest.mark.parametrize(("times", "length_s", "period_s"), [(8, 4, 120), (30, 4, 120), (5, 10, 90), (100, 2, 300)])
+def test_short_bursts_change_nothing(times: float, length_s: float, period_s: float) -> None:
+    """However high they are: a split takes longer to come than the burst takes to go."""
     it = Simulation()
-    it.run(1800, lambda now_s: 8 * TARGET if now_s % 120 < 4 else 0.1 * TARGET)
+    it.run(1800, lambda now_s: times * TARGET if now_s % period_s < length_s else 0.1 * TARGET)
     assert it.events == []
+
+
+def test_a_burst_that_stays_is_a_load() -> None:
+    it = Simulation()
+    it.run(1800, lambda now_s: 6 * TARGET if now_s % 20 < 6 else 0.0)  # 1.8 of the target on average
+    assert len(it.segments) >= 2
+    assert not any(plan.reason.startswith("merge") for _, plan in it.events)
+
+
+def test_a_short_pause_merges_nothing() -> None:
+    it = Simulation()
+    it.run(300, lambda now_s: 8 * TARGET)
+    before = it.events[-1][0]
+    for _ in range(5):
+        it.run(70, lambda now_s: 0.0)
+        it.run(180, lambda now_s: 8 * TARGET)
+    assert it.events[-1][0] == before
+
+
+def test_a_load_that_swings_about_its_target_is_followed_once() -> None:
+    """Behaviour 24: what is split when it is high is not merged when it is a little low, again and again."""
+    it = Simulation()
+    it.run(3600, lambda now_s: TARGET * (1 + 0.35 * math.sin(now_s * math.tau / 600)), noise=0.2)
+    assert [len(plan.ranges) for _, plan in it.events] == [2]
 
 
 def test_cold_neighbours_are_merged_down_to_the_minimum() -> None:
@@ -197,6 +224,55 @@ def test_cold_neighbours_are_merged_down_to_the_minimum() -> None:
     assert merges[0][0] - started_s > OPTIONS.merge_after_s
     assert all(plan.reason.startswith("merge: ") for _, plan in merges)
     assert set(it.decision.remarks.values()) == {"the stream keeps at least 3 segments"}
+
+
+def test_segments_that_were_never_warm_are_merged_after_the_same_wait() -> None:
+    it = Simulation()
+    quarter = KEY_SPACE // 4
+    it.segments = [Simulated(number, number * quarter, (number + 1) * quarter - 1) for number in range(1, 4)]
+    it.segments.insert(0, Simulated(9, 0, quarter - 1))
+    it.next_id = 10
+    it.run(200, lambda now_s: 0.0)
+    assert [len(plan.sealed_ids) for _, plan in it.events] == [2, 2, 2]
+    waits = [b - a for a, b in pairwise([0.0, *sorted({when for when, _ in it.events})])]
+    assert all(OPTIONS.merge_after_s <= wait_s <= OPTIONS.merge_after_s + 6 for wait_s in waits)
+
+
+def test_neighbours_that_are_warm_only_together_are_left_alone() -> None:
+    low, high = (0, KEY_SPACE // 2 - 1), (KEY_SPACE // 2, KEY_SPACE - 1)
+    for left_per_s, right_per_s in ((0.3, 0.3), (0.1, 0.5), (0.5, 0.1)):
+        loads = [
+            SegmentLoad(
+                segment_id=number, low=keys[0], last=keys[1], last_per_s=rate * TARGET, fast_per_s=rate * TARGET,
+                slow_per_s=rate * TARGET,
+            )
+            for number, keys, rate in ((1, low, left_per_s), (2, high, right_per_s))
+        ]  # fmt: skip
+        decision = decide(BY_EVENTS, loads, memory=Memory(), now_s=0.0, options=OPTIONS)
+        assert not decision.memory.cold_since_s
+
+
+def test_there_are_never_more_segments_than_a_stream_can_have() -> None:
+    width = KEY_SPACE // SEGMENTS_PER_STREAM_MAX
+    borders = [*range(0, KEY_SPACE - 8 * width, width), KEY_SPACE]  # seven fewer than the bound
+    loads = [
+        SegmentLoad(
+            segment_id=low,
+            low=low,
+            last=high - 1,
+            last_per_s=1e4,
+            fast_per_s=1e4,
+            slow_per_s=1e4,
+            sample_count=99,
+            weights=[(low + part * (high - low) // 9, 1.0) for part in range(9)],
+        )
+        for low, high in pairwise(borders)
+    ]
+    policy = Scaling(kind=ScalingKind.EVENTS, target_per_s=TARGET, factor=4)
+    memory = Memory({load.segment_id: 0.0 for load in loads})
+    decision = decide(policy, loads, memory=memory, now_s=99.0, options=OPTIONS)
+    assert len(loads) + sum(len(plan.ranges) - 1 for plan in decision.plans) == SEGMENTS_PER_STREAM_MAX
+    assert sum("no more are possible" in remark for remark in decision.remarks.values()) == len(loads) - 3
 
 
 def test_only_where_it_is_cold_there_are_merges() -> None:
@@ -218,14 +294,14 @@ def test_a_minimum_that_was_raised_is_reached_at_once() -> None:
 
 
 def test_what_cannot_be_read_is_split_evenly_but_not_for_ever() -> None:
-    load = SegmentLoad(segment_id=1, low=0, last=KEY_SPACE - 1, fast_per_s=900, slow_per_s=900, age_s=99)
+    load = SegmentLoad(segment_id=1, low=0, last=KEY_SPACE - 1, fast_per_s=900, slow_per_s=900, last_per_s=900)
     memory = Memory(hot_since_s={1: 0.0})
     decision = decide(BY_EVENTS, [load], memory=memory, now_s=99.0, options=OPTIONS)
     half = KEY_SPACE // 2
     assert decision.plans[0].ranges == ((0, half - 1), (half, KEY_SPACE - 1))
     assert "too few events to judge by" in decision.plans[0].reason
 
-    narrow = SegmentLoad(segment_id=1, low=0, last=KEY_SPACE >> 8, fast_per_s=900, slow_per_s=900, age_s=99)
+    narrow = SegmentLoad(segment_id=1, low=0, last=KEY_SPACE >> 8, fast_per_s=900, slow_per_s=900, last_per_s=900)
     decision = decide(BY_EVENTS, [narrow], memory=memory, now_s=99.0, options=OPTIONS)
     assert decision.plans == ()
     assert "cannot be read" in decision.remarks[1]
@@ -233,7 +309,7 @@ def test_what_cannot_be_read_is_split_evenly_but_not_for_ever() -> None:
 
 def test_events_without_keys_are_split_evenly() -> None:
     load = SegmentLoad(
-        segment_id=1, low=0, last=99, fast_per_s=900, slow_per_s=900, age_s=99, weights=[(7, 3.0)],
+        segment_id=1, low=0, last=99, fast_per_s=900, slow_per_s=900, last_per_s=900, weights=[(7, 3.0)],
         weight_unkeyed=9.0, sample_count=12,
     )  # fmt: skip
     decision = decide(BY_EVENTS, [load], memory=Memory({1: 0.0}), now_s=99.0, options=OPTIONS)
@@ -241,8 +317,62 @@ def test_events_without_keys_are_split_evenly() -> None:
     assert "have no key" in decision.plans[0].reason
 
 
+def rate_of(kind: str, size: float, phase: float) -> Callable[[float], float]:
+    """Return the load of a stream over time."""
+
+    def rate(now_s: float) -> float:
+        if kind == "idle":
+            return 0.0
+        if kind == "low":
+            return size / 10
+        if kind == "burst":
+            return size if (now_s + phase) % 150 < 6 else 0.0
+        if kind == "day":
+            return size * (1 + math.sin((now_s + phase) * math.tau / 1800)) / 2
+        return size
+
+    return rate
+
+
+def loads_of_many(count: int) -> list[tuple[str, Simulation, Callable[[float], float]]]:
+    """Return as many streams, of six kinds, each with figures of its own."""
+    chance = random.Random(5)
+    streams = []
+    for number in range(count):
+        kind = ("idle", "low", "steady", "burst", "day", "hot key")[number % 6]
+        rate = rate_of(kind, chance.uniform(2, 9) * TARGET, chance.uniform(0, 600))
+        streams.append((kind, Simulation(hot_share=0.6 if kind == "hot key" else 0.0, seed=number), rate))
+    return streams
+
+
+def test_many_streams_are_each_treated_by_what_they_have() -> None:
+    """Behaviour 24: dozens of streams at once, whose segments even have the same ids; none disturbs another."""
+    together = loads_of_many(72)
+    for _ in range(450):
+        for _, it, rate in together:
+            it.run(4, rate, noise=0.1, tick_s=4.0)
+
+    for kind, it, rate in together:
+        if kind in ("idle", "low", "burst", "hot key"):
+            assert it.events == [], kind
+        elif kind == "steady":
+            share = rate(0.0) / TARGET
+            assert share / OPTIONS.split_above / 1.1 <= len(it.segments) <= 2.5 * share
+            assert it.events[0][0] < 60
+            assert not any(plan.reason.startswith("merge") for _, plan in it.events)
+            assert it.events[-1][0] < 900  # and then never again
+        else:
+            kinds = [plan.reason.split(":")[0] for _, plan in it.events]
+            assert kinds.count("split") >= 1 <= kinds.count("merge")
+            assert sum(a != b for a, b in pairwise(kinds)) <= 3
+    for (kind, it, _), (_, alone, rate) in list(zip(together, loads_of_many(72), strict=True))[::7]:
+        alone.run(1800, rate, noise=0.1, tick_s=4.0)
+        assert [when for when, _ in alone.events] == [when for when, _ in it.events], kind
+        assert [plan for _, plan in alone.events] == [plan for _, plan in it.events], kind
+
+
 def test_a_fixed_stream_is_left_alone() -> None:
-    load = SegmentLoad(segment_id=1, low=0, last=99, fast_per_s=1e9, slow_per_s=1e9, age_s=999)
+    load = SegmentLoad(segment_id=1, low=0, last=99, fast_per_s=1e9, slow_per_s=1e9, last_per_s=1e9)
     decision = decide(Scaling(), [load], memory=Memory({1: 0.0}), now_s=999.0, options=OPTIONS)
     assert decision == Decision(plans=(), memory=Memory(), remarks={})
 
@@ -259,7 +389,7 @@ def test_any_decision_keeps_the_key_space_covered(data: st.DataObject) -> None:
         loads.append(
             SegmentLoad(
                 segment_id=number, low=low, last=high - 1, fast_per_s=data.draw(rates), slow_per_s=data.draw(rates),
-                age_s=data.draw(st.floats(0, 200)), weights=sorted(places.items()),
+                last_per_s=data.draw(rates), weights=sorted(places.items()),
                 weight_unkeyed=data.draw(st.floats(0, 9)), sample_count=data.draw(st.integers(0, 30)),
             )
         )  # fmt: skip
