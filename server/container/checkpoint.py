@@ -124,7 +124,7 @@ class CheckpointStore:
         When there is no file yet, or no more, the rows must be those of `everything`, or of a state that was never
         saved. After CheckpointDamagedError the file cannot be saved to any more: set it aside and save everything.
         """
-        numbers = (sequence, replay_from, container_epoch, rows.next_id)
+        numbers = (sequence, replay_from, container_epoch, rows.next_id, rows.uptime_us)
         with self._lock, self._translated():
             if self._connection is not None:
                 self._write(self._connection, rows, numbers)
@@ -367,7 +367,7 @@ def _read(connection: sqlite3.Connection, path: Path) -> Checkpoint:
         add = ADD[table]
         for row in _verified_rows(connection, table, meta=meta, path=path):
             add(state, row)
-    finish(state, next_id=meta["next_id"])
+    finish(state, next_id=meta["next_id"], uptime_us=meta["uptime_us"])
     return Checkpoint(
         state=state,
         sequence=meta["sequence"],

@@ -47,6 +47,7 @@ class CheckpointRows:
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
     next_id: int
+    uptime_us: int
 
 
 def everything(state: ContainerState) -> Changes:
@@ -121,6 +122,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
         | {segment.segment_id: list(segment.chunks) for segment in segments},
         counts={SEGMENTS: len(state.segments), WRITERS: len(state.writers), STREAMS: len(state.streams)},
         next_id=state.next_id,
+        uptime_us=state.uptime_us,
     )
 
 
@@ -171,6 +173,7 @@ def _writer_row(writer: Writer) -> Row:
         writer.opened_us,
         writer.active_us,
         writer.expired_us,
+        writer.seen_uptime_us,
         writer.writer_id,
     )
 
@@ -257,7 +260,7 @@ def _add_attribute(state: ContainerState, row: Row) -> None:
 
 
 def _add_writer(state: ContainerState, row: Row) -> None:
-    writer_number, epoch, opened_us, active_us, expired_us, writer_id = row
+    writer_number, epoch, opened_us, active_us, expired_us, seen_uptime_us, writer_id = row
     state.add_writer(
         Writer(
             writer_number=writer_number,
@@ -266,6 +269,7 @@ def _add_writer(state: ContainerState, row: Row) -> None:
             opened_us=opened_us,
             active_us=active_us,
             expired_us=expired_us,
+            seen_uptime_us=seen_uptime_us,
         )
     )
 
@@ -355,12 +359,13 @@ ADD: Final[Mapping[Table, Callable[[ContainerState, Row], None]]] = {
 """How a stored row becomes part of a state. Rows come in the order of the tables and of their keys."""
 
 
-def finish(state: ContainerState, *, next_id: int) -> None:
+def finish(state: ContainerState, *, next_id: int, uptime_us: int) -> None:
     """Complete a state that has all its rows: indexes, ids, and an admitted view that is the durable one."""
     for segment in state.segments.values():
         if segment.chunks:
             segment.index.merge(chunk_borders(segment.chunks, created_us=segment.created_us))
     state.next_id = max(state.next_id, next_id)
+    state.uptime_us = uptime_us
     state.admit_as_durable()
 
 

@@ -31,12 +31,14 @@ class Writer:
 
     Attributes:
         writer_id: empty for an unnamed one.
-        active_us: its last durable append or open; moved only once in `ACTIVITY_STEP_US`.
-        expired_us: when its state expired, 0 while it has not.
+        active_us: its last durable append or open, by the wall clock; moved only once in `ACTIVITY_STEP_US`.
+        expired_us: when its state expired, by the wall clock; 0 while it has not.
+        seen_uptime_us: the uptime that was counted when it was active or expired last: its age, which no clock changes.
     """
 
     __slots__ = (
-        "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "writer_id", "writer_number",
+        "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "seen_uptime_us", "writer_id",
+        "writer_number",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +50,7 @@ class Writer:
         opened_us: int,
         active_us: int = 0,
         expired_us: int = 0,
+        seen_uptime_us: int = 0,
     ) -> None:
         self.writer_number = writer_number
         self.writer_id = writer_id
@@ -56,6 +59,7 @@ class Writer:
         self.opened_us = opened_us
         self.active_us = active_us or opened_us
         self.expired_us = expired_us
+        self.seen_uptime_us = seen_uptime_us
 
 
 @dataclass(slots=True)
@@ -78,7 +82,7 @@ class Changes:
 
 FIRST_ID: Final = 1
 ACTIVITY_STEP_US: Final = 60_000_000
-"""A busy writer is stored anew this often, not with every checkpoint; its last stamp may be that much too old."""
+"""A busy writer is stored anew this often, not with every checkpoint; `active_us` may be that much too early."""
 
 
 def merge_marker(source_id: int) -> str:
@@ -103,6 +107,8 @@ class ContainerState:
         # Streams that were created, configured anew or deleted since somebody looked; whoever looks clears it.
         self.reconfigured_streams: set[int] = set()
         self.next_id = FIRST_ID
+        # For how long servers ran, as counted last: the age of writers.
+        self.uptime_us = 0
         self.changes = Changes()
         self._sequence = 0
         self._wall_time_us = 0
@@ -121,6 +127,7 @@ class ContainerState:
             f.AttributeSet: self._attribute_set,
             f.WriterRecorded: self._writer_recorded,
             f.WritersExpired: self._writers_expired,
+            f.UptimeCounted: self._uptime_counted,
             f.StreamCreated: self._stream_created,
             f.StreamScaled: self._stream_scaled,
             f.StreamUpdated: self._stream_updated,
@@ -181,7 +188,7 @@ class ContainerState:
                 progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
             progress.durable = max(progress.durable, last_event_number)
             progress.last_offset = last_offset
-            self._be_active(writer_number, self._wall_time_us)
+            self._see_writer(writer_number)
             self.changes.progress.add((segment.segment_id, writer_number))
         self.changes.segments.add(segment.segment_id)
 
@@ -226,8 +233,8 @@ class ContainerState:
             self.writers_by_id[writer.writer_id] = writer
         self._used(writer.writer_number)
 
-    def idle_writers(self, *, before_us: int, after: int, count_max: int) -> tuple[list[int], int | None]:
-        """Return one page of the writers, and marks, of which nothing was seen since `before_us`.
+    def idle_writers(self, *, before_uptime_us: int, after: int, count_max: int) -> tuple[list[int], int | None]:
+        """Return one page of the writers, and marks, that were seen last before an uptime.
 
         Args:
             after: the number behind which the page begins.
@@ -237,16 +244,8 @@ class ContainerState:
             Their numbers, and behind which number to go on; None if there are no more.
         """
         page = list(islice(self.writers.irange(minimum=after, inclusive=(False, True)), count_max))
-        idle = [
-            number
-            for number in page
-            if max(self.writers[number].active_us, self.writers[number].expired_us) < before_us
-        ]
+        idle = [number for number in page if self.writers[number].seen_uptime_us < before_uptime_us]
         return idle, page[-1] if len(page) == count_max else None
-
-    def last_activity_us(self, *, until_us: int) -> int:
-        """Return the last time, not later than `until_us`, at which any writer was active; 0 if there is none."""
-        return max((writer.active_us for writer in self.writers.values() if writer.active_us <= until_us), default=0)
 
     def add_stream(self, stream: Stream) -> None:
         """Add a stream, from a record or from a checkpoint."""
@@ -383,16 +382,22 @@ class ContainerState:
             self.add_writer(writer)
         writer.epoch = max(writer.epoch, record.writer_epoch)
         writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
-        writer.opened_us = record.opened_us
-        self._be_active(record.writer_number, record.opened_us)
+        writer.opened_us = writer.active_us = record.opened_us
+        writer.seen_uptime_us = self.uptime_us
         self.changes.writers.add(record.writer_number)
 
-    def _be_active(self, writer_number: int, now_us: int) -> None:
+    def _see_writer(self, writer_number: int) -> None:
+        """Take note that a writer stored something; seldom, as its row is stored anew each time."""
         writer = self.writers.get(writer_number)
-        # The later reading, not the larger one: a clock that was wrong must not keep a writer for ever.
-        if writer is not None and abs(now_us - writer.active_us) >= ACTIVITY_STEP_US:
-            writer.active_us = now_us
+        if writer is None:
+            return
+        if writer.seen_uptime_us != self.uptime_us or abs(self._wall_time_us - writer.active_us) >= ACTIVITY_STEP_US:
+            writer.active_us = self._wall_time_us
+            writer.seen_uptime_us = self.uptime_us
             self.changes.writers.add(writer_number)
+
+    def _uptime_counted(self, record: f.UptimeCounted) -> None:
+        self.uptime_us = max(self.uptime_us, record.uptime_us)
 
     def _writers_expired(self, record: f.WritersExpired) -> None:
         self._forget_progress([*record.marked, *record.forgotten])
@@ -400,6 +405,7 @@ class ContainerState:
             writer = self.writers.get(number)
             if writer is not None:
                 writer.expired_us = record.expired_us
+                writer.seen_uptime_us = self.uptime_us
                 self.changes.writers.add(number)
         for number in record.forgotten:
             writer = self.writers.get(number)

@@ -1,4 +1,4 @@
-"""Lets idle writers expire: looks at the writers once a minute, a page at a time.
+"""Counts uptime, and lets idle writers expire: looks at them now and then, a page at a time.
 
 A page is looked at, decided on and put on its way into the log in one step, so nothing can come between. A record that
 is refused, or lost with the server, is decided anew at the next look.
@@ -11,12 +11,11 @@ from typing import Final
 
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
-from millrace.server.container.state import ACTIVITY_STEP_US
 from millrace.server.errors import ServerError
+from millrace.wire import frames as f
 
-from .expiry import WriterFacts, decide
+from .expiry import Borders, WriterFacts, borders, counted_us, decide, step_us
 from .options import WritersOptions
-from .timeline import Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ class WritersStatistics:
 
 
 class ExpiryRunner:
-    """Lets the idle writers of one container expire. Made when the container was opened, before writers come."""
+    """Lets the idle writers of one container expire. Made when the container was opened."""
 
     def __init__(self, *, container: SegmentContainer, control: SegmentControl, options: WritersOptions) -> None:
         self._container = container
@@ -42,40 +41,38 @@ class ExpiryRunner:
         self._control = control
         self._clock = container.clock
         self._options = options
-        now_us = self._clock.unix_us()
-        self._timeline = Timeline(monotonic_s=self._clock.monotonic_s(), unix_us=now_us)
-        # Writers of an earlier process were silent from their last stamp up to this one; what then passed until we
-        # started, no clock can tell from a jump.
-        self._last_stamp_us = self._state.last_activity_us(until_us=now_us)
+        # What was counted, first by the servers before us, and until when.
+        self._uptime_us = self._state.uptime_us
+        self._counted_s = self._clock.monotonic_s()
         self.statistics = WritersStatistics()
 
     async def run(self) -> None:
         """Look at the writers for ever. Cancelling it undoes nothing."""
         while True:
-            await self._clock.sleep(self._options.interval_s)
+            await self._clock.sleep(step_us(self._options) / 1e6)
             await self.expire()
 
     async def expire(self) -> None:
-        """Look at all writers once."""
-        self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+        """Record the uptime, and look at all writers once."""
+        now_s = self._clock.monotonic_s()
+        self._uptime_us += counted_us(now_s - self._counted_s, self._options)
+        self._counted_s = now_s
+        limits = borders(self._options, uptime_us=self._uptime_us)
         after: int | None = 0
         try:
+            await self._container.decide(f.UptimeCounted(self._uptime_us))
             while after is not None:
-                after = await self._expire_page(after)
+                after = await self._expire_page(after, limits)
                 await asyncio.sleep(0)  # very many writers must not hold up the appends
         except ServerError as error:
             logger.warning("expiry of writers refused error=%s", error)
 
-    async def _expire_page(self, after: int) -> int | None:
-        named_before_us = self._old_before_us(self._options.named_idle_s)
-        unnamed_before_us = self._old_before_us(self._options.unnamed_idle_s)
-        numbers, further = self._state.idle_writers(
-            before_us=max(named_before_us, unnamed_before_us), after=after, count_max=PAGE_COUNT
-        )
+    async def _expire_page(self, after: int, limits: Borders) -> int | None:
+        numbers, further = self._state.idle_writers(before_uptime_us=max(limits), after=after, count_max=PAGE_COUNT)
         if not numbers:
             return further
         facts = self._facts(numbers)
-        plan = decide(facts.values(), named_before_us=named_before_us, unnamed_before_us=unnamed_before_us)
+        plan = decide(facts.values(), limits)
         if plan.marked or plan.forgotten:
             await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
             marks = sum(facts[number].is_named for number in plan.forgotten)
@@ -89,22 +86,15 @@ class ExpiryRunner:
         return further
 
     def _facts(self, numbers: list[int]) -> dict[int, WriterFacts]:
-        in_flight = self._container.writers_in_flight()
+        busy = self._container.writers_in_flight().union(self._state.expiring_writers)
         return {
             number: WriterFacts(
                 writer_number=number,
                 is_named=bool(writer.writer_id),
-                is_busy=number in in_flight or writer.admitted_epoch != writer.epoch,
-                active_us=writer.active_us,
-                expired_us=writer.expired_us,
+                is_mark=bool(writer.expired_us),
+                is_busy=number in busy or writer.admitted_epoch != writer.epoch,
+                seen_uptime_us=writer.seen_uptime_us,
             )
             for number in numbers
             if (writer := self._state.writers.get(number)) is not None
         }
-
-    def _old_before_us(self, idle_s: int) -> int:
-        return self._timeline.old_before_us(
-            idle_s + ACTIVITY_STEP_US / 1e6,
-            monotonic_s=self._clock.monotonic_s(),
-            last_stamp_us=self._last_stamp_us,
-        )

@@ -13,7 +13,7 @@ from millrace.wire import frames as f
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
     "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
-    "expire_writers", "create_stream", "seal_stream",
+    "expire_writers", "count_uptime", "create_stream", "seal_stream",
     "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
     "forget_cut",
 )  # fmt: skip
@@ -136,6 +136,9 @@ class History:
             )
         )
 
+    def count_uptime(self, choice: int, amount: int) -> None:
+        self.apply(f.UptimeCounted(choice + amount))
+
     def create_stream(self, choice: int, amount: int) -> None:
         stream_id = self.state.take_id()
         border = (amount << 47) + 1
@@ -254,7 +257,10 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "segments": {number: _segment_view(segment) for number, segment in sorted(state.segments.items())},
         "segment_names": {name: segment.segment_id for name, segment in state.segments_by_name.items()},
         "writers": {
-            number: (writer.writer_id, writer.epoch, writer.opened_us, writer.active_us, writer.expired_us)
+            number: (
+                (writer.writer_id, writer.epoch, writer.opened_us),
+                (writer.active_us, writer.expired_us, writer.seen_uptime_us),
+            )
             for number, writer in sorted(state.writers.items())
         },
         "writer_ids": {name: writer.writer_number for name, writer in sorted(state.writers_by_id.items())},
@@ -270,6 +276,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         },
         "stream_names": {name: stream.stream_id for name, stream in state.streams_by_name.items()},
         "next_id": state.next_id,
+        "uptime_us": state.uptime_us,
     }
 
 

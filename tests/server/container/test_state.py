@@ -254,21 +254,36 @@ def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
     assert state.writers[5].active_us == 100_000_000
 
 
+def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
+    state, segment = with_segment()
+    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
+    seen = [state.writers[5].seen_uptime_us]
+    for uptime_us in (10, 30, 20):  # it never goes back
+        state.apply(f.UptimeCounted(uptime_us))
+        state.take_changes()
+        for _ in range(2):
+            run(segment, state, segment.length, 1, writer=5, last=segment.length)
+        seen.append(state.writers[5].seen_uptime_us)
+        assert state.changes.writers == ({5} if uptime_us != 20 else set())
+    state.apply(f.UptimeCounted(40))
+    state.apply(f.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
+    assert [*seen, state.writers[5].seen_uptime_us] == [0, 10, 30, 30, 40]
+
+
 def test_idle_writers_are_found_a_page_at_a_time() -> None:
     state = ContainerState()
     for number in range(1, 8):
-        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=number, writer_id=""))
-    state.writers[2].expired_us = 50
+        state.apply(f.UptimeCounted(number))
+        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=1, writer_id=""))
+    state.writers[2].seen_uptime_us = 50
     found, after = [], 0
     while True:
-        numbers, further = state.idle_writers(before_us=6, after=after, count_max=3)
+        numbers, further = state.idle_writers(before_uptime_us=6, after=after, count_max=3)
         found.append(numbers)
         if further is None:
             break
         after = further
     assert found == [[1, 3], [4, 5], []]
-    assert state.last_activity_us(until_us=5) == 5
-    assert state.last_activity_us(until_us=0) == 0
 
 
 def test_attributes_are_set_and_unset() -> None:
