@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "stream": Command(PANELS[1], "Create, list, look at, scale, seal, truncate and delete streams.", "streams"),
     "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", "cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", "segments"),
+    "writer": Command(PANELS[1], "See how far persistent writers have come.", "writers"),
     "write": Command(PANELS[2], "Write lines of standard input as events.", "events"),
     "read": Command(PANELS[2], "Print the events between two cuts.", "events"),
     "tail": Command(PANELS[2], "Print events as they become durable.", "events"),

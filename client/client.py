@@ -307,7 +307,8 @@ class Client:
         """Drop the events in front of a cut; of a block that the cut goes through, all events stay.
 
         Raises:
-            CutInvalidError: the cut is one of another stream.
+            CutInvalidError: the cut is one of another stream, or goes through the inside of an append, and then
+                `start_offset` is the border before it.
             OffsetBeyondEndError: the cut lies beyond the end.
         """
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from millrace.wire.checksum import Buffer, crc32c
 from millrace.wire.decoder import FrameBuffer
-from millrace.wire.errors import ChecksumError, ProtocolError, WireError
+from millrace.wire.errors import ChecksumError, CodecError, ProtocolError, WireError
 from millrace.wire.frames import (
     AppendAckEntry,
     Credit,
@@ -54,6 +54,7 @@ from .errors import (
     ConnectionLostError,
     ErrorFacts,
     EventTooLargeError,
+    InvalidArgumentError,
     MillraceError,
     OutcomeUnknownError,
     RequestError,
@@ -251,14 +252,19 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---
 
     def send_request(self, message: Message) -> "asyncio.Future[Any]":
-        """Send a request now; the future holds its reply. Cancelling the future only forgets the reply."""
+        """Send a request now; the future holds its reply. Cancelling the future only forgets the reply.
+
+        Raises:
+            InvalidArgumentError: a value in it is none that can be sent; nothing was.
+        """
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._lost is not None:
             future.set_exception(self._lost)
             return future
         request_id = self._next_request_id()
+        frame = _frame(message, request_id)
         self._replies[request_id] = future
-        self._send(encode(message, request_id=request_id))
+        self._send(frame)
         return future
 
     async def request(self, message: Message, reply: type[M]) -> M:
@@ -357,13 +363,15 @@ class Connection(asyncio.BufferedProtocol):
         """Ask for data to be pushed to `subscriber`; return the id of the subscription.
 
         Raises:
+            InvalidArgumentError: the offset is none.
             MillraceError: the connection is not open.
         """
         if self._lost is not None:
             raise self._lost
         request_id = self._next_request_id()
+        frame = _frame(Subscribe(segment_id, offset, credit_bytes), request_id)
         self._subscribers[request_id] = subscriber
-        self._send(encode(Subscribe(segment_id, offset, credit_bytes), request_id=request_id))
+        self._send(frame)
         return request_id
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
@@ -640,6 +648,14 @@ def _lost_by(error: RequestError) -> MillraceError:
     lost = ConnectionLostError(f"the server ended the connection: {error}")
     lost.__cause__ = error
     return lost
+
+
+def _frame(message: Message, request_id: int) -> bytes:
+    """Return the frame of a request; what does not fit is the caller's mistake, and said in the client's own words."""
+    try:
+        return encode(message, request_id=request_id)
+    except CodecError as error:
+        raise InvalidArgumentError(f"{error.field or error.structure}: {error.reason}") from None
 
 
 async def open_connection(address: Address, options: ClientOptions) -> Connection:

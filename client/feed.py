@@ -139,6 +139,9 @@ class SegmentFeed:
         except BlockCorruptError as error:
             self._failure = BlockCorruptError(f"segment {self.segment_id} at offset {self._offset}: {error}")
             self._pushes.close()
+        except CutInvalidError as error:
+            self._failure = error
+            self._pushes.close()
         if self._blocks or self.finished or self.failure is not None:
             self._on_change(self)
 
@@ -149,6 +152,7 @@ class SegmentFeed:
                 place += self._fill(data[place:])
                 continue
             size = block_size(data, place)
+            self._check_end(size or _SIZE_KNOWN_BYTES)
             if size == 0 or place + size > len(data):
                 self._begin(data[place:], size)
                 return
@@ -177,11 +181,20 @@ class SegmentFeed:
         if not self._wanted_bytes:
             self._partial = [whole]
             self._wanted_bytes = block_size(whole)
+            self._check_end(self._wanted_bytes)
             return used
         self._partial, self._partial_bytes, self._wanted_bytes = [], 0, 0
         self._pushes.hold(len(whole))
         self._accept(whole)
         return used
+
+    def _check_end(self, size: int) -> None:
+        """Raise CutInvalidError if the end lies inside of the block that comes, which has at least that size."""
+        if self._end is not None and self._offset < self._end[0] < self._offset + size:
+            raise CutInvalidError(
+                f"segment {self.segment_id}: {self._end[0]}, where reading is to end, is no border of a block behind"
+                f" {self._offset}"
+            )
 
     def _accept(self, data: memoryview) -> bool:
         """Take a whole block; return whether it is the last one wanted."""

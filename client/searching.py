@@ -7,6 +7,7 @@ that were replaced together are at their ends it goes on in their successors. So
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Final
 
 from millrace.wire.frames import Index, Read, Seek
@@ -57,6 +58,7 @@ async def cut_at_time(session: Session, stream: StreamInfo, timestamp_us: int) -
 
 async def cut_after_events(session: Session, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
     """Return the cut so many events behind another, or the tail where that comes first. Cancelling is safe."""
+    count = index(count)
     if count < 0:
         raise InvalidArgumentError(f"{count} events cannot be counted")
 
@@ -70,6 +72,7 @@ async def cut_after_events(session: Session, stream: StreamInfo, *, start: Strea
 
 async def cut_after_bytes(session: Session, stream: StreamInfo, *, start: StreamCut, size_bytes: int) -> StreamCut:
     """Return a cut at most so many bytes behind another, at borders of blocks. Cancelling is safe."""
+    size_bytes = index(size_bytes)
     if size_bytes < 0:
         raise InvalidArgumentError(f"{size_bytes} bytes cannot be counted")
 

@@ -15,7 +15,7 @@ from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB, MIB
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
 
 from .blocks import block_size
-from .errors import BlockCorruptError, InvalidArgumentError, OffsetBeyondEndError
+from .errors import BlockCorruptError, CutInvalidError, OffsetBeyondEndError
 from .session import Session
 
 INDEX_SPACING_BYTES: Final = 64 * KIB
@@ -53,7 +53,7 @@ async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], 
     """Return the mark of a place between the start and the tail of a segment. Cancelling is safe.
 
     Raises:
-        InvalidArgumentError: the place lies behind the last event of its block.
+        CutInvalidError: the place lies behind the last event of its block.
         SegmentTruncatedError: it is gone.
     """
     offset, event_index = place
@@ -66,7 +66,7 @@ async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], 
         first_count = first_count or header.event_count
         counted += header.event_count
     if event_index > first_count:
-        raise InvalidArgumentError(f"segment {segment_id}: the block at {offset} has {first_count} events")
+        raise CutInvalidError(f"segment {segment_id}: the block at {offset} has {first_count} events")
     return Mark(offset, event_index, known.events - counted + event_index)
 
 

@@ -19,7 +19,7 @@ from millrace.client.testing import TestServer, server
 from millrace.server.app import Server
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import _PARTS, PREFIX, ServerOptions
-from millrace.server.streams.options import StreamsOptions
+from millrace.server.streams.options import StreamsOptions, WritersOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/streams.md", "docs/testing.md")
@@ -164,7 +164,7 @@ def test_every_command_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> No
     named = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
     text = (ROOT / "README.md").read_text()
 
-    assert len(named) == 12
+    assert len(named) == 13
     for command in named:
         assert f"`millrace {command}" in text
 
@@ -178,6 +178,14 @@ def test_the_patience_of_the_scaler_is_told_as_it_is() -> None:
     assert f"less than half of the target of one for {options.merge_after_s:g} s are merged" in text
     assert options.tick_s == 2
     assert "looks every two seconds" in text
+
+
+def test_the_idle_times_of_writers_are_told_as_they_are() -> None:
+    text = " ".join((ROOT / "docs" / "streams.md").read_text().split())
+    options = WritersOptions()
+
+    assert "after 30 days for one with an id, a day for one without" in text
+    assert (options.named_idle_s, options.unnamed_idle_s) == (30 * 86400, 86400)
 
 
 def settings() -> Iterator[tuple[str, Any]]:

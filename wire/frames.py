@@ -78,6 +78,7 @@ class FrameType(IntEnum):
     CUT_SAVED = 141
     CUT_FORGOTTEN = 142
     WRITERS_EXPIRED = 143
+    UPTIME_COUNTED = 144
 
 
 class DataFlag(IntEnum):
@@ -764,6 +765,14 @@ class WritersExpired(Message):
     expired_us: int
     marked: list[int]
     forgotten: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UptimeCounted(Message):
+    """Record: for how long servers ran, all of them together, by their monotonic clocks."""
+
+    type: ClassVar[FrameType] = FrameType.UPTIME_COUNTED
+    uptime_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

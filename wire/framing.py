@@ -103,6 +103,7 @@ DECLARATIONS: Final[dict[type[f.Message], Any]] = {
     f.AttributeSet: schema.AttributeSet,
     f.WriterRecorded: schema.WriterRecorded,
     f.WritersExpired: schema.WritersExpired,
+    f.UptimeCounted: schema.UptimeCounted,
     f.StreamCreated: schema.StreamCreated,
     f.StreamSealed: schema.StreamSealed,
     f.StreamTruncated: schema.StreamTruncated,

@@ -99,7 +99,7 @@ class CheckpointStore:
     @property
     def nothing_stored(self) -> Stored:
         """Return what a state starts from that no checkpoint has anything of, yet."""
-        return self._stored(segment_count=0, writer_count=0, stream_count=0, next_id=FIRST_ID)
+        return self._stored(segment_count=0, writer_count=0, stream_count=0, next_id=FIRST_ID, uptime_us=0)
 
     def load(self) -> Checkpoint | None:
         """Open and verify the checkpoint; return None if there is no file.
@@ -134,6 +134,7 @@ class CheckpointStore:
                     writer_count=meta["writers_count"],
                     stream_count=meta["streams_count"],
                     next_id=meta["next_id"],
+                    uptime_us=meta["uptime_us"],
                 ),
                 sequence=meta["sequence"],
                 replay_from=meta["replay_from"],
@@ -156,7 +157,7 @@ class CheckpointStore:
         When there is no file yet, or no more, the rows must be those of a state that was never saved. After
         CheckpointDamagedError the file cannot be saved to any more.
         """
-        numbers = (sequence, replay_from, container_epoch, rows.next_id)
+        numbers = (sequence, replay_from, container_epoch, rows.next_id, rows.uptime_us)
         with self._lock, translated(self.path):
             if self._connection is not None:
                 self._write(self._connection, rows, numbers)
@@ -243,7 +244,9 @@ class CheckpointStore:
         with self._lock:
             self._close()
 
-    def _stored(self, *, segment_count: int, writer_count: int, stream_count: int, next_id: int) -> Stored:
+    def _stored(
+        self, *, segment_count: int, writer_count: int, stream_count: int, next_id: int, uptime_us: int
+    ) -> Stored:
         return Stored(
             segments=self.segments,
             writers=self.writers,
@@ -252,6 +255,7 @@ class CheckpointStore:
             writer_count=writer_count,
             stream_count=stream_count,
             next_id=next_id,
+            uptime_us=uptime_us,
         )
 
     def _close(self) -> None:

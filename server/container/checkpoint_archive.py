@@ -252,19 +252,14 @@ class WriterArchive(_TableArchive):
         row = self._row(number)
         return None if row is None else writer_of_row(row)
 
-    def idle(self, *, before_us: int, after: int, count_max: int) -> list[int]:
-        """Return the numbers above `after` of writers, and marks, of which nothing was seen since `before_us`."""
+    def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
+        """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""
         found = self._reader.values(
-            "SELECT writer_number FROM writers WHERE writer_number > ? AND max(active_us, expired_us) < ? "  # noqa: S608
+            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "  # noqa: S608
             f"ORDER BY writer_number LIMIT {count_max}",
-            [after, before_us],
+            [after, before_uptime_us],
         )
         return [number for (number,) in found]
-
-    def last_activity_us(self, *, until_us: int) -> int:
-        """Return the last time, not later than `until_us`, at which any writer was active; 0 if there is none."""
-        found = self._reader.values("SELECT max(active_us) FROM writers WHERE active_us <= ?", [until_us])
-        return (found[0][0] or 0) if found else 0
 
 
 def names_with_prefix(names: Iterator[str], prefix: str) -> list[str]:

@@ -47,6 +47,7 @@ class CheckpointRows:
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
     next_id: int
+    uptime_us: int
 
 
 def take_rows(
@@ -106,6 +107,7 @@ def take_rows(
         chunks=changes.chunks,
         counts={SEGMENTS: len(state.segments), WRITERS: len(state.writers), STREAMS: len(state.streams)},
         next_id=changes.next_id,
+        uptime_us=state.uptime_us,
     )
 
 
@@ -156,6 +158,7 @@ def _writer_row(writer: Writer) -> Row:
         writer.opened_us,
         writer.active_us,
         writer.expired_us,
+        writer.seen_uptime_us,
         writer.writer_id,
     )
 
@@ -273,7 +276,7 @@ def segment_of_rows(
 
 def writer_of_row(row: Row) -> Writer:
     """Return a writer from its row."""
-    writer_number, epoch, opened_us, active_us, expired_us, writer_id = row
+    writer_number, epoch, opened_us, active_us, expired_us, seen_uptime_us, writer_id = row
     return Writer(
         writer_number=writer_number,
         writer_id=writer_id,
@@ -281,6 +284,7 @@ def writer_of_row(row: Row) -> Writer:
         opened_us=opened_us,
         active_us=active_us,
         expired_us=expired_us,
+        seen_uptime_us=seen_uptime_us,
     )
 
 

@@ -14,11 +14,11 @@ Format, version 1. Each table has integer columns (signed, 64 bits), then text c
     8 k + 4  ...    the first text in UTF-8; then the other texts and the blobs in the same way
 
 For example the row of `writers` with writer_number 7, epoch 2, opened_us 1700000000000000, active_us a minute later,
-expired_us 0 and writer_id "w1" is read as
+expired_us 0, seen_uptime_us 5400000000 and writer_id "w1" is read as
 
-    0700000000000000020000000000000000401e18240a060000c7b11b240a06000000000000000000020000007731
+    0700000000000000020000000000000000401e18240a060000c7b11b240a060000000000000000000076dd4101000000020000007731
 
-and its checksum is 0x3b5c6157. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
+and its checksum is 0x42839873. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
 The row of `meta` is read in the same way. Its `..._count` and `..._sum` columns are kept by triggers, so that writing
 rows needs no look at the rows that they replace.
 
@@ -144,7 +144,7 @@ WRITERS: Final = Table(
     "writers",
     number=8,
     key=["writer_number"],
-    integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us"],
+    integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us", "seen_uptime_us"],
     texts=["writer_id"],
     indexes=[["writer_id"]],
 )
@@ -190,7 +190,7 @@ META: Final = Table(
     number=2,
     key=["id"],
     integers=[
-        "id", "sequence", "replay_from", "container_epoch", "next_id",
+        "id", "sequence", "replay_from", "container_epoch", "next_id", "uptime_us",
         *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum")),
     ],
 )  # fmt: skip

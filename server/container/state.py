@@ -30,12 +30,14 @@ class Writer:
 
     Attributes:
         writer_id: empty for an unnamed one.
-        active_us: its last durable append or open; moved only once in `ACTIVITY_STEP_US`.
-        expired_us: when its state expired, 0 while it has not.
+        active_us: its last durable append or open, by the wall clock; moved only once in `ACTIVITY_STEP_US`.
+        expired_us: when its state expired, by the wall clock; 0 while it has not.
+        seen_uptime_us: the uptime that was counted when it was active or expired last: its age, which no clock changes.
     """
 
     __slots__ = (
-        "__weakref__", "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "writer_id", "writer_number",
+        "__weakref__", "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "seen_uptime_us", "writer_id",
+        "writer_number",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +49,7 @@ class Writer:
         opened_us: int,
         active_us: int = 0,
         expired_us: int = 0,
+        seen_uptime_us: int = 0,
     ) -> None:
         self.writer_number = writer_number
         self.writer_id = writer_id
@@ -55,6 +58,7 @@ class Writer:
         self.opened_us = opened_us
         self.active_us = active_us or opened_us
         self.expired_us = expired_us
+        self.seen_uptime_us = seen_uptime_us
 
 
 @dataclass(slots=True)
@@ -83,6 +87,7 @@ class Stored:
         segments, writers, streams: where those lie that are not in memory.
         segment_count, writer_count, stream_count: how many there are.
         next_id: no number from this on was given.
+        uptime_us: as counted last.
     """
 
     segments: Archive[Segment]
@@ -92,11 +97,12 @@ class Stored:
     writer_count: int
     stream_count: int
     next_id: int
+    uptime_us: int
 
 
 FIRST_ID: Final = 1
 ACTIVITY_STEP_US: Final = 60_000_000
-"""A busy writer is stored anew this often, not with every checkpoint; its last stamp may be that much too old."""
+"""A busy writer is stored anew this often, not with every checkpoint; `active_us` may be that much too early."""
 
 
 def merge_marker(source_id: int) -> str:
@@ -147,6 +153,8 @@ class ContainerState:
         self.reconfigured_streams: dict[int, str | None] = {}
         self.touched_streams: set[int] = set()
         self.next_id = next_id
+        # For how long servers ran, as counted last: the age of writers.
+        self.uptime_us = stored.uptime_us if stored else 0
         self._progress: set[tuple[int, int]] = set()
         self._attributes: set[tuple[int, str]] = set()
         self._forgotten_writers: set[int] = set()
@@ -170,6 +178,7 @@ class ContainerState:
             f.AttributeSet: self._attribute_set,
             f.WriterRecorded: self._writer_recorded,
             f.WritersExpired: self._writers_expired,
+            f.UptimeCounted: self._uptime_counted,
             f.StreamCreated: self._stream_created,
             f.StreamScaled: self._stream_scaled,
             f.StreamUpdated: self._stream_updated,
@@ -266,7 +275,7 @@ class ContainerState:
             progress.durable = max(progress.durable, last_event_number)
             progress.last_offset = last_offset
             self._progress.add((segment.segment_id, writer_number))
-            self._be_active(writer_number, self._wall_time_us)
+            self._see_writer(writer_number)
         self.segments.changed(segment)
         if segment.stream_id:
             self.touched_streams.add(segment.stream_id)
@@ -434,16 +443,22 @@ class ContainerState:
             self.writers.add(writer)
         writer.epoch = max(writer.epoch, record.writer_epoch)
         writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
-        writer.opened_us = record.opened_us
-        self._be_active(record.writer_number, record.opened_us)
+        writer.opened_us = writer.active_us = record.opened_us
+        writer.seen_uptime_us = self.uptime_us
         self.writers.changed(writer)
 
-    def _be_active(self, writer_number: int, now_us: int) -> None:
+    def _see_writer(self, writer_number: int) -> None:
+        """Take note that a writer stored something; seldom, as its row is stored anew each time."""
         writer = self.writers.get(writer_number)
-        # The later reading, not the larger one: a clock that was wrong must not keep a writer for ever.
-        if writer is not None and abs(now_us - writer.active_us) >= ACTIVITY_STEP_US:
-            writer.active_us = now_us
+        if writer is None:
+            return
+        if writer.seen_uptime_us != self.uptime_us or abs(self._wall_time_us - writer.active_us) >= ACTIVITY_STEP_US:
+            writer.active_us = self._wall_time_us
+            writer.seen_uptime_us = self.uptime_us
             self.writers.changed(writer)
+
+    def _uptime_counted(self, record: f.UptimeCounted) -> None:
+        self.uptime_us = max(self.uptime_us, record.uptime_us)
 
     def _writers_expired(self, record: f.WritersExpired) -> None:
         self._forget_progress([*record.marked, *record.forgotten])
@@ -451,6 +466,7 @@ class ContainerState:
             writer = self.writers.get(number)
             if writer is not None:
                 writer.expired_us = record.expired_us
+                writer.seen_uptime_us = self.uptime_us
                 self.writers.changed(writer)
         for number in record.forgotten:
             writer = self.writers.get(number)

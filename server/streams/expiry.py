@@ -9,28 +9,39 @@ without a name cannot even come back once their process is gone. So idle ones ar
     mark        forgotten after the same time again
 
 A writer that is busy (an append or an open of it is on its way through the log) is left alone, however long it was
-silent: it is about to be seen. How old a stamp is, the caller finds out; see `timeline`.
+silent: it is about to be seen.
+
+Age is counted in uptime: for how long servers ran, all of them together, by their monotonic clocks. It is recorded in
+steps, and a writer is stamped with the step in which it was seen. So a wall clock that jumps, or a server that was off
+or stopped for a year, makes nothing older.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from .options import WritersOptions
+
+STEPS_PER_IDLE_TIME: Final = 16
+"""Into so many steps the shorter idle time is cut; that is how much too late, about, a writer expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterFacts:
-    """What is known of a writer, or of the mark of one.
-
-    Attributes:
-        active_us: the stamp of its last durable append or open.
-        expired_us: of a mark, when the writer expired; 0 for a writer.
-    """
+    """What is known of a writer, or of the mark of one."""
 
     writer_number: int
     is_named: bool
+    is_mark: bool
     is_busy: bool
-    active_us: int
-    expired_us: int
+    seen_uptime_us: int
+
+
+class Borders(NamedTuple):
+    """Uptimes: named writers, their marks, and unnamed writers that were seen last before these have expired."""
+
+    named_us: int
+    unnamed_us: int
 
 
 class ExpiryPlan(NamedTuple):
@@ -40,19 +51,32 @@ class ExpiryPlan(NamedTuple):
     forgotten: tuple[int, ...]
 
 
-def decide(writers: Iterable[WriterFacts], *, named_before_us: int, unnamed_before_us: int) -> ExpiryPlan:
-    """Return who expires now. What was stamped before the two stamps was idle for too long, by kind."""
+def step_us(options: WritersOptions) -> int:
+    """Return how often uptime is recorded, in microseconds."""
+    return min(options.named_idle_s, options.unnamed_idle_s) * 1_000_000 // STEPS_PER_IDLE_TIME
+
+
+def counted_us(elapsed_s: float, options: WritersOptions) -> int:
+    """Return what counts of the time between two records: no more than a step, however long the process stood still."""
+    return min(round(elapsed_s * 1e6), step_us(options))
+
+
+def borders(options: WritersOptions, *, uptime_us: int) -> Borders:
+    """Return the borders at an uptime. A stamp says when its step began, so one step more has to pass."""
+    latest_us = uptime_us - step_us(options)
+    return Borders(latest_us - options.named_idle_s * 1_000_000, latest_us - options.unnamed_idle_s * 1_000_000)
+
+
+def decide(writers: Iterable[WriterFacts], limits: Borders) -> ExpiryPlan:
+    """Return who expires now."""
     marked = []
     forgotten = []
     for writer in writers:
-        if writer.is_busy:
+        border_us = limits.named_us if writer.is_named else limits.unnamed_us
+        if writer.is_busy or writer.seen_uptime_us >= border_us:
             continue
-        if writer.expired_us:
-            if writer.expired_us < named_before_us:
-                forgotten.append(writer.writer_number)
-        elif writer.is_named:
-            if writer.active_us < named_before_us:
-                marked.append(writer.writer_number)
-        elif writer.active_us < unnamed_before_us:
+        if writer.is_named and not writer.is_mark:
+            marked.append(writer.writer_number)
+        else:
             forgotten.append(writer.writer_number)
     return ExpiryPlan(tuple(marked), tuple(forgotten))

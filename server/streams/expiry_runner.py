@@ -1,4 +1,4 @@
-"""Lets idle writers expire: looks at the writers once a minute, a page at a time.
+"""Counts uptime, and lets idle writers expire: looks at them now and then, a page at a time.
 
 A page is looked at, decided on and put on its way into the log in one step, so nothing can come between. A record that
 is refused, or lost with the server, is decided anew at the next look.
@@ -12,12 +12,11 @@ from typing import Final
 from millrace.server.container.checkpoint_archive import WriterArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
-from millrace.server.container.state import ACTIVITY_STEP_US
 from millrace.server.errors import ServerError
+from millrace.wire import frames as f
 
-from .expiry import WriterFacts, decide
+from .expiry import Borders, WriterFacts, borders, counted_us, decide, step_us
 from .options import WritersOptions
-from .timeline import Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ class WritersStatistics:
 
 
 class ExpiryRunner:
-    """Lets the idle writers of one container expire. Made when the container was opened, before writers come.
+    """Lets the idle writers of one container expire. Made when the container was opened.
 
     Args:
         archive: the writers of the checkpoint.
@@ -55,84 +54,63 @@ class ExpiryRunner:
         self._archive = archive
         self._clock = container.clock
         self._options = options
-        self._started_us = self._clock.unix_us()
-        self._timeline = Timeline(monotonic_s=self._clock.monotonic_s(), unix_us=self._started_us)
-        self._last_stamp_us: int | None = None
+        # What was counted, first by the servers before us, and until when.
+        self._uptime_us = self._state.uptime_us
+        self._counted_s = self._clock.monotonic_s()
         self.statistics = WritersStatistics()
 
     async def run(self) -> None:
         """Look at the writers for ever. Cancelling it undoes nothing."""
         while True:
-            await self._clock.sleep(self._options.interval_s)
+            await self._clock.sleep(step_us(self._options) / 1e6)
             await self.expire()
 
-    async def _load(self) -> int:
-        """Return when writers were active last, before we started.
-
-        Writers of an earlier process were silent from their last stamp up to this one; what then passed until we
-        started, no clock can tell from a jump.
-        """
-        unstored = [writer.active_us for writer in self._state.writers.unstored if writer.active_us <= self._started_us]
-        stored_us = await asyncio.to_thread(self._archive.last_activity_us, until_us=self._started_us)
-        return max([stored_us, *unstored])
-
     async def expire(self) -> None:
-        """Look at all writers once."""
-        self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+        """Record the uptime, and look at all writers once."""
+        now_s = self._clock.monotonic_s()
+        self._uptime_us += counted_us(now_s - self._counted_s, self._options)
+        self._counted_s = now_s
+        limits = borders(self._options, uptime_us=self._uptime_us)
         try:
-            if self._last_stamp_us is None:
-                self._last_stamp_us = await self._load()
+            await self._container.decide(f.UptimeCounted(self._uptime_us))
             unstored = [writer.writer_number for writer in self._state.writers.unstored]
             for start in range(0, len(unstored), PAGE_COUNT):
-                await self._expire_idle(unstored[start : start + PAGE_COUNT])
+                await self._expire_idle(unstored[start : start + PAGE_COUNT], limits)
             after = 0
             while numbers := await asyncio.to_thread(
-                self._archive.idle, before_us=max(self._bounds_us()), after=after, count_max=PAGE_COUNT
+                self._archive.idle, before_uptime_us=max(limits), after=after, count_max=PAGE_COUNT
             ):
                 after = numbers[-1]
-                await self._expire_idle(numbers)
+                await self._expire_idle(numbers, limits)
         except ServerError as error:
             logger.warning("expiry of writers refused error=%s", error)
 
-    async def _expire_idle(self, numbers: list[int]) -> None:
-        """Let those of some writers expire that are idle."""
+    async def _expire_idle(self, numbers: list[int], limits: Borders) -> None:
+        """Let those of some writers expire that are idle: at most a page of them, which is a record."""
         _held = await self._container.bringer.bring(writers=numbers)
-        named_before_us, unnamed_before_us = self._bounds_us()
         facts = self._facts(numbers)
-        plan = decide(facts.values(), named_before_us=named_before_us, unnamed_before_us=unnamed_before_us)
-        if not (plan.marked or plan.forgotten):
-            return
-        await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
-        marks = sum(facts[number].is_named for number in plan.forgotten)
-        self.statistics.named_expired_total += len(plan.marked)
-        self.statistics.unnamed_expired_total += len(plan.forgotten) - marks
-        self.statistics.marks_forgotten_total += marks
-        logger.info(
-            "writers expired named=%d unnamed=%d marks_forgotten=%d",
-            len(plan.marked), len(plan.forgotten) - marks, marks,
-        )  # fmt: skip
-
-    def _bounds_us(self) -> tuple[int, int]:
-        """Return before when named, and unnamed, writers must have been active last to expire."""
-        return self._old_before_us(self._options.named_idle_s), self._old_before_us(self._options.unnamed_idle_s)
+        plan = decide(facts.values(), limits)
+        if plan.marked or plan.forgotten:
+            await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
+            marks = sum(facts[number].is_named for number in plan.forgotten)
+            self.statistics.named_expired_total += len(plan.marked)
+            self.statistics.unnamed_expired_total += len(plan.forgotten) - marks
+            self.statistics.marks_forgotten_total += marks
+            logger.info(
+                "writers expired named=%d unnamed=%d marks_forgotten=%d",
+                len(plan.marked), len(plan.forgotten) - marks, marks,
+            )  # fmt: skip
 
     def _facts(self, numbers: list[int]) -> dict[int, WriterFacts]:
-        in_flight = self._container.writers_in_flight()
+        busy = self._container.writers_in_flight().union(self._state.expiring_writers)
         return {
             number: WriterFacts(
                 writer_number=number,
                 is_named=bool(writer.writer_id),
-                is_busy=number in in_flight or writer.admitted_epoch != writer.epoch,
-                active_us=writer.active_us,
-                expired_us=writer.expired_us,
+                is_mark=bool(writer.expired_us),
+                is_busy=number in busy or writer.admitted_epoch != writer.epoch,
+                seen_uptime_us=writer.seen_uptime_us,
             )
             for number in numbers
             if (writer := self._state.writers.get(number)) is not None
         }
-
-    def _old_before_us(self, idle_s: int) -> int:
-        return self._timeline.old_before_us(
-            idle_s + ACTIVITY_STEP_US / 1e6,
-            monotonic_s=self._clock.monotonic_s(),
-            last_stamp_us=self._last_stamp_us or 0,
-        )

@@ -47,13 +47,11 @@ class WritersOptions:
     Attributes:
         named_idle_s: of a writer with an id; that it expired is kept for as long again.
         unnamed_idle_s: of a writer without one: how long it may be without a connection and still be exactly-once.
-        interval_s: idle writers are looked for this often.
     """
 
     named_idle_s: int = 30 * 24 * 3600
     unnamed_idle_s: int = 24 * 3600
-    interval_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if min(self.named_idle_s, self.unnamed_idle_s, self.interval_s) <= 0:
-            raise ConfigurationError("named_idle_s, unnamed_idle_s and interval_s must be above 0")
+        if min(self.named_idle_s, self.unnamed_idle_s) <= 0:
+            raise ConfigurationError("named_idle_s and unnamed_idle_s must be above 0")

@@ -197,6 +197,7 @@ SAMPLES: Final[dict[str, tuple[int, int, f.Message]]] = {
         0,
         f.WritersExpired(expired_us=1_700_000_000_000_013, marked=[21, 22], forgotten=[23]),
     ),
+    "uptime_counted": (0, 0, f.UptimeCounted(86_400_000_000)),
     "stream_created": (
         0,
         0,

@@ -304,6 +304,7 @@ WritersExpired = Struct(
     "forgotten" / PrefixedArray(Int32ul, Int64ul),  # writers, and marks, that leave nothing
     Terminated,
 )
+UptimeCounted = Struct("uptime_us" / Int64sl, Terminated)
 StreamCreated = Struct(
     "stream_id" / Int64ul,
     "created_us" / Int64sl,

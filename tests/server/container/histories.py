@@ -14,7 +14,7 @@ from millrace.wire import frames as f
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
     "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
-    "expire_writers", "create_stream", "seal_stream",
+    "expire_writers", "count_uptime", "create_stream", "seal_stream",
     "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
     "forget_cut",
 )  # fmt: skip
@@ -137,6 +137,9 @@ class History:
             )
         )
 
+    def count_uptime(self, choice: int, amount: int) -> None:
+        self.apply(f.UptimeCounted(choice + amount))
+
     def create_stream(self, choice: int, amount: int) -> None:
         stream_id = self.state.take_id()
         border = (amount << 47) + 1
@@ -256,11 +259,8 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "segment_names": _numbers_by_name(state.segments, [segment.name for segment in state.segments.values()]),
         "writers": {
             writer.writer_number: (
-                writer.writer_id,
-                writer.epoch,
-                writer.opened_us,
-                writer.active_us,
-                writer.expired_us,
+                (writer.writer_id, writer.epoch, writer.opened_us),
+                (writer.active_us, writer.expired_us, writer.seen_uptime_us),
             )
             for writer in state.writers.values()
         },
@@ -278,6 +278,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "stream_names": _numbers_by_name(state.streams, [stream.name for stream in state.streams.values()]),
         "counts": (len(state.segments), len(state.writers), len(state.streams)),
         "next_id": state.next_id,
+        "uptime_us": state.uptime_us,
     }
 
 

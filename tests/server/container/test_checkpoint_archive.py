@@ -21,19 +21,18 @@ def test_idle_writers_are_found_a_page_at_a_time(tmp_path: Path) -> None:
     store.load()
     state = state_of(store, None)
     for number in range(1, 8):
-        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=number, writer_id=""))
-    state.writers[2].expired_us = 50
+        state.apply(f.UptimeCounted(number))
+        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=1, writer_id=""))
+    state.writers[2].seen_uptime_us = 50
     saved(store, state)
 
     pages = []
     after = 0
-    while page := store.writers.idle(before_us=6, after=after, count_max=3):
+    while page := store.writers.idle(before_uptime_us=6, after=after, count_max=3):
         pages.append(page)
         after = page[-1]
 
     assert pages == [[1, 3, 4], [5]]
-    assert store.writers.last_activity_us(until_us=5) == 5
-    assert store.writers.last_activity_us(until_us=0) == 0
     store.close()
 
 

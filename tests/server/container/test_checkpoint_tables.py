@@ -16,9 +16,11 @@ def test_the_example_of_the_docstring_is_true() -> None:
     data = bytes.fromhex(example[1])
 
     assert [int.from_bytes(data[start : start + 8], "little") for start in (0, 8, 16)] == [7, 2, 1_700_000_000_000_000]
-    assert (int.from_bytes(data[40:44], "little"), data[44:]) == (2, b"w1")
+    assert (int.from_bytes(data[48:52], "little"), data[52:]) == (2, b"w1")
     assert crc32c(data, WRITERS.number) == int(checksum[1], 16)
-    assert WRITERS.checksum((7, 2, 1_700_000_000_000_000, 1_700_000_060_000_000, 0, "w1")) == int(checksum[1], 16)
+    assert WRITERS.checksum((7, 2, 1_700_000_000_000_000, 1_700_000_060_000_000, 0, 5_400_000_000, "w1")) == int(
+        checksum[1], 16
+    )
 
 
 def test_no_two_tables_share_a_number() -> None:

@@ -264,6 +264,23 @@ def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
     assert state.writers[5].active_us == 100_000_000
 
 
+def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
+    state, segment = with_segment()
+    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
+    seen = [state.writers[5].seen_uptime_us]
+    for uptime_us in (10, 30, 20):  # it never goes back
+        state.apply(f.UptimeCounted(uptime_us))
+        state.take_changes()
+        state.stored()
+        for _ in range(2):
+            run(segment, state, segment.length, 1, writer=5, last=segment.length)
+        seen.append(state.writers[5].seen_uptime_us)
+        assert set(state.writers.changes.changed) == ({5} if uptime_us != 20 else set())
+    state.apply(f.UptimeCounted(40))
+    state.apply(f.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
+    assert [*seen, state.writers[5].seen_uptime_us] == [0, 10, 30, 30, 40]
+
+
 def test_attributes_are_set_and_unset() -> None:
     state, segment = with_segment()
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):

@@ -4,36 +4,36 @@ import asyncio
 import shutil
 import sqlite3
 from collections.abc import Awaitable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.container.state import ACTIVITY_STEP_US
 from millrace.server.streams import WritersOptions
+from millrace.server.streams.expiry import Borders
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock
-from tests.support.protocol import Peer, RefusedError, Stored, code_of
-from tests.support.servers import QUIET, server_options
+from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of
+from tests.support.servers import server_options
 
-NAMED_S, UNNAMED_S = 10_000, 1_000
-SLACK_S = ACTIVITY_STEP_US / 1e6 + 1
-NEVER = WritersOptions(named_idle_s=NAMED_S, unnamed_idle_s=UNNAMED_S, interval_s=1e12)
-"""The test looks by itself."""
+NAMED_S, UNNAMED_S = 2_000, 800
+STEP_S = 50
+SLACK_S = 3 * STEP_S
+OPTIONS = WritersOptions(named_idle_s=NAMED_S, unnamed_idle_s=UNNAMED_S)
 
 
 def started(folder: Path, clock: ManualClock) -> Server:
-    return Server(server_options(folder, writers=NEVER), clock=clock)
+    return Server(server_options(folder, writers=OPTIONS), clock=clock)
 
 
 async def pass_time(server: Server, clock: ManualClock, duration_s: float) -> None:
-    """Let time pass, and let the server look at its writers."""
-    clock.move(duration_s)
+    """Let time pass, and let the server look at its writers as often as it would."""
     assert server._expiry is not None
-    await server._expiry.expire()
+    for _ in range(round(duration_s / STEP_S)):
+        clock.move(STEP_S)
+        await server._expiry.expire()
 
 
 def fields_of(opened: f.WriterOpened) -> dict[str, Any]:
@@ -96,13 +96,14 @@ async def test_a_named_writer_leaves_a_mark(tmp_path: Path) -> None:
         again = await peer.open_writer("till-7", segment_id)
         await peer.store(segment_id, b"one", event_number=1, **fields_of(again))
         await pass_time(server, clock, NAMED_S + SLACK_S)
-        expired_us = clock.unix_us()
+        expired_us = (await peer.ask(f.GetWriter("till-7", []), f.WriterOpened)).expired_us
+        assert 0 <= clock.unix_us() - expired_us <= SLACK_S * 1e6
 
         assert await outcome(peer, segment_id, b"!", event_number=2, **fields_of(again)) is ErrorCode.WRITER_EXPIRED
         assert await outcome(peer, segment_id, b"!", event_number=1, **fields_of(first)) is ErrorCode.WRITER_EXPIRED
         reply = await refused(peer.open_writer("till-7", segment_id))
         assert (reply.code, reply.subject) == (ErrorCode.WRITER_EXPIRED, "till-7")
-        assert "2023-11-15T01:" in reply.message
+        assert "2023-11-14T22:4" in reply.message
         asked = await peer.ask(f.GetWriter("till-7", [segment_id]), f.WriterOpened)
         assert (asked.known, asked.expired_us, asked.writer_epoch) == (0, expired_us, 2)
         assert (asked.active_us, asked.states) == (1_700_000_000_000_000, [f.WriterState(segment_id, 0)])
@@ -127,9 +128,9 @@ async def test_a_mark_is_forgotten_after_as_long_again(tmp_path: Path) -> None:
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
         await peer.open_writer("till-7")
         await pass_time(server, clock, NAMED_S + SLACK_S)
-        await pass_time(server, clock, NAMED_S)
+        await pass_time(server, clock, NAMED_S - SLACK_S)
         assert (await refused(peer.open_writer("till-7"))).code == ErrorCode.WRITER_EXPIRED
-        await pass_time(server, clock, SLACK_S)
+        await pass_time(server, clock, 2 * SLACK_S)
         opened = await peer.open_writer("till-7")
         assert (opened.known, opened.expired_us, opened.writer_epoch) == (0, 0, 1)
         statistics = server.statistics()["writers"]
@@ -174,7 +175,7 @@ async def test_expiry_survives_a_kill_before_the_checkpoint(tmp_path: Path) -> N
             assert await outcome(peer, segment_id, b"!", event_number=2, **fields) is ErrorCode.WRITER_EXPIRED
         assert (await refused(peer.open_writer("till-7"))).code == ErrorCode.WRITER_EXPIRED
         assert await peer.read_all(segment_id) == b"onetwo"
-    assert [(row[0], row[5]) for row in rows(killed, "writers")] == [(named["writer_number"], "till-7")]
+    assert [(row[0], row[6]) for row in rows(killed, "writers")] == [(named["writer_number"], "till-7")]
     assert rows(killed, "progress") == []
 
 
@@ -185,23 +186,37 @@ def copied(folder: Path) -> Path:
 
 @pytest.mark.asyncio
 async def test_a_clock_that_jumps_makes_no_writer_expire(tmp_path: Path) -> None:
+    """Either way, while the server runs and while it does not, and with others active in between."""
+    clock = ManualClock()
+    year_us = 365 * 86400 * 1_000_000
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        writer, other = [fields_of(await peer.open_writer("", segment_id)) for _ in range(2)]
+        await peer.store(segment_id, b"one", event_number=1, **writer)
+        for number, jump_us in enumerate((year_us, -2 * year_us, 5 * year_us), start=1):
+            clock.jump_wall(jump_us)
+            await pass_time(server, clock, STEP_S)
+            await peer.store(segment_id, b"x", event_number=number, **other)
+    for number in range(4, 7):
+        clock.jump_wall(year_us)
+        async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+            await pass_time(server, clock, 2 * STEP_S)
+            await peer.store(segment_id, b"x", event_number=number, **other)
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        await pass_time(server, clock, UNNAMED_S - 10 * STEP_S)
+        await peer.store(segment_id, b"two", event_number=2, **writer)
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_stood_still_lets_no_writer_expire(tmp_path: Path) -> None:
     clock = ManualClock()
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         writer = fields_of(await peer.open_writer("", segment_id))
-        await pass_time(server, clock, 10)
-        clock.jump_wall(365 * 86400 * 1_000_000)
-        await pass_time(server, clock, 10)
+        clock.move(1e9)
+        assert server._expiry is not None
+        await server._expiry.expire()
         await peer.store(segment_id, b"one", event_number=1, **writer)
-        clock.jump_wall(-2 * 365 * 86400 * 1_000_000)
-        await pass_time(server, clock, 10)
-        await peer.store(segment_id, b"two", event_number=2, **writer)
-        await pass_time(server, clock, UNNAMED_S)
-        await peer.store(segment_id, b"three", event_number=3, **writer)
-    clock.jump_wall(5 * 365 * 86400 * 1_000_000)
-    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
-        await pass_time(server, clock, UNNAMED_S)
-        await peer.store(segment_id, b"four", event_number=4, **writer)
 
 
 @pytest.mark.asyncio
@@ -222,20 +237,26 @@ async def test_a_connection_alone_does_not_keep_a_writer(tmp_path: Path) -> None
 @pytest.mark.asyncio
 async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path) -> None:
     """The append was admitted, so it is stored; then the writer was seen just now."""
-    clock = ManualClock()
-    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+    all_of_them = Borders(1 << 62, 1 << 62)
+    async with started(tmp_path, ManualClock()) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         writer = fields_of(await peer.open_writer("", segment_id))
-        clock.move(UNNAMED_S + SLACK_S)
-        ids = await peer.append(segment_id, b"one", event_number=1, **writer)
-        container = server._open.container if server._open else None
-        assert container is not None
-        while not container.writers_in_flight():  # noqa: ASYNC110  # the loop has to turn
+        assert server._open is not None
+        assert server._expiry is not None
+        request_id = peer.next_id()
+        peer.push(append_frame(segment_id, b"one", request_id=request_id, event_number=1, **writer))
+        while not server._open.container.writers_in_flight():  # noqa: ASYNC110  # the loop has to turn
             await asyncio.sleep(0)
-        await pass_time(server, clock, 0)
-        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
-        await pass_time(server, clock, 0)
+        await server._expiry._expire_idle([writer["writer_number"]], all_of_them)
+        assert await peer.settled([request_id]) == [Stored(0, duplicate=False)]
         await peer.store(segment_id, b"two", event_number=2, **writer)
+        assert server.statistics()["writers"].unnamed_expired_total == 0
+
+        looks = [
+            server._expiry._expire_idle([writer["writer_number"]], all_of_them) for _ in range(2)
+        ]  # the other one's record is on its way
+        await asyncio.gather(*looks)
+        assert server.statistics()["writers"].unnamed_expired_total == 1
 
 
 @pytest.mark.asyncio
@@ -280,13 +301,11 @@ async def test_very_many_writers_expire_a_page_at_a_time(tmp_path: Path) -> None
 @pytest.mark.asyncio
 async def test_the_server_looks_by_itself(tmp_path: Path) -> None:
     clock = ManualClock()
-    options = server_options(tmp_path, container=QUIET, writers=replace(NEVER, interval_s=60.0))
-    async with Server(options, clock=clock) as server, await Peer.connect(server.address) as peer:
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
         await peer.open_writer("")
-        clock.move(UNNAMED_S + SLACK_S)
         async with asyncio.timeout(10):
-            while not server.statistics()["writers"].unnamed_expired_total:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            while not server.statistics()["writers"].unnamed_expired_total:
+                await clock.advance(STEP_S)
 
 
 @pytest.mark.asyncio

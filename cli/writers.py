@@ -1,0 +1,111 @@
+"""`millrace writer`: how far a persistent writer has come, and what became of one of its events."""
+
+from typing import Annotated
+
+import typer
+
+from millrace.client.errors import InvalidArgumentError
+from millrace.client.writer_info import Outcome, WriterInfo
+
+from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .figures import time_text
+from .output import print_error, print_facts, print_json, print_note, print_table
+
+app = typer.Typer(no_args_is_help=True)
+
+FAILED = 1
+
+
+@app.callback()
+def _writers() -> None:
+    """Look at persistent writers: those that were given an id."""
+
+
+@app.command()
+def info(
+    stream: StreamArgument,
+    writer_id: Annotated[str, typer.Argument(metavar="WRITER_ID", help="Id of the writer.", show_default=False)],
+    event: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Say what became of the event of this number; the exit code is 1 unless it is stored.",
+            show_default=False,
+        ),
+    ] = None,
+    segment: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="ID",
+            help="The segment that the event was written to; needed where the stream has several.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    address: AddressOption = DEFAULT_ADDRESS,
+    token_file: TokenOption = None,
+) -> None:
+    """Show a writer: when it was active, under which epoch, and its last stored event in each segment of a stream."""
+    if segment is not None and event is None:
+        raise typer.BadParameter("--segment is for --event")
+    with connected(address, token_file) as client:
+        found = client.writer_info(stream, writer_id)
+    if found is None:
+        print_error(f"writer {writer_id} was never opened, or it expired so long ago that nothing of it is left")
+        raise typer.Exit(FAILED)
+    outcome = None if event is None else _outcome(found, event, segment)
+    if as_json:
+        _print_json(found, event, outcome)
+    else:
+        _print_facts(found, event, outcome)
+    if outcome not in (None, Outcome.STORED):
+        raise typer.Exit(FAILED)
+
+
+def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:
+    if segment_id is None:
+        segment_ids = list(found.last_event_numbers)
+        if len(segment_ids) > 1:
+            raise InvalidArgumentError(
+                f"numbers start from 1 in each segment: add --segment, one of {', '.join(map(str, segment_ids))}"
+            )
+        segment_id = segment_ids[0] if segment_ids else 0  # of no matter where it has expired
+    return found.outcome(segment_id, event)
+
+
+def _print_json(found: WriterInfo, event: int | None, outcome: Outcome | None) -> None:
+    print_json(
+        {
+            "writer_id": found.writer_id,
+            "stream": found.stream,
+            "number": found.number,
+            "epoch": found.epoch,
+            "active_us": found.active_us,
+            "expired_us": found.expired_us,
+            "segments": [
+                {"segment_id": segment_id, "last_event_number": last}
+                for segment_id, last in found.last_event_numbers.items()
+            ],
+            "event": None if outcome is None else {"number": event, "outcome": outcome.value},
+        }
+    )
+
+
+def _print_facts(found: WriterInfo, event: int | None, outcome: Outcome | None) -> None:
+    facts = {
+        "writer": found.writer_id,
+        "number": found.number,
+        "epoch": found.epoch,
+        "last active": time_text(found.active_us),
+        "state": "kept" if found.expired_us is None else f"expired at {time_text(found.expired_us)}",
+    }
+    if outcome is not None:
+        text = "not known any more: the writer has expired" if outcome is Outcome.EXPIRED else outcome.value
+        facts[f"event {event}"] = text
+    print_facts(facts)
+    if found.expired_us is None:
+        print_table(("segment", "last event"), found.last_event_numbers.items())
+    else:
+        print_note("what it stored can be found by reading the stream; open it with start_over_if_expired=True")

@@ -1,0 +1,124 @@
+"""What a caller may get wrong about places, on a real server: always an error of the client's own, and never a wait."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import millrace
+from millrace.client.blocks import Position
+from millrace.client.client import Client
+from millrace.client.cuts import HEAD, TAIL, StreamCut
+from millrace.client.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError, MillraceError
+from millrace.client.testing import TestServer
+
+pytestmark = pytest.mark.asyncio
+
+HUGE = 1 << 70
+
+
+async def three_blocks(client: Client, name: str) -> tuple[int, int]:
+    """Write three blocks of one size; return the segment and that size."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        for number in range(3):
+            await writer.write_many([b"a%d" % number, b"b%d" % number], key="k")
+    (segment,) = (await client.stream_info(name)).segments
+    return segment.segment_id, segment.length // 3
+
+
+async def values(client: Client, name: str, *, start: millrace.Cut, end: millrace.Cut) -> list[bytes]:
+    async with asyncio.timeout(10), client.reader(name, start=start, end=end) as reader:
+        return [event.value async for event in reader]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client, name, _: client.stream_cut(name).at_time(HUGE),
+        lambda client, name, _: client.stream_cut(name).at_time(-HUGE),
+        lambda client, _, id_: client.fetch_event(Position(id_, -1, 0)),
+        lambda client, _, id_: client.fetch_event(Position(id_, HUGE, 0)),
+        lambda client, _, id_: client.fetch_event(Position(id_ + HUGE, 0, 0)),
+        lambda client, _, id_: client.fetch_event(Position(id_, 0, -1)),
+        lambda client, _, id_: client.segments.read(f"{_}#0.0", HUGE),
+        lambda client, name, _: client.plan_ranges(name, max_bytes=0),
+        lambda client, name, _: client.stream_cut(name).after_events(-1),
+    ],
+)
+async def test_numbers_that_cannot_be_sent_are_invalid_arguments(
+    server: TestServer, name: str, ask: Callable[[Client, str, int], Awaitable[Any]]
+) -> None:
+    """Nothing is left behind either: a future that nobody looks at would be reported when it is collected."""
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    async with millrace.connect(server.address) as client:
+        segment_id, _ = await three_blocks(client, name)
+        with pytest.raises(InvalidArgumentError):
+            await ask(client, name, segment_id)
+        assert await client.ping() > 0
+    gc.collect()
+    assert reports == []
+
+
+async def test_a_byte_stream_knows_no_huge_places_either(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.byte_writer(name) as writer:
+        await writer.write(b"0123456789")
+        await writer.flush()
+        for offset in (-1, HUGE):
+            with pytest.raises(InvalidArgumentError):
+                await writer.truncate(offset)
+    async with client.byte_reader(name) as reader:
+        await reader.seek(HUGE)
+        with pytest.raises(InvalidArgumentError):
+            await reader.read(1)
+        await reader.seek(4)
+        assert await reader.read() == b"456789"
+
+
+async def test_a_start_inside_of_a_block_is_an_error_and_no_wait(client: Client, name: str) -> None:
+    """Behaviour 26: also so near to the tail that no header of a block fits behind it."""
+    segment_id, size = await three_blocks(client, name)
+    for offset in (8, size + 8, 3 * size - 8):
+        with pytest.raises((BlockCorruptError, CutInvalidError)):
+            await values(client, name, start=StreamCut.of(name, {segment_id: (offset, 0)}), end=TAIL)
+        with pytest.raises(MillraceError):
+            await client.distance(StreamCut.of(name, {segment_id: (offset, 0)}), TAIL)
+
+
+async def test_an_end_inside_of_a_block_is_an_error(client: Client, name: str) -> None:
+    """Behaviour 27: exactly the events between two cuts; what has no answer has no events either."""
+    segment_id, size = await three_blocks(client, name)
+    for offset in (size + 8, 2 * size - 8):
+        with pytest.raises(CutInvalidError, match=f"{offset}, where reading is to end, is no border"):
+            await values(client, name, start=HEAD, end=StreamCut.of(name, {segment_id: (offset, 0)}))
+
+
+async def test_an_event_behind_the_last_of_a_block_is_no_place(client: Client, name: str) -> None:
+    segment_id, size = await three_blocks(client, name)
+    behind = StreamCut.of(name, {segment_id: (size, 2)})
+    assert await values(client, name, start=behind, end=TAIL) == [b"a2", b"b2"]
+    beyond = StreamCut.of(name, {segment_id: (size, 3)})
+    for ask in (
+        values(client, name, start=beyond, end=TAIL),
+        client.distance(beyond, TAIL),
+        client.bookmarks(name).save("x", beyond),
+    ):
+        with pytest.raises(CutInvalidError):
+            await ask
+
+
+async def test_the_server_says_where_a_stream_can_be_cut(client: Client, name: str) -> None:
+    """Behaviour 26: inside of an append it cannot, and the error names the border before it."""
+    segment_id, size = await three_blocks(client, name)
+    inside = StreamCut.of(name, {segment_id: (size + 8, 0)})
+    for ask in (client.truncate_stream(name, inside), client.cursors(name).set("x", inside)):
+        with pytest.raises(CutInvalidError, match="inside of an append") as refused:
+            await ask
+        assert refused.value.start_offset == size
+    assert await values(client, name, start=HEAD, end=TAIL) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+    await client.truncate_stream(name, StreamCut.of(name, {segment_id: (size, 0)}))
+    assert await values(client, name, start=HEAD, end=TAIL) == [b"a1", b"b1", b"a2", b"b2"]
