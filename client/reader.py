@@ -309,6 +309,8 @@ class Reader:
         # What ends while the answer is on its way is not in it: that is asked for next.
         ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
         info = await self._stream_now()
+        # The reader may have left some of them meanwhile: those whose replacement it knew before. They may be gone.
+        ended = [segment_id for segment_id in ended if segment_id in self._feeds]
         listed = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.

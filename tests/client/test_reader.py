@@ -465,6 +465,26 @@ async def test_a_reader_whose_next_bytes_are_truncated_says_what_is_lost_and_whe
     assert sorted([*seen, *lost]) == values
 
 
+async def test_a_segment_that_is_left_while_its_stream_is_asked_for_may_be_gone(client: Client, name: str) -> None:
+    """Another segment ended, so the stream is asked for; meanwhile the reader goes on where it knew the way."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer, client.reader(name) as reader:
+        await writer.write(b"0", key="k")
+        (left,) = reader.position().places
+        await anext(reader)
+        await scale(client, name)
+        while not reader._feeds[left].finished:  # noqa: ASYNC110  # nothing else tells that the end has come
+            await asyncio.sleep(0)
+        await writer.write_many([b"1"] * 20, keys=[f"key-{number}" for number in range(20)])
+        await client.truncate_stream(name, TAIL)
+        assert left not in (await client.stream_cut(name).head()).places
+        asking = asyncio.create_task(reader._ask_lineage())
+        await asyncio.sleep(0)
+        reader._feeds.pop(left).close()
+        await asking
+        assert left not in reader._lineage.by_id
+
+
 async def take_events(reader: Reader, into: list[bytes]) -> None:
     async for event in reader:
         into += [event.value]
