@@ -70,15 +70,15 @@ async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_pat
         await Peer.connect(server.address) as peer,
     ):
         doomed, segment_id = await peer.create_segment("raw/doomed"), await peer.create_segment("raw/a")
-        await peer.store(doomed, *[bytes(8 * KIB)] * 40)
+        await peer.store(doomed, *[bytes(8 * KIB)] * 50)
         await flushed(server, peer, doomed)
         storage.capacity_bytes = storage.size_bytes + 260 * KIB
-        await peer.store(segment_id, *[bytes(8 * KIB)] * 40)
+        await peer.store(segment_id, *[bytes(8 * KIB)] * 60)
         await asyncio.sleep(0.2)
         assert segment_of(server, segment_id).tail
         await peer.ask(f.DeleteSegment(doomed), f.Done)
         await flushed(server, peer, segment_id)
-        assert await peer.read_all(segment_id) == bytes(320 * KIB)
+        assert await peer.read_all(segment_id) == bytes(480 * KIB)
 
 
 @pytest.mark.slow
