@@ -65,8 +65,9 @@ async def test_a_full_tier_2_throttles_then_refuses_and_loses_nothing(tmp_path: 
 async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_path: Path) -> None:
     """Behaviour 44: deletes work, and it recovers by itself; the copy of the checkpoint must still fit."""
     storage = FaultyStorage()
+    options = server_options(tmp_path, container=BUSY, wal=replace(SMALL_WAL, files_max=32))
     async with (
-        Server(server_options(tmp_path, container=BUSY), storage=storage) as server,
+        Server(options, storage=storage) as server,
         await Peer.connect(server.address) as peer,
     ):
         doomed, segment_id = await peer.create_segment("raw/doomed"), await peer.create_segment("raw/a")
