@@ -40,7 +40,9 @@ from millrace.server.streams import (
     StreamController,
     StreamsRunner,
     StreamsStatistics,
+    TimelineFile,
     WritersStatistics,
+    boot_id,
     labels_of,
 )
 from millrace.server.tier2 import ChunkStorage, LocalStorage
@@ -268,6 +270,7 @@ class Server:
             history=opened.history,
             streams=streams,
             catalog=catalog,
+            timeline_file=TimelineFile(self._files, self._folder.container(0), boot=boot_id(), clock=self._clock),
             options=options.streams,
         )
         control = SegmentControl(opened.container)

@@ -2,7 +2,7 @@
 
 identity.json     format version and server id, written once
 lock              held while a server runs
-containers/0000/  log and checkpoint of a container
+containers/0000/  log and checkpoint of a container, and how its clocks went
 tier2/            chunks
 """
 

@@ -5,6 +5,7 @@ from .controller import StreamController
 from .expiry_runner import ExpiryRunner, WritersStatistics
 from .options import StreamsOptions, WritersOptions
 from .runner import StreamsRunner, StreamsStatistics
+from .timeline_file import TimelineFile, boot_id
 
 __all__ = [
     "Catalog",
@@ -13,7 +14,9 @@ __all__ = [
     "StreamsOptions",
     "StreamsRunner",
     "StreamsStatistics",
+    "TimelineFile",
     "WritersOptions",
     "WritersStatistics",
+    "boot_id",
     "labels_of",
 ]

@@ -28,7 +28,7 @@ from .load import StreamLoads
 from .options import StreamsOptions
 from .policy import Policy, Retention, ScalingKind
 from .retention import Cut, PartFacts, Replacement, RetentionDecision, StreamFacts
-from .timeline import Timeline
+from .timeline_file import TimelineFile
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ EXPLAINED_COUNT_MAX: Final = 500
 """Segments, and cursors, that an explanation names: it must fit one frame."""
 REST_S: Final = 60.0
 """No stream is at rest before it was measured for so long."""
+READINGS_INTERVAL_S: Final = 600.0
+"""How often the readings of the clocks are kept: so much of the age of things is lost when the machine goes down."""
 CURIOSITY_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after somebody asked."""
 
@@ -86,6 +88,7 @@ class StreamsRunner:
         history: History,
         streams: StreamController,
         catalog: Catalog,
+        timeline_file: TimelineFile,
         options: StreamsOptions,
     ) -> None:
         self._container = container
@@ -99,20 +102,30 @@ class StreamsRunner:
         # Streams that scale by themselves and are not at rest; streams with a retention policy that hold nothing.
         self._awake: set[int] = set()
         self._empty: set[int] = set()
-        self._timeline = Timeline(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+        self._timeline_file = timeline_file
+        self._timeline = timeline_file.load()
         self.statistics = StreamsStatistics()
 
     async def run(self) -> None:
         """Look at the streams for ever. Cancelling it undoes nothing."""
         await self.load()
         retained_s = self._clock.monotonic_s()
+        await self.keep_readings()
+        kept_s = retained_s
         while True:
             await self._clock.sleep(self._options.tick_s)
-            self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+            has_jumped = self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
             await self.scale()
             if self._clock.monotonic_s() - retained_s >= self._options.retention_interval_s:
                 retained_s = self._clock.monotonic_s()
                 await self.retain()
+            if has_jumped or self._clock.monotonic_s() - kept_s >= READINGS_INTERVAL_S:
+                kept_s = self._clock.monotonic_s()
+                await self.keep_readings()
+
+    async def keep_readings(self) -> None:
+        """Let the readings of the clocks outlive this server. They are never needed, so a failure is only logged."""
+        await asyncio.to_thread(self._timeline_file.keep, self._timeline_file.text_of(self._timeline))
 
     async def load(self) -> None:
         """Learn which streams have a policy; called once, first.

@@ -13,7 +13,7 @@ from millrace.server.container.opening import OpenContainer, open_container
 from millrace.server.container.options import ContainerOptions
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner, labels_of
+from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner, TimelineFile, labels_of
 from millrace.server.tier2 import MemoryStorage
 from millrace.wire.decoder import scan_run
 from millrace.wire.framing import encode_append_header
@@ -67,7 +67,12 @@ class Streams:
 
 @asynccontextmanager
 async def streams_in(
-    folder: Path, *, storage: MemoryStorage, clock: ManualClock, options: StreamsOptions | None = None
+    folder: Path,
+    *,
+    storage: MemoryStorage,
+    clock: ManualClock,
+    options: StreamsOptions | None = None,
+    boot: str = "the only one",
 ) -> AsyncIterator[Streams]:
     """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
     cache = PageCache(CacheOptions())
@@ -92,6 +97,7 @@ async def streams_in(
         history=opened.history,
         streams=controller,
         catalog=catalog,
+        timeline_file=TimelineFile(OsFileSystem(), folder, boot=boot, clock=clock),
         options=options or StreamsOptions(),
     )
     await runner.load()

@@ -120,6 +120,25 @@ async def test_retention_by_size_cuts_at_an_append(streams: Streams) -> None:
 
 
 @pytest.mark.asyncio
+async def test_what_is_idle_grows_old_across_restarts(tmp_path: Path, storage: MemoryStorage) -> None:
+    """Behaviour 25: by time: neither a server that is started anew every day keeps it for ever, nor its being down."""
+    day_s = 86_400.0
+    clock = ManualClock()
+    for day in range(7):
+        async with streams_in(tmp_path, storage=storage, clock=clock, boot="of monday") as streams:
+            if day == 0:
+                configuration = retaining(kind="time", max_age_s=6 * day_s)
+                await streams.controller.create("a/b", segment_count=1, configuration=configuration)
+                await streams.append(streams.controller.find("a/b").segment_ids[0], bytes(100))
+            await streams.runner.keep_readings()
+            clock.move(0.9 * day_s)
+            await streams.runner.retain()
+            segment = streams.opened.container.segment(streams.controller.find("a/b").segment_ids[0])
+            assert segment.start_offset == (100 if day == 6 else 0)
+        clock.move(0.1 * day_s)
+
+
+@pytest.mark.asyncio
 async def test_a_jump_of_the_wall_clock_deletes_nothing(tmp_path: Path, storage: MemoryStorage) -> None:
     """Behaviour 25: by time keeps all that is younger; a forward jump, also across a restart, deletes nothing."""
     clock = ManualClock()
