@@ -9,7 +9,8 @@ In each round a stream lives through some seconds of this:
 - the server is killed at moments of chance, also while it starts, or stopped, and started again;
 - three consumers must get everything: one reads events, one record batches, one stops all the time and goes on from the
   text of its place. One reader comes late, is overtaken by truncations, and goes on with what is left;
-- somebody asks all the time for cuts, distances, explanations and single events.
+- somebody asks all the time for cuts, distances, explanations and single events;
+- somebody visits streams where nobody else is, of which the server may hold nothing in memory.
 
 Then the stream is sealed, and must be what all of them say: see `Life._check`. At last the folder is verified.
 
@@ -49,16 +50,29 @@ HASTY = {
 """What streams do by themselves happens within the seconds of a round."""
 
 
+FORGETFUL = {
+    **ENVIRONMENT_OF_BUSY,
+    "MILLRACE_CONTAINER_RESIDENT_COUNT_MAX": "0",
+    "MILLRACE_CONTAINER_VERIFIED_AT_ONCE_COUNT_MAX": "0",
+}
+"""What is idle is nowhere but in the checkpoint."""
+
+SETTINGS: dict[str, Mapping[str, str]] = {
+    "quiet": SETTINGS_SMALL,
+    "busy": ENVIRONMENT_OF_BUSY,
+    "forgetful": FORGETFUL,
+}
+
+
 async def torture(*, rounds: int, seed: int, seconds: float, first: int = 0, folder: Path | None = None) -> None:
     """Run so many rounds, and say what each was like. A folder that is given is kept if a round fails."""
     for number in range(first, first + rounds):
         dice = random.Random(f"{seed}/{number}")
         truncation = dice.choice(list(Truncation))
-        settings: Mapping[str, str] = dice.choice([SETTINGS_SMALL, ENVIRONMENT_OF_BUSY])
-        name = f"seed {seed} round {number}: truncated {truncation.value}, "
-        name += "quiet" if settings is SETTINGS_SMALL else "busy"
+        server_is = dice.choice(list(SETTINGS))
+        name = f"seed {seed} round {number}: truncated {truncation.value}, {server_is}"
         place = folder or Path(tempfile.mkdtemp(prefix="millrace-"))
-        server = TestServer(place, settings={**settings, **HASTY})
+        server = TestServer(place, settings={**SETTINGS[server_is], **HASTY})
         life = Life(server, dice, seconds, truncation)
         try:
             server.start()

@@ -56,6 +56,7 @@ WRITERS = 3
 PRODUCERS = 2
 KEYS_PER_WRITER = 6
 SEGMENTS_OPEN_MAX = 12
+STREAMS_VISITED = 6
 READS_AT_ONCE = 8
 SLICES = 3
 PATIENCE_S = 120.0
@@ -148,6 +149,7 @@ class Life:
             tasks.create_task(self._scale(client), name="scale")
             tasks.create_task(self._probe(client), name="probe")
             tasks.create_task(self._kill(), name="kill")
+            tasks.create_task(self._visit(client), name="visit")
             if self.truncation is Truncation.BY_HAND:
                 tasks.create_task(self._truncate(client), name="truncate")
             for consumer in self.consumers:
@@ -191,7 +193,7 @@ class Life:
             while not self._is_over:
                 for _ in range(dice.randint(1, 30)):
                     self._write_some(writer, keys, nexts, dice)
-                await asyncio.sleep(dice.random() * 0.01)
+                await asyncio.sleep(dice.random() * 0.04)
                 await writer.drain()
                 if time.monotonic() > rests_s:  # so that there is something to merge
                     await writer.flush()
@@ -342,6 +344,37 @@ class Life:
                 except (SegmentNotFoundError, SegmentTruncatedError):
                     assert self.truncation is not Truncation.NOBODY
             self.counted["probes"] += 1
+
+    async def _visit(self, client: Client) -> None:
+        """Come back to streams where nobody else is: what a server forgets of them it must find again."""
+        dice = random.Random(self.dice.random())
+        counts: dict[str, int] = {}
+        while not self._is_over:
+            name = f"torture/quiet-{dice.randrange(STREAMS_VISITED)}"
+            count = counts.setdefault(name, 0)
+            created = await client.create_stream(name)  # False, too, where a kill made it ask again
+            assert not (created and count), f"{name} was there, and {count} events in it"
+            async with client.writer(name, writer_id="visitor") as writer:
+                assert sum(writer.last_event_numbers.values()) == count
+                for number in range(count, count + dice.randint(1, 5)):
+                    writer.write(b"%d" % number, key="k")
+                    counts[name] = number + 1
+            if dice.random() < 0.3:
+                opened = (await client.stream_info(name)).open_segments
+                ranges = [(0.0, 0.5), (0.5, 1.0)] if len(opened) == 1 else [(0.0, 1.0)]
+                await client.scale_stream(name, seal=[segment.segment_id for segment in opened], ranges=ranges)
+            async with client.reader(name, end=TAIL) as reader:
+                values = [int(event.value) async for event in reader]
+            assert values == list(range(counts[name])), f"{name} holds {values}, not {counts[name]} numbers"
+            if dice.random() < 0.05:
+                await client.seal_stream(name)
+                await client.delete_stream(name)
+                del counts[name]
+            self.counted["visits"] += 1
+            await asyncio.sleep(dice.random() * 0.05)
+        for name in counts:
+            await client.seal_stream(name)
+            await client.delete_stream(name)
 
     # --- reading ---
 

@@ -50,7 +50,7 @@ async def produce(address, stream, name, key_of_unnamed, seed):
                     await named.flush()
                     await unnamed.flush()
                     print("stored", number, of_unnamed, flush=True)
-                await asyncio.sleep(dice.random() * 0.01)
+                await asyncio.sleep(dice.random() * 0.02)
                 await named.drain()
                 await unnamed.drain()
             await named.flush()
