@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from millrace.wire.checksum import Buffer, crc32c
 from millrace.wire.codec import derive
+from millrace.wire.compression import decompress
+from millrace.wire.errors import CodecError
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.schema.block import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_MAGIC,
     BLOCK_VERSION,
-    COMPRESSION_LZ4,
     COMPRESSION_NONE,
-    COMPRESSION_ZSTD,
     FLAG_COMPRESSED,
     FLAG_KEYS,
     FLAG_MISSING_KEYS,
@@ -32,7 +32,7 @@ from millrace.wire.schema.block import (
     BlockHeader,
 )
 
-from .compression import Compression, compress, decompress
+from .compression import Compression, compress
 from .errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -454,6 +454,7 @@ def _bits(validity: memoryview, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _decompressed(compression: int, columns: memoryview, size: int) -> memoryview:
-    if compression not in (COMPRESSION_ZSTD, COMPRESSION_LZ4):
-        raise BlockCorruptError(f"compression {compression} is unknown")
-    return memoryview(decompress(Compression(compression), columns, size_bytes=size))
+    try:
+        return memoryview(decompress(compression, columns, size_bytes=size))
+    except CodecError as error:
+        raise BlockCorruptError(f"{error.field}: {error.reason}") from None

@@ -4,6 +4,7 @@ Rates come from the lengths and event counts that segments have anyway. Which ke
 segments for which somebody wants to know.
 """
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from millrace.server.container.stream import StreamPart
 
 from .options import StreamsOptions
 from .policy import ScalingKind
-from .samples import recent_keys
+from .samples import recent_extents, recent_keys
 from .scaling import SegmentLoad
 
 SAMPLES_KEPT_COUNT: Final = 2048
@@ -99,16 +100,21 @@ class StreamLoads:
                 meter.length, meter.event_count = segment.length, segment.event_count
         self._meters = meters
 
-    def sample(self, segments: Iterable[Segment]) -> None:
-        """Read keys out of the newest blocks of some segments; what was sampled of others before is forgotten."""
+    async def sample(self, segments: Iterable[Segment]) -> None:
+        """Read keys out of the newest blocks of some segments; what was sampled of others before is forgotten.
+
+        Cancelling is safe.
+        """
         wanted = {segment.segment_id: segment for segment in segments}
-        for segment_id, meter in self._meters.items():
+        for segment_id, meter in list(self._meters.items()):
             segment = wanted.get(segment_id)
             if segment is None:
                 meter.samples.clear()
             else:
-                meter.samples.extend(recent_keys(segment, meter.sampled_offset))
+                extents = recent_extents(segment, meter.sampled_offset)
                 meter.sampled_offset = segment.length
+                if extents:
+                    meter.samples.extend(await asyncio.to_thread(recent_keys, extents))
 
     def loads(self, parts: Iterable[StreamPart], *, kind: ScalingKind) -> list[SegmentLoad]:
         """Return the loads of some open parts, counted in what a policy counts."""

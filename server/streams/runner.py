@@ -146,7 +146,7 @@ class StreamsRunner:
         for stream_id in {*self._awake, *asked}:
             stream, _held = await self._bring(stream_id)
             if stream is not None and not stream.sealed:
-                for plan in self._look(stream, now_s=now_s):
+                for plan in await self._look(stream, now_s=now_s):
                     await self._carry_out(stream, plan)
             if stream is None or self._is_at_rest(stream, now_s=now_s):
                 self._awake.discard(stream_id)
@@ -245,14 +245,14 @@ class StreamsRunner:
     def _watch(self, stream: Stream) -> _Watch:
         return self._watches.setdefault(stream.stream_id, _Watch(self._options, now_s=self._clock.monotonic_s()))
 
-    def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
+    async def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
         """Measure a stream and return what to do with it."""
         watch = self._watch(stream)
         policy = policy_of(stream.configuration).scaling
         parts = [part for part in stream.open_parts if part.segment_id in self._state.segments]
         segments = [self._state.segments[part.segment_id] for part in parts]
         watch.loads.look(segments, now_s=now_s)
-        watch.loads.sample([segment for segment in segments if segment.segment_id in watch.memory.hot_since_s])
+        await watch.loads.sample([segment for segment in segments if segment.segment_id in watch.memory.hot_since_s])
         decision = scaling.decide(
             policy,
             watch.loads.loads(parts, kind=policy.kind),

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from millrace.client.blocks import pack_block
 from millrace.client.compression import Compression
 from millrace.server.container.segment import Segment
-from millrace.server.streams.samples import EXTENT_SIZE_BYTES_MAX, SAMPLES_COUNT_MAX, recent_keys, samples_of
+from millrace.server.streams.samples import (
+    DECOMPRESSED_SIZE_BYTES_MAX,
+    EXTENT_SIZE_BYTES_MAX,
+    SAMPLES_COUNT_MAX,
+    recent_extents,
+    recent_keys,
+    samples_of,
+)
 from millrace.wire.names import key_place
 from tests.server.container.test_tail import extent
 
@@ -44,9 +51,31 @@ def test_of_many_a_few_are_taken_evenly(counts: list[int], count_max: int) -> No
 
 
 def test_what_cannot_be_read_yields_nothing() -> None:
-    packed = block(*[("key", b"v" * 100)] * 50, compression=Compression.ZSTD)
-    for data in (b"", b"raw bytes of somebody" * 20, packed, b"MRBK" + bytes(90)):
+    packed = bytearray(block(*[("key", b"v" * 100)] * 50, compression=Compression.ZSTD))
+    packed[60:] = bytes(len(packed) - 60)
+    unknown = bytearray(block(*[("key", b"v" * 100)] * 50, compression=Compression.ZSTD))
+    unknown[6] = 99
+    for data in (b"", b"raw bytes of somebody" * 20, packed, unknown, b"MRBK" + bytes(90)):
         assert samples_of(memoryview(data), count_max=9) == []
+
+
+@pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.LZ4])
+def test_compressed_blocks_are_sampled_like_others(compression: Compression) -> None:
+    events = [(f"key-{number % 7}", b"v" * (number % 50)) for number in range(400)]
+    packed = block(*events, compression=compression)
+    plain = block(*events)
+    assert len(packed) < len(plain)
+    assert samples_of(memoryview(packed), count_max=100) == samples_of(memoryview(plain), count_max=100)
+
+
+def test_little_is_decompressed_however_much_there_is() -> None:
+    """Behaviour 49: a block that swells to the largest size costs no more than the bound."""
+    swelling = block(*[("key", bytes(DECOMPRESSED_SIZE_BYTES_MAX // 4))] * 3, compression=Compression.ZSTD)
+    data = swelling + swelling + block(("other", b"v"))
+    assert samples_of(memoryview(data), count_max=100) == [
+        *[(key_place("key"), DECOMPRESSED_SIZE_BYTES_MAX // 4)] * 3,
+        (key_place("other"), 1),
+    ]
 
 
 @given(st.data())
@@ -68,16 +97,16 @@ def test_the_newest_runs_of_a_tail_are_read() -> None:
         segment.tail.add(extent(offset, payload))
         offset += len(payload)
 
-    samples = recent_keys(segment, 0)
+    samples = recent_keys(recent_extents(segment, 0))
     places = {key_place(f"key-{number}") for number in (5, 6, 7, 8)}
     assert {place for place, _ in samples} == places
     assert 100 < len(samples) <= SAMPLES_COUNT_MAX
 
-    assert {place for place, _ in recent_keys(segment, offset - 1)} == {key_place("key-8")}
-    assert recent_keys(segment, offset) == []
+    assert {place for place, _ in recent_keys(recent_extents(segment, offset - 1))} == {key_place("key-8")}
+    assert recent_keys(recent_extents(segment, offset)) == []
 
 
 def test_a_huge_run_is_left_alone() -> None:
     segment = Segment(segment_id=1, name="a/b#0.0", created_us=0)
     segment.tail.add(extent(0, bytes(EXTENT_SIZE_BYTES_MAX + 1)))
-    assert recent_keys(segment, 0) == []
+    assert recent_keys(recent_extents(segment, 0)) == []
