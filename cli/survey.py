@@ -269,3 +269,4 @@ def _apply_damage(found: Container, damage: Damage) -> None:
         segment = found.state.segments.get(segment_id)
         if segment is not None and offset >= segment.flushed_offset:
             segment.length = max(segment.length, offset + size)
+            found.state.segments.changed(segment)

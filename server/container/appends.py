@@ -22,7 +22,7 @@ from millrace.wire.framing import APPEND_HEADER
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 from .segment import Segment, WriterProgress
-from .state import ContainerState
+from .state import ContainerState, Writer
 
 assert APPEND_HEADER.fixed is not None
 _unpack_append = APPEND_HEADER.fixed.unpack_from
@@ -50,7 +50,7 @@ class PendingAppend:
 
     __slots__ = (
         "count", "duplicate", "error", "followers", "offset", "owner", "request_id", "segment", "segment_id", "settled",
-        "size", "writer_number",
+        "size", "writer", "writer_number",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class PendingAppend:
         self.segment = segment
         self.segment_id = segment_id
         self.writer_number = writer_number
+        # Held, so that it is in memory when the append is applied.
+        self.writer: Writer | None = None
         self.request_id = request_id
         self.count = count
         self.offset = -1

@@ -5,11 +5,10 @@ waits here, and what many need at the same time is read in one go.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
-
-from millrace.server.errors import CheckpointDamagedError
 
 from .segment import Segment
 from .shelf import Shelf
@@ -17,6 +16,8 @@ from .state import ContainerState, Writer
 from .stream import Stream
 
 ATTEMPTS_COUNT: Final = 10
+BATCH_COUNT_MAX: Final = 500
+"""Read in one go: some ten milliseconds; others wait no longer for their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,12 @@ class Want:
         number = self.shelf.archive.find(self.key) if isinstance(self.key, str) else self.key
         return number, self.shelf.archive.load(number) if number else None
 
-    def adopt(self, found: tuple[int, Any], *, generation: int) -> None:
-        """Hand over what was read, unless it may be outdated."""
+    def adopt(self, found: tuple[int, Any], *, generation: int) -> bool:
+        """Hand over what was read; False if it may be outdated."""
         number, item = found
         if isinstance(self.key, str) and item is None:
-            self.shelf.adopt_absence(self.key, generation=generation)
-        else:
-            self.shelf.adopt(number, item, generation=generation)
+            return self.shelf.adopt_absence(self.key, generation=generation)
+        return self.shelf.adopt(number, item, generation=generation)
 
 
 class Bringer:
@@ -54,14 +54,12 @@ class Bringer:
 
     Args:
         state: whose shelves they are put on.
-        on_damage: called when the checkpoint turns out to be damaged; those who wait get the error too.
     """
 
-    def __init__(self, state: ContainerState, *, on_damage: Callable[[CheckpointDamagedError], None]) -> None:
+    def __init__(self, state: ContainerState) -> None:
         self._state = state
-        self._on_damage = on_damage
-        self._queue: dict[Want, None] = {}
-        self._next: asyncio.Future[list[Any]] | None = None
+        # What is to be read, and who waits for it: those that asked for the same share a future.
+        self._queue: dict[Want, asyncio.Future[Any]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def has_segment(self, segment_id: int) -> bool:
@@ -128,38 +126,48 @@ class Bringer:
         return found[:count_max], len(found) > count_max
 
     async def _take(self, wants: Sequence[Want]) -> list[object]:
-        held: list[Any] = []
+        """Return what there is of some wants. What was read is held here, so it is not let go of meanwhile."""
+        answers: dict[Want, Any] = {}
         for _ in range(ATTEMPTS_COUNT):
-            missing = [want for want in wants if not want.is_at_hand]
+            missing = [want for want in wants if want not in answers and not want.is_at_hand]
             if not missing:
                 break
-            held += await self._read(missing)
+            futures = [self._ask(want) for want in missing]
+            await asyncio.wait(futures)
+            for want, future in zip(missing, futures, strict=True):
+                is_current, item = future.result()
+                if is_current:
+                    answers[want] = item
         # If checkpoints were stored faster than we could read, this reads what is missing here and now.
-        return [item for want in wants if (item := want.take()) is not None]
+        items = (answers[want] if want in answers and answers[want] is None else want.take() for want in wants)
+        return [item for item in items if item is not None]
 
-    def _read(self, wants: Sequence[Want]) -> asyncio.Future[list[Any]]:
-        """Return a future of what is read next, with these among it."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        self._queue.update(dict.fromkeys(wants))
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="bring")
-        return asyncio.shield(self._next)
+    def _ask(self, want: Want) -> asyncio.Future[Any]:
+        """Return a future of whether what was read is current, and of what it is."""
+        future = self._queue.get(want)
+        if future is None:
+            future = self._queue[want] = asyncio.get_running_loop().create_future()
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._work(), name="bring")
+        return future
 
     async def _work(self) -> None:
-        while self._next is not None:
-            wants, future = list(self._queue), self._next
-            self._queue, self._next = {}, None
-            generations = [want.shelf.generation for want in wants]
+        while self._queue:
+            batch = dict(islice(self._queue.items(), BATCH_COUNT_MAX))
+            for want in batch:
+                del self._queue[want]
+            generations = [want.shelf.generation for want in batch]
             try:
-                found = await asyncio.to_thread(lambda batch: [want.read() for want in batch], wants)
+                found = await asyncio.to_thread(_read, list(batch))
             except Exception as error:  # noqa: BLE001  # whoever waits gets it
-                future.set_exception(error)
-                future.exception()  # nobody may be waiting any more
-                if isinstance(error, CheckpointDamagedError):
-                    self._on_damage(error)
+                for future in batch.values():
+                    future.set_exception(error)
+                    future.exception()  # nobody may be waiting any more
                 continue
-            for want, each, generation in zip(wants, found, generations, strict=True):
-                want.adopt(each, generation=generation)
-            future.set_result([item for _, item in found])
+            for (want, future), each, generation in zip(batch.items(), found, generations, strict=True):
+                future.set_result((want.adopt(each, generation=generation), each[1]))
         self._task = None
+
+
+def _read(wants: Sequence[Want]) -> list[tuple[int, Any]]:
+    return [want.read() for want in wants]

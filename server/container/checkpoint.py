@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
-from millrace.server.errors import CheckpointDamagedError, StorageError
+from millrace.server.errors import CheckpointDamagedError, ServerError, StorageError
 from millrace.server.host.files import OsFileSystem
 
 from .checkpoint_archive import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, connect, translated
@@ -49,6 +49,8 @@ VERIFIED_AT_ONCE_COUNT_MAX: Final = 100_000
 verified by its sums; then each row when it is read, and all of them in the background."""
 
 BACKUP_PAGES_COUNT: Final = 256
+PROGRESS_STEPS_COUNT: Final = 100_000
+"""Steps of SQLite's machine between two looks whether to go on: some milliseconds."""
 
 _ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
 """Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
@@ -95,6 +97,10 @@ class CheckpointStore:
         self.segments = SegmentArchive(self._reader)
         self.streams = StreamArchive(self._reader)
         self.writers = WriterArchive(self._reader)
+
+    def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], None]) -> None:
+        """Let somebody know, in any thread, of damage that is found from now on until the file is closed."""
+        self._reader.on_damage = on_damage
 
     @property
     def nothing_stored(self) -> Stored:
@@ -148,7 +154,7 @@ class CheckpointStore:
         Raises:
             CheckpointDamagedError: a row is not what was written.
         """
-        with translated(self.path), contextlib.closing(connect(self.path)) as connection:
+        with self._reader.guarded(), contextlib.closing(connect(self.path)) as connection:
             verify_rows(connection, self.path, pause=pause)
 
     def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
@@ -158,7 +164,7 @@ class CheckpointStore:
         CheckpointDamagedError the file cannot be saved to any more.
         """
         numbers = (sequence, replay_from, container_epoch, rows.next_id, rows.uptime_us)
-        with self._lock, translated(self.path):
+        with self._lock, self._reader.guarded():
             if self._connection is not None:
                 self._write(self._connection, rows, numbers)
             else:
@@ -170,7 +176,7 @@ class CheckpointStore:
 
         Before it takes the place of another copy, `verify_copy` should say that it is good.
         """
-        with self._lock, translated(self.path):
+        with self._lock, self._reader.guarded():
             assert self._connection is not None, "nothing was saved"
             self._files.make_directories(path.parent)
             if self._files.exists(path):
@@ -183,12 +189,21 @@ class CheckpointStore:
     def verify_copy(self, path: Path, pause: Callable[[], None] = lambda: None) -> None:
         """Verify every row of a copy that `export` made; others read and save meanwhile.
 
-        `pause` is called every millisecond or so.
+        `pause` is called every now and then; a ServerError that it raises ends the verification.
 
         Raises:
-            CheckpointDamagedError: it is not as it was written, and so the checkpoint is not.
+            CheckpointDamagedError: it is not as it was written.
         """
+
+        def is_to_end() -> bool:
+            try:
+                pause()
+            except ServerError:
+                return True
+            return False
+
         with translated(self.path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+            copy.set_progress_handler(is_to_end, PROGRESS_STEPS_COUNT)
             verify_sums(copy, verified_meta(copy, self.path), self.path)
             verify_structure(copy, self.path)
             verify_rows(copy, self.path, pause=pause)
@@ -197,6 +212,15 @@ class CheckpointStore:
     def copy_path(self) -> Path:
         """Where copies are made before they go elsewhere; one that a crash has left there is removed by `load`."""
         return self.path.with_name(self.path.name + ".copy")
+
+    def discard(self) -> None:
+        """Remove the file: a copy that was restored and is damaged, too. Nothing there is fine."""
+        with self._lock:
+            self._close()
+            for suffix in ("", *_SIDE_FILES):
+                path = self.path.with_name(self.path.name + suffix)
+                if self._files.exists(path):
+                    self._files.remove(path)
 
     def remove_copy(self) -> None:
         """Remove what is at `copy_path`; nothing there is fine."""
@@ -259,6 +283,7 @@ class CheckpointStore:
         )
 
     def _close(self) -> None:
+        self._reader.on_damage = None
         self._reader.close()
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -7,7 +7,7 @@ checksum. What the sums of all rows tell, that none is missing, is verified as a
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
@@ -101,9 +101,22 @@ class CheckpointReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Told, in any thread, of damage that is found while the file is in use.
+        self.on_damage: Callable[[CheckpointDamagedError], None] | None = None
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._is_open = False
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn errors of SQLite into ours, and tell whom it concerns of damage."""
+        try:
+            with translated(self.path):
+                yield
+        except CheckpointDamagedError as error:
+            if self.on_damage is not None:
+                self.on_damage(error)
+            raise
 
     def open(self, *, is_empty: bool = False) -> None:
         """Read from the file from now on; there are no rows if it is not there yet."""
@@ -122,7 +135,8 @@ class CheckpointReader:
     def rows(self, table: Table, condition: str, values: Sequence[int | str]) -> list[Row]:
         """Return the rows of a table for which a condition of SQL holds, without their checksums."""
         statement = f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {condition}"  # noqa: S608  # our own words
-        return [checked_row(table, row, path=self.path) for row in self.values(statement, values)]
+        with self.guarded():
+            return [checked_row(table, row, path=self.path) for row in self._fetch(statement, values)]
 
     def under(self, table: Table, key: Key) -> list[Row]:
         """Return the rows whose keys begin with `key`, in the order of their keys."""
@@ -131,7 +145,11 @@ class CheckpointReader:
 
     def values(self, statement: str, values: Sequence[int | str]) -> list[Row]:
         """Return what a statement selects, unverified: only numbers and names to look up may be asked for."""
-        with self._lock, translated(self.path):
+        with self.guarded():
+            return self._fetch(statement, values)
+
+    def _fetch(self, statement: str, values: Sequence[int | str]) -> list[Row]:
+        with self._lock:
             if not self._is_open:
                 raise StorageError("the checkpoint is closed", subject=str(self.path), retry_after_ms=1000)
             return [] if self._connection is None else self._connection.execute(statement, values).fetchall()

@@ -43,7 +43,7 @@ class CheckpointRows:
     # Writers of which all rows of progress are removed.
     forgotten_writers: Sequence[int]
     # The chunks of each changed segment, as stored and as wanted; which differ is found out off the event loop.
-    chunks: Mapping[int, tuple[Sequence[ChunkRecord], Sequence[ChunkRecord]]]
+    chunks: Mapping[int, tuple[Sequence[ChunkRecord] | None, Sequence[ChunkRecord]]]
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
     next_id: int
@@ -112,13 +112,17 @@ def take_rows(
 
 
 def chunk_differences(
-    segment_id: int, *, stored: Sequence[ChunkRecord], wanted: Sequence[ChunkRecord]
+    segment_id: int, *, stored: Sequence[ChunkRecord] | None, wanted: Sequence[ChunkRecord]
 ) -> tuple[list[Key], list[Row]]:
     """Return the keys to remove and the rows to add, in this order, to make the wanted chunks of the stored ones.
+
+    If it is not known which are stored, all of them are removed.
 
     Chunks are dropped at the front by truncation and come at the end by flushes, so the two lists share a middle part,
     which is left alone. What follows the first chunk that was replaced (by compaction) is written anew.
     """
+    if stored is None:
+        return [(segment_id,)], [_chunk_row(segment_id, chunk) for chunk in wanted]
     first = 0
     if wanted:
         while first < len(stored) and stored[first].start_offset < wanted[0].start_offset:

@@ -112,13 +112,14 @@ def _verify_index(
 ) -> None:
     if not rows:
         return
-    first, last = rows[0][0], rows[-1][0]
-    number = table.key[0]
+    places = [table.columns.index(column) for column in table.key]
+    first, last = ([row[place] for place in places] for row in (rows[0], rows[-1]))
+    key, marks = ", ".join(f"a.{column}" for column in table.key), ", ".join("?" * len(places))
     same = " AND ".join(f"b.{column} = a.{column}" for column in (*columns, *table.key))
     (missing,) = connection.execute(
-        f"SELECT count(*) FROM {table.name} AS a WHERE a.{number} BETWEEN ? AND ? AND NOT EXISTS "  # noqa: S608
+        f"SELECT count(*) FROM {table.name} AS a WHERE ({key}) >= ({marks}) AND ({key}) <= ({marks}) AND NOT EXISTS "  # noqa: S608
         f"(SELECT 1 FROM {table.name} AS b INDEXED BY {index} WHERE {same})",
-        [first, last],
+        [*first, *last],
     ).fetchone()
     if missing:
         raise CheckpointDamagedError(f"{index} does not lead to {missing} rows of {table.name}", subject=str(path))

@@ -93,7 +93,7 @@ class SegmentContainer:
         self.has_failed = False
         # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
-        self.bringer = Bringer(state, on_damage=self.checkpoint_damaged)
+        self.bringer = Bringer(state)
         self._history = history
         self._wal: Wal | None = None
         self._failure: ServerError | None = None
@@ -184,6 +184,7 @@ class SegmentContainer:
         pending.size = size
         last_event_number = 0
         if run.writer_number:
+            pending.writer = self.state.writers.peek(run.writer_number)
             last_event_number = run.event_number + run.event_count - 1
             progress_of(segment, run.writer_number).admitted = last_event_number
         segment.next_offset += size
@@ -335,32 +336,43 @@ class SegmentContainer:
 
     def durable(self, runs: list[Run], sequence: int, wall_time_us: int) -> None:
         """Apply a batch that the log has synced: called by the log, in order."""
+        if self.has_failed:
+            return  # what is recovered from the disk has it
         owners: set[Owner] = set()
         woken: set[Segment] = set()
         self.sequence = sequence
         self.state.begin_batch(sequence, wall_time_us)
-        for run in runs:
-            pending = self._in_flight.popleft()
-            assert pending is run.context
-            if isinstance(pending, PendingAppend):
-                self._apply_append(pending, run, wall_time_us)
-                if pending.segment is not None and pending.segment.watchers:
-                    woken.add(pending.segment)
-                pending.settled = True
-                owners.add(pending.owner)
-            else:
-                self.state.apply(pending.record)
-                if not pending.future.done():
-                    pending.future.set_result(None)
-            for follower in pending.followers:
-                follower.settled = True
-                owners.add(follower.owner)
+        try:
+            for run in runs:
+                self._apply(run, wall_time_us, owners, woken)
+        except Exception as error:
+            # Applying never fails; had it, memory would not be what the log says, and must not be stored.
+            logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
+            self.log_failed(error)
         for segment in woken:
             segment.notify()
         for owner in owners:
             owner.settle()
         self.relieve()
         self._on_progress()
+
+    def _apply(self, run: Run, wall_time_us: int, owners: set[Owner], woken: set[Segment]) -> None:
+        pending = self._in_flight[0]
+        assert pending is run.context
+        if isinstance(pending, PendingAppend):
+            self._apply_append(pending, run, wall_time_us)
+            if pending.segment is not None and pending.segment.watchers:
+                woken.add(pending.segment)
+            pending.settled = True
+            owners.add(pending.owner)
+        else:
+            self.state.apply(pending.record)
+            if not pending.future.done():
+                pending.future.set_result(None)
+        self._in_flight.popleft()
+        for follower in pending.followers:
+            follower.settled = True
+            owners.add(follower.owner)
 
     def _apply_append(self, pending: PendingAppend, run: Run, wall_time_us: int) -> None:
         segment = pending.segment

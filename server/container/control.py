@@ -262,7 +262,8 @@ class SegmentControl:
         """
         expired_us = self._container.clock.unix_us()
         decided = self._container.decide(
-            f.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten))
+            f.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
+            *map(self._state.writers.get, (*marked, *forgotten)),
         )
         self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
         return decided

@@ -16,7 +16,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, ChunkNotFoundError, ServerError
+from millrace.server.errors import (
+    CheckpointDamagedError,
+    ChunkCorruptError,
+    ChunkNotFoundError,
+    ServerError,
+    ShuttingDownError,
+    StorageError,
+)
 from millrace.server.host.clock import Clock
 from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk
 from millrace.server.wal import Wal
@@ -62,8 +69,7 @@ class Flusher:
         read: Callable[[Segment, int, int], Awaitable[list[memoryview]]],
         labels_of: Callable[[str], Iterable[str]],
         on_relief: Callable[[], None],
-        on_damage: Callable[[CheckpointDamagedError], None],
-        epoch_is_stored: bool,
+        stored: tuple[int, int] | None,
     ) -> None:
         self._state = state
         self._sequence = sequence
@@ -78,14 +84,13 @@ class Flusher:
         self._read = read
         self._labels_of = labels_of
         self._on_relief = on_relief
-        self._on_damage = on_damage
         # Nothing is published under an epoch before it is stored: the next start takes one above it.
-        self._epoch_is_stored = epoch_is_stored
+        self._epoch_is_stored = stored is not None
         self._work = asyncio.Event()
         self._checkpoint_lock = asyncio.Lock()
         self._recycled_sequence = 0
-        # Sequence of the last checkpoint, and from where the log is needed with it; nothing to copy yet.
-        self._saved = (0, 0)
+        # Sequence of the last checkpoint, and from where the log is needed with it.
+        self._saved = stored or (0, 0)
         self._copying: asyncio.Task[None] | None = None
         self._checkpoint_s = clock.monotonic_s()
         self._copied_s = self._checkpoint_s
@@ -95,8 +100,8 @@ class Flusher:
         # anew is another matter, for the log knows nothing of that: a copy must come first that knows of it.
         self._garbage: list[str] = []
         self._replaced_in_copy: list[str] = []
-        # The same, with the checkpoint still to come.
-        self._replaced: list[str] = []
+        self._garbage_lock = asyncio.Lock()
+        self._is_ending = False
         self._copy_size_bytes = 0
 
     def poke(self) -> None:
@@ -119,6 +124,10 @@ class Flusher:
                     except (ServerError, OSError) as error:
                         logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
                         pause_s = RETRY_S
+                if self._copying is not None and self._copying.done():
+                    # Whatever nobody foresaw ends this task, too.
+                    copying, self._copying = self._copying, None
+                    copying.result()
                 if self._copy_is_due and self._copying is None:
                     self._copying = asyncio.get_running_loop().create_task(self._copy_in_background(), name="copy")
                 # Whoever is throttled sends nothing that could wake us: what is left over is not left until it is old.
@@ -126,6 +135,7 @@ class Flusher:
                     self._work.set()
                 await self._clock.sleep(pause_s)
         finally:
+            self._is_ending = True
             if self._copying is not None:
                 self._copying.cancel()
                 await asyncio.gather(self._copying, return_exceptions=True)
@@ -150,16 +160,14 @@ class Flusher:
             sequence = self._sequence()
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
             rows = take_rows(state, state.take_changes(), labels_of=self._labels_of)
-            garbage, replaced = state.garbage, self._replaced
-            state.garbage, self._replaced = [], []
+            garbage, replaced = state.garbage, state.replaced
+            state.garbage, state.replaced = [], []
             self._checkpoint_s = self._clock.monotonic_s()
             try:
                 await self._save(rows, sequence=sequence, replay_from=replay_from)
-            except BaseException as error:
+            except BaseException:
                 state.give_back()
-                state.garbage, self._replaced = garbage + state.garbage, replaced + self._replaced
-                # What it has of idle segments is not in memory: only a copy of it, and the log, can take its place.
-                self._tell_damage(error)
+                state.garbage, state.replaced = garbage + state.garbage, replaced + state.replaced
                 raise
             state.stored()
             self._epoch_is_stored = True
@@ -183,20 +191,16 @@ class Flusher:
             self._copied_s = self._clock.monotonic_s()
             try:
                 self._copy_size_bytes = await asyncio.to_thread(checkpoints.export, checkpoints.copy_path)
-            except BaseException as error:
+            except BaseException:
                 self._replaced_in_copy += replaced
-                self._tell_damage(error)
                 raise
         try:
-            await asyncio.to_thread(
-                checkpoints.verify_copy, checkpoints.copy_path, pause=lambda: time.sleep(COPY_PAUSE_S)
-            )
+            await asyncio.to_thread(self._verify_copy)
             self._copy_count += 1
             name = copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
             await publish_copy(self._storage, checkpoints.copy_path, name=name, size=self._copy_size_bytes)
-        except BaseException as error:
+        except BaseException:
             self._replaced_in_copy += replaced
-            self._tell_damage(error)
             raise
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
@@ -204,8 +208,8 @@ class Flusher:
             self._wal.recycle(replay_from - 1)
             self._recycled_sequence = replay_from - 1
             self._on_relief()
-        await delete_old_copies(self._storage)
         self._garbage += replaced
+        await delete_old_copies(self._storage)
         await self._delete_garbage()
 
     async def _copy_in_background(self) -> None:
@@ -214,21 +218,34 @@ class Flusher:
         except (ServerError, OSError) as error:
             logger.warning("copy of the checkpoint failed, will retry retry_after_s=%.1f error=%s", RETRY_S, error)
             await self._clock.sleep(RETRY_S)
-        self._copying = None
         self._work.set()
 
-    def _tell_damage(self, error: BaseException) -> None:
-        if isinstance(error, CheckpointDamagedError):
-            self._on_damage(error)
+    def _verify_copy(self) -> None:
+        """Verify the copy, and if it is damaged, whether the checkpoint is so; blocks."""
+        try:
+            self._checkpoints.verify_copy(self._checkpoints.copy_path, pause=self._pause_copy)
+        except CheckpointDamagedError as error:
+            self._checkpoints.verify(pause=self._pause_copy)
+            raise StorageError(f"a copy of the checkpoint is damaged, the checkpoint is not: {error}") from error
+
+    def _pause_copy(self) -> None:
+        if self._is_ending:
+            raise ShuttingDownError("the copy of the checkpoint is not waited for")
+        time.sleep(COPY_PAUSE_S)
 
     def give_up(self, chunk_names: list[str]) -> None:
         """Delete chunks that the checkpoint does not refer to, once its newest copy does not either."""
-        self._replaced += chunk_names
+        self._state.replaced += chunk_names
 
     async def _delete_garbage(self) -> None:
-        while self._garbage:
-            await self._storage.delete(self._garbage[-1])
-            self._garbage.pop()
+        async with self._garbage_lock:
+            while self._garbage:
+                name = self._garbage.pop()
+                try:
+                    await self._storage.delete(name)
+                except BaseException:
+                    self._garbage.append(name)
+                    raise
 
     async def _save(self, rows: CheckpointRows, *, sequence: int, replay_from: int) -> None:
         await asyncio.to_thread(
@@ -264,7 +281,7 @@ class Flusher:
 
     @property
     def _checkpoint_is_due(self) -> bool:
-        if not (any(self._state.changes) or self._state.garbage or self._replaced):
+        if not (any(self._state.changes) or self._state.garbage or self._state.replaced):
             return False
         is_pressing = (self._recycling_pays and self._copying is None) or self._changes_are_many
         age_s = self._clock.monotonic_s() - self._checkpoint_s
@@ -310,6 +327,8 @@ class Flusher:
         """
         damage: ServerError | None = None
         at_once = self._options.flushes_at_once
+        if not self._epoch_is_stored:
+            await self.checkpoint()
         for start in range(0, len(segments), at_once):
             group = [segment for segment in segments[start : start + at_once] if segment.tail]
             results = await asyncio.gather(*map(self._flush_segment, group), return_exceptions=True)
@@ -323,8 +342,6 @@ class Flusher:
             raise damage
 
     async def _flush_due(self) -> None:
-        if not self._epoch_is_stored:
-            await self.checkpoint()
         await self._flush_all_of(self._due(everything=False))
 
     async def _checkpoint_due(self) -> None:
@@ -357,12 +374,12 @@ class Flusher:
             return
         if small and segment.chunks and segment.chunks[-1] == small:
             segment.chunks.pop()
-            self._replaced.append(small.name)
+            self._state.replaced.append(small.name)
         segment.chunks.append(record)
         # The chunk has the entries now, and gives them back when they are asked for.
         segment.index.thin(record.start_offset, record.end_offset)
         self._state.segments.changed(segment)
-        self._state.release(segment, record.end_offset)
+        self._state.release(segment, record.end_offset, is_flushed=True)
 
     async def _flush_link(self, segment: Segment, link: LinkedExtent) -> None:
         """Copy the bytes of a segment that was merged into this one to chunks of this one, then let go of it."""
@@ -412,7 +429,7 @@ class Flusher:
             return
         segment.chunks += records
         self._state.segments.changed(segment)
-        self._state.release(segment, link.end)
+        self._state.release(segment, link.end, is_flushed=True)
 
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
         pieces = []

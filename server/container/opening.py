@@ -21,7 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millrace.server.cache import PageCache
@@ -31,6 +31,7 @@ from millrace.server.errors import (
     NoSpaceError,
     ServerError,
     ShuttingDownError,
+    StorageError,
 )
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
@@ -58,6 +59,7 @@ CHECKPOINT_NAME = "checkpoint.db"
 LOG_FOLDER = "wal"
 VERIFICATION_PAUSE_S = 0.005
 ORPHANS_AT_ONCE_COUNT = 1000
+BACKGROUND_RETRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +112,18 @@ class OpenContainer:
         """Verify every row of a checkpoint that was too large for that before the start."""
         if self._is_verified:
             return
-        try:
-            await asyncio.to_thread(self.checkpoints.verify, self._pause_verification)
-            logger.info("checkpoint verified")
-        except CheckpointDamagedError as error:
-            self.container.checkpoint_damaged(error)
-        except ShuttingDownError:
-            pass
+        while not self._is_closing:
+            try:
+                await asyncio.to_thread(self.checkpoints.verify, self._pause_verification)
+                logger.info("checkpoint verified")
+                return
+            except ShuttingDownError:
+                return
+            except CheckpointDamagedError:
+                return  # the container was told, and is about to be opened anew
+            except StorageError as error:
+                logger.warning("checkpoint not verified, retry_in_s=%.0f error=%s", BACKGROUND_RETRY_S, error)
+                await self._clock.sleep(BACKGROUND_RETRY_S)
 
     def _pause_verification(self) -> None:
         if self._is_closing:
@@ -126,10 +133,8 @@ class OpenContainer:
     async def collect_orphans(self) -> None:
         """Give up, after the grace, the chunks of earlier epochs that no segment knows."""
         await self._clock.sleep(self._options.orphan_grace_s)
-        chunks = [chunk.name for chunk in await self._storage.list("segments/")]
-        orphans = []
-        for start in range(0, len(chunks), ORPHANS_AT_ONCE_COUNT):
-            orphans += await asyncio.to_thread(self._orphans_among, chunks[start : start + ORPHANS_AT_ONCE_COUNT])
+        while (orphans := await self._find_orphans()) is None:
+            await self._clock.sleep(BACKGROUND_RETRY_S)
         if not orphans:
             return
         if self._keeps_orphans:
@@ -139,6 +144,18 @@ class OpenContainer:
         # The flusher deletes them once no copy of the checkpoint in use refers to them.
         self.flusher.give_up(orphans)
         logger.info("orphan chunks given up count=%d", len(orphans))
+
+    async def _find_orphans(self) -> list[str] | None:
+        """Return the orphans; None if tier 2 or the checkpoint cannot be read now."""
+        orphans = []
+        try:
+            chunks = [chunk.name for chunk in await self._storage.list("segments/")]
+            for start in range(0, len(chunks), ORPHANS_AT_ONCE_COUNT):
+                orphans += await asyncio.to_thread(self._orphans_among, chunks[start : start + ORPHANS_AT_ONCE_COUNT])
+        except (ServerError, OSError) as error:
+            logger.warning("orphans not looked for, retry_in_s=%.0f error=%s", BACKGROUND_RETRY_S, error)
+            return None
+        return orphans
 
     def _orphans_among(self, names: list[str]) -> list[str]:
         """Return the chunks that are older than this start and not known since then, blocking.
@@ -222,6 +239,7 @@ async def open_container(
             )
         except CheckpointDamagedError as error:
             await _set_aside(checkpoints, error)
+            is_restored = True
             continue
         container = SegmentContainer(state=state, history=history, options=container_options, clock=clock)
         wal = Wal(
@@ -241,12 +259,14 @@ async def open_container(
                 listed = await storage.list("segments/")
                 chunks = [chunk for each in listed if (chunk := parse_chunk_name(each.name)) is not None]
             await asyncio.to_thread(_replay, state, wal, checkpoints, checkpoint, has_chunks=bool(chunks))
+            if is_restored and checkpoint is not None:
+                _refuse_gap_behind_copy(checkpoint, wal)
             # The checkpoint may know of batches that the log has lost: their numbers are not given again.
             await wal.start(after_sequence=checkpoint.sequence if checkpoint else 0)
             report = wal.report
             sequence = wal.durable_sequence
             epoch = _next_epoch(checkpoint, chunks)
-            epoch_is_stored = await _save_first_checkpoint(
+            stored = await _save_first_checkpoint(
                 checkpoints, state, sequence=sequence, epoch=epoch, labels_of=labels_of
             )
             break
@@ -254,6 +274,7 @@ async def open_container(
             # Found only now, in a row that was not verified when it was opened.
             await wal.close()
             await _set_aside(checkpoints, error)
+            is_restored = True
         except BaseException:
             # Another attempt will open the same files.
             await wal.close()
@@ -273,8 +294,7 @@ async def open_container(
         read=container.read,
         labels_of=labels_of,
         on_relief=container.relieve,
-        on_damage=container.checkpoint_damaged,
-        epoch_is_stored=epoch_is_stored,
+        stored=stored,
     )
     container.start(
         wal,
@@ -283,6 +303,12 @@ async def open_container(
         on_progress=flusher.poke,
         on_failure=on_failure,
     )
+    loop = asyncio.get_running_loop()
+
+    def tell_damage(error: CheckpointDamagedError) -> None:
+        loop.call_soon_threadsafe(container.checkpoint_damaged, error)
+
+    checkpoints.when_damaged(tell_damage)
     summary = RecoverySummary(
         checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
         last_sequence=sequence,
@@ -338,13 +364,24 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
     for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
         try:
             await restore_copy(storage, copy, checkpoints)
-            checkpoint = await asyncio.to_thread(checkpoints.load)
+            checkpoint = await asyncio.to_thread(_load_whole, checkpoints)
         except CheckpointDamagedError as error:
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
             continue
         logger.warning("checkpoint restored from tier 2 name=%s", copy.name)
         return checkpoint, True
-    return None, is_damaged
+    # What is left of the last copy is in tier 2, too.
+    await asyncio.to_thread(checkpoints.discard)
+    return await asyncio.to_thread(checkpoints.load), is_damaged
+
+
+def _load_whole(checkpoints: CheckpointStore) -> Checkpoint | None:
+    """Load a checkpoint of which every row was verified, however large it is: another one may be better."""
+    checkpoint = checkpoints.load()
+    if checkpoint is None or checkpoint.is_verified:
+        return checkpoint
+    checkpoints.verify()
+    return replace(checkpoint, is_verified=True)
 
 
 async def _set_aside(checkpoints: CheckpointStore, error: CheckpointDamagedError) -> None:
@@ -390,6 +427,16 @@ def _replay(
         if segment.flushed_offset < segment.length and not segment.deleted:
             _mark_gaps(state, segment)
     state.admit_as_durable()
+
+
+def _refuse_gap_behind_copy(checkpoint: Checkpoint, wal: Wal) -> None:
+    """Raise if the log was recycled beyond what a restored copy needs: a newer copy is lost."""
+    report = wal.report
+    if report.last_sequence and report.first_sequence > checkpoint.replay_from:
+        raise LogCorruptError(
+            f"the newest whole copy of the checkpoint needs the log from sequence {checkpoint.replay_from}, but it "
+            f"starts at {report.first_sequence}; put a newer copy of {CHECKPOINT_NAME} back, or salvage the folder"
+        )
 
 
 def _refuse_lost_checkpoint(wal: Wal, *, has_chunks: bool) -> None:
@@ -498,8 +545,12 @@ async def _save_first_checkpoint(
     sequence: int,
     epoch: int,
     labels_of: Callable[[str], Iterable[str]],
-) -> bool:
-    """Save a checkpoint under a new epoch; return whether there was room for it."""
+) -> tuple[int, int] | None:
+    """Save a checkpoint under a new epoch.
+
+    Returns:
+        The sequence that it contains and from where the log is needed with it; None if there was no room for it.
+    """
     replay_from = min((segment.tail.first.sequence for segment in state.unflushed.values()), default=sequence + 1)
     rows = take_rows(state, state.take_changes(), labels_of=labels_of)
     try:
@@ -510,6 +561,6 @@ async def _save_first_checkpoint(
         # Nothing is published under this epoch until it is stored.
         logger.warning("no room for the first checkpoint, saved later error=%s", error)
         state.give_back()
-        return False
+        return None
     state.stored()
-    return True
+    return sequence, replay_from

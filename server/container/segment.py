@@ -89,8 +89,8 @@ class Segment:
         # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
         self.flushed_offset = 0
         self.chunks: list[ChunkRecord] = []
-        # As the last checkpoint has them, so that only differences are written.
-        self.stored_chunks: Sequence[ChunkRecord] = ()
+        # As the last checkpoint has them, so that only differences are written; None if that is not known.
+        self.stored_chunks: Sequence[ChunkRecord] | None = ()
         self.damages: list[DamagedRange] = []
         self.attributes: dict[str, bytes] = {}
         self.writers: dict[int, WriterProgress] = {}

@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 RESIDENT_COUNT_MAX: Final = 20_000
-ABSENT_COUNT_MAX: Final = 4096
+ABSENT_COUNT_MAX: Final = 16_384
 ARCHIVE_PAGE_COUNT: Final = 1000
 
 
@@ -180,6 +180,14 @@ class Shelf(Generic[Item]):
         if item is None:
             self._remember_absence(name)
         return item
+
+    def peek(self, number: int) -> Item | None:
+        """Return a thing if it is in memory."""
+        return self._present.get(number)
+
+    def expect_new(self, number: int) -> None:
+        """Take note that nothing has this number yet, so that nobody looks for it."""
+        self._remember_absence(number)
 
     def is_at_hand(self, number: int) -> bool:
         """Return whether `get` answers from memory."""
@@ -372,7 +380,7 @@ class Shelf(Generic[Item]):
         return number in self._pending.gone or number in self._taken.gone
 
     def _is_known_absent(self, number: int) -> bool:
-        return number >= self._stored_below or number in self._absent or self._is_gone(number)
+        return number <= 0 or number >= self._stored_below or number in self._absent or self._is_gone(number)
 
     def _remember_absence(self, key: int | str) -> None:
         if key:

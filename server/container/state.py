@@ -74,7 +74,7 @@ class Changes:
     # Writers whose progress is forgotten in every segment.
     forgotten_writers: set[int]
     # By changed segment: its chunks as stored, and as they are now.
-    chunks: dict[int, tuple[Sequence[ChunkRecord], Sequence[ChunkRecord]]]
+    chunks: dict[int, tuple[Sequence[ChunkRecord] | None, Sequence[ChunkRecord]]]
     # Numbers of everything stored lie below it.
     next_id: int
 
@@ -167,8 +167,11 @@ class ContainerState:
         self.unflushed: dict[int, Segment] = {}
         # Segments whose bytes stand in the tail of another, which they were merged into.
         self.merged: dict[int, Segment] = {}
-        # Chunks that nothing refers to any more; to be deleted once a checkpoint without them is durable.
+        # Chunks that nothing refers to any more. Those that records of the log have done away with are deleted once a
+        # checkpoint without them is durable: were the state restored from an older copy, the log would do it again.
+        # Those whose bytes were only written anew elsewhere have to wait for a copy that knows of it.
         self.garbage: list[str] = []
+        self.replaced: list[str] = []
         self._appliers: dict[type[f.Message], Callable[[Any], None]] = {
             f.SegmentCreated: self._segment_created,
             f.SegmentSealed: self._segment_sealed,
@@ -191,8 +194,13 @@ class ContainerState:
 
     def take_id(self) -> int:
         """Return a fresh id for a segment, a writer or a stream; never given twice."""
+        number = self.next_id
         self.next_id += 1
-        return self.next_id - 1
+        # Nobody has to look for it in the checkpoint.
+        self.segments.expect_new(number)
+        self.writers.expect_new(number)
+        self.streams.expect_new(number)
+        return number
 
     @property
     def changes(self) -> list[ShelfChanges[Any]]:
@@ -232,6 +240,8 @@ class ContainerState:
         """Say that the checkpoint of the changes taken last failed: they go into the next one."""
         changes, self._taken = self._taken, None
         assert changes is not None, "nothing was taken"
+        for segment in changes.segments.changed.values():
+            segment.stored_chunks = None  # it may have been stored all the same
         self.segments.give_back()
         self.writers.give_back()
         self.streams.give_back()
@@ -287,13 +297,13 @@ class ContainerState:
             self.tail_bytes += extent.size
         self.unflushed[segment.segment_id] = segment
 
-    def release(self, segment: Segment, offset: int) -> None:
+    def release(self, segment: Segment, offset: int, *, is_flushed: bool = False) -> None:
         """Let go of the tail of a segment up to `offset`: its bytes are in tier 2, or nobody wants them any more."""
         for extent in segment.tail.release(offset):
             if isinstance(extent, Extent):
                 self.tail_bytes -= extent.size
             else:
-                self._delete_segments([extent.source_id])
+                self._delete_segments([extent.source_id], chunks_to=self.replaced if is_flushed else self.garbage)
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail:
@@ -331,7 +341,7 @@ class ContainerState:
         self._create_segment(record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
 
     def _create_segment(self, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
-        if segment_id in self.segments:
+        if self.segments.peek(segment_id) is not None:
             return
         self._used(segment_id)
         self.segments.add(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
@@ -370,14 +380,15 @@ class ContainerState:
         if segment is not None and segment.link is None:  # one that was merged belongs to its target now
             self._delete_segments([record.segment_id])
 
-    def _delete_segments(self, segment_ids: Iterable[int]) -> None:
+    def _delete_segments(self, segment_ids: Iterable[int], *, chunks_to: list[str] | None = None) -> None:
+        garbage = self.garbage if chunks_to is None else chunks_to
         for segment_id in segment_ids:
             segment = self.segments.remove(segment_id)
             if segment is None:
                 continue
             self.merged.pop(segment_id, None)
             segment.deleted = True
-            self.garbage += [chunk.name for chunk in segment.chunks]
+            garbage += [chunk.name for chunk in segment.chunks]
             self.release(segment, segment.length)
             segment.notify()
 
@@ -491,7 +502,7 @@ class ContainerState:
                 del segment.writers[number]
 
     def _stream_created(self, record: f.StreamCreated) -> None:
-        if record.stream_id in self.streams:
+        if self.streams.peek(record.stream_id) is not None:
             return
         stream = Stream(
             stream_id=record.stream_id,

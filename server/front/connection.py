@@ -280,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         limit = min(buffer.end, max(end, start + self._container.run_size_bytes_max))
         run = scan_run(buffer.data, view, start=start, end=limit)
         assert run is not None, "a whole append stands here"
-        if not (self._brought or self._is_at_hand(run)):
+        if self._session.state is SessionState.ACTIVE and not (self._brought or self._is_at_hand(run)):
             self._bringing = True
             _ = self.start_task(self._bring(run), name="bring")
             return

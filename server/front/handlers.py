@@ -132,25 +132,33 @@ class Handlers:
         return segment_info(target)
 
     async def _list_segments(self, message: f.ListSegments) -> f.Message:
-        shelf = self.container.state.segments
-        names, more = await self.container.bringer.names(
-            shelf, prefix=message.prefix, after=message.after, count_max=_page_count(message)
-        )
-        held = await self.container.bringer.bring(segments=names)
-        segments = [
-            f.SegmentDescription(
-                segment.segment_id,
-                segment.start_offset,
-                segment.length,
-                segment.event_count,
-                segment.created_us,
-                int(segment.sealed),
-                segment.name,
+        bringer = self.container.bringer
+        after = message.after
+        segments: list[Segment] = []
+        more = True
+        # A page of nothing but segments that were merged is not the last one.
+        while more and not segments:
+            names, more = await bringer.names(
+                self.container.state.segments, prefix=message.prefix, after=after, count_max=_page_count(message)
             )
-            for segment in held
-            if isinstance(segment, Segment) and segment.link is None
-        ]
-        return f.SegmentList(segments, int(more))
+            held = await bringer.bring(segments=names)
+            segments = [segment for segment in held if isinstance(segment, Segment) and segment.link is None]
+            after = names[-1] if names else after
+        return f.SegmentList(
+            [
+                f.SegmentDescription(
+                    segment.segment_id,
+                    segment.start_offset,
+                    segment.length,
+                    segment.event_count,
+                    segment.created_us,
+                    int(segment.sealed),
+                    segment.name,
+                )
+                for segment in segments
+            ],
+            int(more),
+        )
 
     async def _set_attribute(self, message: f.SetAttribute) -> f.Message:
         value = message.value if message.present else None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from millrace.wire import frames as f
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,14 @@ def named_by(message: f.Message) -> Named:
             return Named(segments=(segment_id,))
         case f.MergeSegment(target_id=target_id, source_id=source_id):
             return Named(segments=(target_id, source_id))
-        case f.OpenWriter(writer_id=writer_id, segment_ids=segment_ids):
-            return Named(writers=(writer_id,), segments=tuple(segment_ids))
-        case f.GetWriter(writer_id=writer_id, segment_ids=segment_ids):
-            return Named(writers=(writer_id,), segments=tuple(segment_ids))
+        case (
+            f.OpenWriter(writer_id=writer_id, segment_ids=segment_ids)
+            | f.GetWriter(writer_id=writer_id, segment_ids=segment_ids)
+        ):
+            # Of more than are allowed none is brought: the request will be refused.
+            return Named(
+                writers=(writer_id,), segments=tuple(segment_ids) if len(segment_ids) <= SEGMENTS_PER_STREAM_MAX else ()
+            )
         case (
             f.CreateStream(name=name)
             | f.GetStream(name=name)

@@ -95,30 +95,29 @@ class Catalog:
         """
         label = tag_label(tag)
         streams = self._state.streams
-        found: set[str] = set()
-        page_after = after
-        while True:
+        found: list[str] = []
+        while len(found) <= count_max:
             generation = streams.generation
             stored = await asyncio.to_thread(
-                self._archive.labelled, label, prefix=prefix, after=page_after, count_max=count_max + 1
+                self._archive.labelled, label, prefix=prefix, after=after, count_max=count_max + 1
             )
             if streams.generation != generation:
                 continue
-            found.update(name for name, stream_id in stored if streams.is_stored(stream_id))
-            if len(stored) <= count_max or len(found) > count_max:
+            last = stored[-1][0] if len(stored) > count_max else None
+            names = {name for name, stream_id in stored if streams.is_stored(stream_id)}
+            names.update(
+                stream.name
+                for stream in streams.unstored
+                if stream.name.startswith(prefix)
+                and stream.name > after
+                and (last is None or stream.name <= last)
+                and label in labels_of(stream.configuration)
+            )
+            found += sorted(names)
+            if last is None:
                 break
-            page_after = stored[-1][0]
-        last = max(found) if len(found) > count_max else None
-        found.update(
-            stream.name
-            for stream in streams.unstored
-            if stream.name.startswith(prefix)
-            and stream.name > after
-            and (last is None or stream.name <= last)
-            and label in labels_of(stream.configuration)
-        )
-        names = sorted(found)
-        return names[:count_max], len(names) > count_max
+            after = last
+        return found[:count_max], len(found) > count_max
 
     def _catch_up(self) -> None:
         """Look at streams that were created, configured anew or deleted."""

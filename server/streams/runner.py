@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 DECISIONS_KEPT_COUNT: Final = 20
 EXPLAINED_COUNT_MAX: Final = 500
 """Segments, and cursors, that an explanation names: it must fit one frame."""
+LOAD_RETRY_S: Final = 1.0
 REST_S: Final = 60.0
 """No stream is at rest before it was measured for so long."""
 READINGS_INTERVAL_S: Final = 600.0
@@ -108,7 +109,8 @@ class StreamsRunner:
 
     async def run(self) -> None:
         """Look at the streams for ever. Cancelling it undoes nothing."""
-        await self.load()
+        while not await self._loaded():
+            await self._clock.sleep(LOAD_RETRY_S)
         retained_s = self._clock.monotonic_s()
         await self.keep_readings()
         kept_s = retained_s
@@ -127,6 +129,14 @@ class StreamsRunner:
         """Let the readings of the clocks outlive this server. They are never needed, so a failure is only logged."""
         await asyncio.to_thread(self._timeline_file.keep, self._timeline_file.text_of(self._timeline))
 
+    async def _loaded(self) -> bool:
+        try:
+            await self.load()
+        except ServerError as error:
+            logger.warning("policies of streams not read, retry_in_s=%.1f error=%s", LOAD_RETRY_S, error)
+            return False
+        return True
+
     async def load(self) -> None:
         """Learn which streams have a policy; called once, first.
 
@@ -144,7 +154,11 @@ class StreamsRunner:
         self._awake &= self._catalog.scaling
         asked = [stream_id for stream_id, watch in self._watches.items() if now_s - watch.asked_s < CURIOSITY_S]
         for stream_id in {*self._awake, *asked}:
-            stream, _held = await self._bring(stream_id)
+            try:
+                stream, _held = await self._bring(stream_id)
+            except ServerError as error:
+                logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+                continue
             if stream is not None and not stream.sealed:
                 for plan in await self._look(stream, now_s=now_s):
                     await self._carry_out(stream, plan)
@@ -161,7 +175,11 @@ class StreamsRunner:
         wanted = self._catalog.retaining
         self.statistics.retaining_streams = len(wanted)
         for stream_id in sorted(wanted - self._empty):
-            stream, _held = await self._bring(stream_id)
+            try:
+                stream, _held = await self._bring(stream_id)
+            except ServerError as error:
+                logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+                continue
             policy = stream and policy_of(stream.configuration).retention
             await asyncio.sleep(0)  # as above
             if stream is None or not policy:
@@ -188,12 +206,8 @@ class StreamsRunner:
         self._empty -= touched
 
     async def _bring(self, stream_id: int) -> tuple[Stream | None, list[object]]:
-        """Return a stream, and what must be held to have it and its segments in memory."""
-        try:
-            held = await self._container.bringer.bring(streams=[stream_id])
-        except ServerError as error:
-            logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
-            return None, []
+        """Return a stream, None if it is gone, and what must be held to have it and its segments in memory."""
+        held = await self._container.bringer.bring(streams=[stream_id])
         return self._state.streams.get(stream_id), held
 
     def _is_at_rest(self, stream: Stream, *, now_s: float) -> bool:
