@@ -234,6 +234,9 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
         writer = await peer.open_writer("w", segment_id)
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
         files.capacity_bytes = 0
+        # Nothing is promised any more on what the disk said before.
+        assert server._open is not None
+        await asyncio.to_thread(server._open.wal._pool._measure)
         # Control records eat up what is left of the log.
         for size in (60_000, 0):
             number = 0
