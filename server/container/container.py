@@ -19,9 +19,11 @@ from millrace.server.errors import (
     LogClosedError,
     LogFailedError,
     NoSpaceError,
+    SegmentDamagedError,
     SegmentNotFoundError,
     ServerError,
     ShuttingDownError,
+    StorageError,
     ThrottledError,
 )
 from millrace.server.host.clock import Clock
@@ -469,7 +471,12 @@ class SegmentContainer:
         while (pieces := self.read_now(segment, offset, size_max)) is None:
             extent = segment.tail.at(offset)
             if not isinstance(extent, LinkedExtent):
-                pieces = await self._history.read(segment, offset, size_max)
+                try:
+                    pieces = await self._history.read(segment, offset, size_max)
+                except (SegmentDamagedError, StorageError):
+                    # Chunks go when a segment is truncated or deleted. Then it is that which is to be told.
+                    segment.check_readable(offset)
+                    raise
                 segment.check_readable(offset)
                 break
             source = self.state.segments[extent.source_id]

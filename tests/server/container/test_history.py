@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.container import SegmentContainer
 from millrace.server.container.history import History
+from millrace.server.container.options import ContainerOptions
 from millrace.server.container.segment import ChunkRecord, DamagedRange, Segment
-from millrace.server.errors import SegmentDamagedError
+from millrace.server.container.state import ContainerState
+from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, SegmentTruncatedError
+from millrace.server.host.clock import SystemClock
 from millrace.server.tier2 import ChunkId, IndexEntry, chunk_name, encode_chunk
 from millrace.wire.limits import KIB
 from tests.support.storage import FaultyStorage
@@ -104,6 +108,37 @@ async def test_a_chunk_that_is_replaced_while_it_is_read_is_read_from_its_succes
 
     history = History(storage=Replacing(), cache=PageCache(CacheOptions()))
     assert b"".join(await history.read(segment, 500, 200)) == CONTENT[500:700]
+
+
+@pytest.mark.parametrize(
+    ("start_offset", "deleted", "error"),
+    [(1000, False, SegmentTruncatedError), (0, True, SegmentNotFoundError), (0, False, SegmentDamagedError)],
+)
+@pytest.mark.parametrize("offset", [0, 900])
+@pytest.mark.asyncio
+async def test_a_read_under_which_the_chunks_go_tells_why(
+    start_offset: int, deleted: bool, error: type[Exception], offset: int
+) -> None:
+    """Behaviours 16 and 41: truncated or deleted meanwhile, or damaged; never taken for one another."""
+    _, storage, segment = await history_of(0, 1000, 2000)
+    first = segment.chunks[0]
+
+    class Dropping(FaultyStorage):
+        async def read(self, name: str, *, offset: int, size: int) -> bytes:
+            if first in segment.chunks and name == first.name:
+                segment.start_offset, segment.deleted = start_offset, deleted
+                segment.chunks.remove(first)
+                await storage.delete(name)
+            return await storage.read(name, offset=offset, size=size)
+
+    history = History(storage=Dropping(), cache=PageCache(CacheOptions()))
+    container = SegmentContainer(
+        state=ContainerState(), history=history, options=ContainerOptions(), clock=SystemClock()
+    )
+    with pytest.raises(error):
+        await container.read(segment, offset, 50)
+    if not deleted:
+        assert b"".join(await container.read(segment, 1500, 50)) == CONTENT[1500:1550]
 
 
 @pytest.mark.asyncio
