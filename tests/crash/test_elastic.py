@@ -77,9 +77,12 @@ async def torture(*, rounds: int, seed: int, seconds: float, first: int = 0, fol
         try:
             server.start()
             await life.run()
-            assert server.stop() == 0
+            if dice.random() < 0.5:
+                server.kill()
+            else:
+                assert server.stop() == 0
             verification = await asyncio.to_thread(verify_folder, place)
-            assert not verification.findings
+            assert not verification.findings, verification.findings
         except BaseException:
             print(f"{name}; FAILED after {dict(life.counted)}", flush=True)
             raise
