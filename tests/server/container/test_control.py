@@ -44,7 +44,10 @@ async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) 
         async with await Peer.connect(server.address) as gone:
             await gone.start(f.CreateSegment("raw/a"))
             await gone.start(f.CreateStream("raw/s", 2, ""))
-            await gone.ask(f.ListStreams("", "", 10), f.StreamList)
+            assert server._open is not None
+            async with asyncio.timeout(5):
+                while len(server._open.container._in_flight) < 2:
+                    await gone.ask(f.ListStreams("", "", 10), f.StreamList)
         async with asyncio.timeout(5):
             while server.statistics()["server"].connections > 1:
                 await peer.ask(f.ListStreams("", "", 10), f.StreamList)
