@@ -288,7 +288,8 @@ class Connection(asyncio.BufferedProtocol):
         self._session.check_request_id(_APPEND, run.request_id, count=run.frame_count)
         frames = bytes(view[start : run.end])
         buffer.consume(run.end)
-        self._brought.clear()
+        # Held until the container has admitted the run, and holds what it is about.
+        _held, self._brought = self._brought, []
         self._frame_began_s = 0.0
         self._counters.appends_total += run.frame_count
         try:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from millrace.server.errors import ConfigurationError
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
-from tests.support.protocol import Peer, Stored, code_of
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+from tests.support.files import MemoryFileSystem
+from tests.support.protocol import Peer, Stored, append_frame, code_of
 from tests.support.servers import QUIET, server_options
 
 IDLE = replace(QUIET, resident_count_max=0)
@@ -39,6 +42,22 @@ async def check_idle(server: Server) -> None:
     # The log still holds its last batch, and what that was about; the history those whose indexes it has read.
     sharp = {segment for segment, _ in server._open.history._sharp.values()}
     assert len(set(server._open.container.state.segments.present()) - sharp) <= 1
+
+
+def reads_of(server: Server, *, in_loop: bool = False) -> list[str]:
+    """Return a list that grows with each statement that reads single things from the checkpoint, or does it here."""
+    assert server._open is not None
+    connection = server._open.checkpoints._reader._connection
+    assert connection is not None
+    statements: list[str] = []
+    here = threading.get_ident()
+
+    def note(statement: str) -> None:
+        if not in_loop or threading.get_ident() == here:
+            statements.append(statement)
+
+    connection.set_trace_callback(note)
+    return statements
 
 
 @pytest.mark.both_loops
@@ -125,6 +144,104 @@ async def test_pages_of_names_hold_what_is_stored_and_what_is_not(tmp_path: Path
                 names += [segment.name for segment in page.segments]
                 more = page.more
             assert names == expected
+
+
+@pytest.mark.asyncio
+async def test_a_page_of_nothing_but_merged_segments_is_passed_over(tmp_path: Path) -> None:
+    """Behaviour 19: a page is empty only when nothing follows."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        target = await peer.create_segment("raw/z")
+        for number in range(4):
+            source = await peer.create_segment(f"raw/a{number}")
+            await peer.store(source, b"x")
+            await peer.ask(f.SealSegment(source), f.SegmentInfo)
+            await peer.ask(f.MergeSegment(target_id=target, source_id=source), f.SegmentInfo)
+
+        for count_max in (1, 3, 100):
+            page = await peer.ask(f.ListSegments("raw/", "", count_max), f.SegmentList)
+            assert ([segment.name for segment in page.segments], page.more) == (["raw/z"], 0)
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_read_for_a_segment_that_none_can_be(tmp_path: Path) -> None:
+    """No client makes the server read its disk for nothing, again and again."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        await peer.create_segment("raw/a")
+        await checkpoint(server)
+        reads = reads_of(server)
+        for segment_id in (0, 10**9):
+            assert await code_of(peer.ask(f.SealSegment(segment_id), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+            assert await peer.settled(await peer.append(segment_id, b"x")) == [ErrorCode.SEGMENT_NOT_FOUND]
+        assert reads == []
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_read_for_one_who_has_not_said_hello(tmp_path: Path) -> None:
+    """Who is not let in makes the server do no work."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server:
+        async with await Peer.connect(server.address) as peer:
+            segments = [await peer.create_segment(f"raw/{number}") for number in range(COUNT)]
+        await checkpoint(server)
+        await check_idle(server)
+        reads = reads_of(server)
+        host, port = server.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.writelines(append_frame(segment_id, b"x", request_id=1) for segment_id in segments)
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        writer.close()
+        assert server._counters.protocol_errors_total == 1
+        assert reads == []
+
+
+@pytest.mark.asyncio
+async def test_of_a_request_that_names_too_many_segments_none_is_read(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        segment_id = await peer.create_segment("raw/a")
+        # As if so many writers had been opened: numbers are given to all kinds of things in turn.
+        server._open.container.state.next_id += SEGMENTS_PER_STREAM_MAX + 1
+        await peer.create_segment("raw/b")
+        await checkpoint(server)
+        reads = reads_of(server)
+
+        named = list(range(segment_id + 1, segment_id + SEGMENTS_PER_STREAM_MAX + 2))
+        assert await code_of(peer.ask(f.GetWriter("w", named), f.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
+        assert not [statement for statement in reads if "FROM segments" in statement]
+
+
+@pytest.mark.asyncio
+async def test_what_an_append_is_about_stays_in_memory_until_it_is_applied(tmp_path: Path) -> None:
+    """Neither admitting it nor applying it reads a disk: the latter has nobody whom it could tell of a failure."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    options = server_options(tmp_path, container=IDLE)
+    async with Server(options, files=files) as server:
+        async with await Peer.connect(server.address) as peer:
+            segments = [await peer.create_segment(f"raw/{number}") for number in range(COUNT)]
+            writers = [await peer.open_writer(f"w{number}", segments[number]) for number in range(COUNT)]
+        await checkpoint(server)
+        await check_idle(server)
+        reads = reads_of(server, in_loop=True)
+        async with await Peer.connect(server.address) as peer:
+            files.stall()
+            sent: list[int] = []
+            for segment_id, writer in zip(segments, writers, strict=True):
+                sent += await peer.append(
+                    segment_id,
+                    b"x",
+                    event_number=1,
+                    writer_number=writer.writer_number,
+                    writer_epoch=writer.writer_epoch,
+                )
+            # It is answered when everything before it was admitted.
+            await peer.info(segments[0])
+            assert await asyncio.to_thread(files.stalled.wait, 10)
+            gc.collect()
+            files.resume()
+            assert await peer.settled(sent) == [Stored(0, duplicate=False)] * COUNT
+        assert reads == []
 
 
 @pytest.mark.slow
