@@ -453,6 +453,7 @@ class Client:
             start=await self._resolve(start, info),
             end=None if end is None else await self._resolve(end, info),
             options=options or ReaderOptions(),
+            is_from_head=start is HEAD,
         ) as reader:
             yield reader
 

@@ -26,6 +26,7 @@ from .cuts import StreamCut
 from .epochs import Lineage, Replacement
 from .errors import (
     ClientClosedError,
+    CutTruncatedError,
     MillraceError,
     SegmentNotFoundError,
     SegmentTruncatedError,
@@ -71,7 +72,14 @@ class Reader:
     """
 
     def __init__(
-        self, session: Session, stream: StreamInfo, *, start: StreamCut, end: StreamCut | None, options: ReaderOptions
+        self,
+        session: Session,
+        stream: StreamInfo,
+        *,
+        start: StreamCut,
+        end: StreamCut | None,
+        options: ReaderOptions,
+        is_from_head: bool = False,
     ) -> None:
         self._session = session
         self.stream = stream.name
@@ -79,6 +87,8 @@ class Reader:
         self._options = options
         self._lineage = stream.lineage()
         self._sealed = stream.sealed
+        # Whether it is to start at the head, and has not yet: a truncation moves the head, and the reader with it.
+        self._is_at_head = is_from_head
         # The place in each segment that is being read, behind what was handed out; together they are a cut.
         self._places: dict[int, tuple[int, int]] = dict(start.positions)
         # How far each segment is read, and which of them as a whole; what came to be later lies behind the end cut.
@@ -215,9 +225,11 @@ class Reader:
             try:
                 placed = self._take_ready()
             except (SegmentTruncatedError, SegmentNotFoundError):
-                await self._check_place()
-                raise
+                if not await self._moved_with_head():
+                    raise
+                continue
             if placed is not None:
+                self._is_at_head = False
                 return placed
             self._session.check()
             if self._advance_wanted:
@@ -231,13 +243,31 @@ class Reader:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
 
-    async def _check_place(self) -> None:
-        """Raise if the reader's place is none any more. What it held was handed out: what lies behind is lost.
+    async def _moved_with_head(self) -> bool:
+        """Go to the head of the stream as it is now, if the reader has not left the old one; return whether it did.
 
         Raises:
-            CutTruncatedError, StreamNotFoundError: in the words of someone who starts to read here.
+            CutTruncatedError, StreamNotFoundError: in the words of someone who starts to read here. What the reader
+                held was handed out, what lies behind is lost.
         """
-        resolve_cut(self.position(), await self._stream_now(), known=self._lineage.by_id.values())
+        info = await self._stream_now()
+        try:
+            resolve_cut(self.position(), info, known=self._lineage.by_id.values())
+        except CutTruncatedError as error:
+            if not self._is_at_head or error.resume_at is None:
+                raise
+            for feed in self._feeds.values():
+                feed.close()
+            self._feeds.clear()
+            self._ready.clear()
+            self._lineage, self._sealed = info.lineage(), info.sealed
+            self._places = dict(error.resume_at.positions)
+            for segment_id in self._places:
+                self._add_feed(segment_id)
+                self._feeds[segment_id].start()
+            self._advance_wanted = True
+            return True
+        return False
 
     async def _stream_now(self) -> StreamInfo:
         info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))

@@ -465,6 +465,30 @@ async def test_a_reader_whose_next_bytes_are_truncated_says_what_is_lost_and_whe
     assert sorted([*seen, *lost]) == values
 
 
+@pytest.mark.parametrize("at", [50, 100, 150])
+async def test_a_reader_from_the_head_starts_where_the_head_is_when_it_starts(
+    client: Client, name: str, at: int
+) -> None:
+    """Truncated between asking what the stream is and reading: nobody had a place yet that could be lost."""
+    values = await filled_over_epochs(client, name, scalings=2)
+    info = await client.stream_info(name)
+    end = await client.stream_cut(name)
+    cut = await client.stream_cut(name).at_time(at)
+    await client.truncate_stream(name, cut)
+    for last in (end, info.head()):
+        reader = Reader(client._reads, info, start=info.head(), end=last, options=ReaderOptions(), is_from_head=True)
+        async with reader:
+            seen = [event.value async for event in reader]
+        if last == end:
+            assert sorted(seen)[-len(values[at:]) :] == values[at:]
+            assert seen == await read(client, name, end=end)
+        else:
+            assert seen == []
+    with pytest.raises(CutTruncatedError):
+        async with Reader(client._reads, info, start=info.head(), end=end, options=ReaderOptions()) as other:
+            await anext(other)
+
+
 async def test_a_segment_that_is_left_while_its_stream_is_asked_for_may_be_gone(client: Client, name: str) -> None:
     """Another segment ended, so the stream is asked for; meanwhile the reader goes on where it knew the way."""
     await client.create_stream(name)
