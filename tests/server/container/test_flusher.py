@@ -1,14 +1,24 @@
 """What goes to tier 2, when, and what a failing tier 2 does to everybody else."""
 
 import asyncio
+import contextlib
+import shutil
+import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.container.checkpoint_copies import COPIES_KEPT
+from millrace.server.container import checkpoint, checkpoint_archive, checkpoint_verification
+from millrace.server.container import flusher as flushing
+from millrace.server.container.checkpoint_copies import CHECKPOINT_PREFIX, COPIES_KEPT
+from millrace.server.container.flusher import Flusher
 from millrace.server.container.segment import Segment
+from millrace.server.errors import CheckpointDamagedError, StorageError
+from millrace.server.tier2 import ChunkInfo
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -20,6 +30,11 @@ from tests.support.storage import FaultyStorage
 def segment_of(server: Server, segment_id: int) -> Segment:
     assert server._open is not None
     return server._open.container.segment(segment_id)
+
+
+def flusher_of(server: Server) -> Flusher:
+    assert server._open is not None
+    return server._open.flusher
 
 
 async def flushed(server: Server, peer: Peer, segment_id: int) -> None:
@@ -184,3 +199,234 @@ async def test_the_index_in_memory_stays_thin(tmp_path: Path) -> None:
         segment = segment_of(server, segment_id)
         segment.index.check()
         assert len(segment.index) <= len(segment.chunks) + 2
+
+
+class SlowToDelete(FaultyStorage):
+    """Deletes nothing until the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_delete = asyncio.Event()
+        self.deleting = asyncio.Event()
+        self.deleted: list[str] = []
+
+    async def delete(self, name: str) -> None:
+        self.deleting.set()
+        await self.may_delete.wait()
+        self.deleted.append(name)
+        await super().delete(name)
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_chunk_once(tmp_path: Path) -> None:
+    storage = SlowToDelete()
+    options = server_options(tmp_path, container=replace(QUIET, chunk_size_bytes_small=48 * KIB))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        flusher = flusher_of(server)
+        kept, doomed = await peer.create_segment("raw/kept"), await peer.create_segment("raw/doomed")
+        await peer.store(kept, b"k" * 100)
+        await peer.store(doomed, b"d" * 100)
+        await flusher.flush()
+        old = storage.names()
+        await peer.store(kept, b"K" * 100)
+        await flusher.flush()  # the small chunk is written anew
+        await flusher.checkpoint()
+        # A copy that knows of it deletes the old one, and a checkpoint at the same time those of a deleted segment.
+        copying = asyncio.create_task(flusher.copy())
+        await storage.deleting.wait()
+        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        saved, _ = flusher._saved
+        checkpointing = asyncio.create_task(flusher.checkpoint())
+        async with asyncio.timeout(10):
+            while flusher._saved[0] == saved:
+                await peer.info(kept)
+        storage.may_delete.set()
+        await asyncio.gather(copying, checkpointing)
+        assert sorted(storage.deleted) == sorted(old)
+        assert len(storage.names()) == 1
+        assert await peer.read_all(kept) == b"k" * 100 + b"K" * 100
+
+
+@pytest.mark.asyncio
+async def test_chunks_are_deleted_later_when_old_copies_cannot_be_deleted_now(tmp_path: Path) -> None:
+    class AwayAtTimes(FaultyStorage):
+        away = False
+
+        async def list(self, prefix: str = "") -> list[ChunkInfo]:
+            if self.away and prefix == CHECKPOINT_PREFIX:
+                raise StorageError("tier 2 is away")
+            return await super().list(prefix)
+
+    storage = AwayAtTimes()
+    options = server_options(tmp_path, container=replace(QUIET, chunk_size_bytes_small=48 * KIB))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        flusher = flusher_of(server)
+        segment_id = await peer.create_segment("raw/a")
+        for _ in range(2):
+            await peer.store(segment_id, b"x" * 100)
+            await flusher.flush()
+        await flusher.checkpoint()
+        storage.away = True
+        with pytest.raises(StorageError, match="away"):
+            await flusher.copy()
+        storage.away = False
+        await flusher.copy()
+        assert len(storage.names()) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_copy_taken_before_a_merge_was_flushed_leads_to_all_bytes(tmp_path: Path) -> None:
+    """Behaviour 41: the chunks of a merged segment go only when a copy knows where its bytes are now."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        flusher = flusher_of(server)
+        target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
+        await peer.store(target, b"a" * 1000)
+        await peer.store(source, b"b" * 1000)
+        await flusher.flush()
+        await flusher.checkpoint()
+        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        await peer.ask(f.MergeSegment(target_id=target, source_id=source), f.SegmentInfo)
+        await flusher.checkpoint()
+        await flusher.copy()
+        before = storage.names()
+        await flusher.flush()
+        await flusher.checkpoint()
+        assert set(before) < set(storage.names())
+    (tmp_path / "containers/0000/checkpoint.db").unlink()
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(target) == b"a" * 1000 + b"b" * 1000
+        flusher = flusher_of(server)
+        await flusher.flush()
+        await flusher.checkpoint()
+        await flusher.copy()
+        assert await peer.read_all(target) == b"a" * 1000 + b"b" * 1000
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_was_full_at_the_stop_takes_appends_after_the_next_start(tmp_path: Path) -> None:
+    """Behaviour 44: tier 2 was full, came back, and then the server was stopped: it recovers without anybody's help."""
+    storage = FaultyStorage()
+    storage.failing = True
+    options = server_options(tmp_path, container=BUSY)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        outcomes: list[object] = []
+        async with asyncio.timeout(30):
+            while ErrorCode.NO_SPACE not in outcomes:
+                outcomes = [*await peer.settled(await peer.append(segment_id, *[bytes(4 * KIB)] * 16))]
+        length = (await peer.info(segment_id)).length
+        await peer.close()
+        storage.failing = False
+    assert not storage.names(CHECKPOINT_PREFIX)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        async with asyncio.timeout(10):
+            while not isinstance((await peer.settled(await peer.append(segment_id, b"end")))[0], Stored):
+                pass
+        assert (await peer.info(segment_id)).length == length + 3
+
+
+@pytest.mark.asyncio
+async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 48: a stop has a deadline, and verifying the copy of a large checkpoint takes minutes."""
+    pauses = 0
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def pause(duration_s: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        begun.set()
+        assert may_go_on.wait(10)
+
+    monkeypatch.setattr(flushing, "time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(checkpoint_verification, "PAGE_ROWS_COUNT", 1)
+    container = replace(QUIET, chunk_size_bytes_small=48 * KIB, garbage_interval_s=0.0)
+    server = Server(server_options(tmp_path, container=container), storage=FaultyStorage())
+    await server.start()
+    async with await Peer.connect(server.address) as peer:
+        for number in range(20):
+            segment_id = await peer.create_segment(f"raw/{number}")
+        for _ in range(2):
+            await peer.store(segment_id, b"x" * 100)
+            await flusher_of(server).flush()
+        # A copy is due: it lets the small chunk be deleted that was written anew.
+        await flusher_of(server).checkpoint()
+        flusher_of(server)._work.set()
+        assert await asyncio.to_thread(begun.wait, 10)
+
+    await server.stop()
+    may_go_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+    assert pauses == 1
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 41: the copy is not published, and the container goes on."""
+    storage = FaultyStorage()
+    async with (
+        Server(server_options(tmp_path, container=QUIET), storage=storage) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        await flusher_of(server).checkpoint()
+        assert server._open is not None
+        checkpoints = server._open.checkpoints
+        export = checkpoints.export
+
+        def export_to_a_bad_disk(path: Path) -> int:
+            size = export(path)
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                copy.execute("UPDATE segments SET created_us = created_us + 1")
+            return size
+
+        monkeypatch.setattr(checkpoints, "export", export_to_a_bad_disk)
+        with pytest.raises(StorageError, match="the checkpoint is not") as caught:
+            await flusher_of(server).copy()
+        monkeypatch.undo()
+        assert not isinstance(caught.value, CheckpointDamagedError)
+        assert not storage.names(CHECKPOINT_PREFIX)
+        await flusher_of(server).copy()
+        assert len(storage.names(CHECKPOINT_PREFIX)) == 1
+        assert (await peer.info(segment_id)).segment_id == segment_id
+        assert server._open.container.checkpoint_damage is None
+
+
+@pytest.mark.asyncio
+async def test_no_chunk_is_published_under_an_epoch_that_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 44: the disk is full from the start to the stop; the next start would give the same epoch again."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    full = False
+    connect = checkpoint_archive.connect
+
+    def connect_to_full(path: Path, *, create: bool = False) -> sqlite3.Connection:
+        connection = connect(path, create=create)
+        if full:
+            connection.execute("PRAGMA max_page_count=1")
+        return connection
+
+    monkeypatch.setattr(checkpoint, "connect", connect_to_full)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await flusher_of(server).checkpoint()
+        for number in range(100):
+            await peer.create_segment(f"raw/{'long' * 20}-{number}")
+        killed = tmp_path.with_name("killed")
+        await asyncio.to_thread(shutil.copytree, tmp_path, killed)
+    options = server_options(killed, container=QUIET)
+    full = True
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.store(segment_id, b"x" * 100)
+    assert storage.names() == []
+    full = False
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await flusher_of(server).flush()
+        assert len(storage.names()) == 1
+        assert await peer.read_all(segment_id) == b"x" * 100
