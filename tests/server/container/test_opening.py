@@ -1,22 +1,34 @@
 """Starting from disks on which something is missing or damaged."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millrace.server.app import Server
+from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container import checkpoint, checkpoint_archive
-from millrace.server.errors import LogCorruptError, NoSpaceError
-from millrace.server.tier2 import ChunkInfo
+from millrace.server.container.checkpoint_copies import CHECKPOINT_PREFIX
+from millrace.server.container.control import SegmentControl
+from millrace.server.container.opening import OpenContainer, open_container
+from millrace.server.container.options import ContainerOptions
+from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
+from millrace.server.host.files import OsFileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
+from tests.support.clock import ManualClock
 from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
 
 CONTAINER = "containers/0000"
@@ -267,3 +279,188 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(
         assert server._open.summary.checkpoint_sequence > replayed.last_sequence > replayed.checkpoint_sequence
         assert await peer.read_all(segment_id) == b"a" * 100
         assert await code_of(peer.ask(f.GetSegment(gone.segment_id, ""), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+
+
+def flip(data: bytes, name: bytes = b"raw/a") -> bytes:
+    """Turn over a bit of a name in a checkpoint: a row does not match its checksum any more."""
+    damaged = bytearray(data)
+    damaged[damaged.index(name)] ^= 16
+    return bytes(damaged)
+
+
+def damage_checkpoint(folder: Path) -> None:
+    path = folder / CONTAINER / "checkpoint.db"
+    path.write_bytes(flip(path.read_bytes()))
+
+
+def set_aside(folder: Path) -> list[str]:
+    return [path.name for path in (folder / CONTAINER).glob("checkpoint.db.damaged-*")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("copies", ["none", "damaged"])
+async def test_a_damaged_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_beginning(
+    tmp_path: Path, copies: str
+) -> None:
+    """Behaviour 41: also where no copy helps; at the first start, and nothing is set aside again at the next ones."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"x" * 100)
+        if copies == "damaged":
+            assert server._open is not None
+            await server._open.flusher.checkpoint()
+            await server._open.flusher.copy()
+    for name in storage.names(CHECKPOINT_PREFIX):
+        storage.replace(name, flip(storage._chunks[name]))
+    damage_checkpoint(tmp_path)
+    for _ in range(3):
+        assert await found(tmp_path, storage=storage) == b"x" * 100
+        assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tmp_path: Path) -> None:
+    """Behaviour 41: every row of a copy is verified before it is used, for an older one may be better."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
+        assert server._open is not None
+        for _ in range(2):
+            await peer.store(segments[-1], b"x" * 100)
+            await server._open.flusher.checkpoint()
+            await server._open.flusher.copy()
+    _, newer = storage.names(CHECKPOINT_PREFIX)
+    path = tmp_path / CONTAINER / "checkpoint.db"
+    # A row that a start does not read.
+    path.write_bytes(storage._chunks[newer])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE segments SET created_us = created_us + 1 WHERE segment_id = ?", [segments[0]])
+    storage.replace(newer, path.read_bytes())
+    path.unlink()
+
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        for segment_id, length in zip(segments, (0, 0, 200), strict=True):
+            assert (await peer.info(segment_id)).length == length
+        assert not server.health()
+        assert set_aside(tmp_path) == []
+
+
+@pytest.mark.asyncio
+async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path) -> None:
+    """Behaviour 41: restored, it would serve holes; refused, however often one tries, until a newer one is there."""
+    storage = FaultyStorage()
+    # So large that the flusher sees no reason to do anything by itself.
+    options = server_options(tmp_path, container=QUIET, wal=replace(SMALL_WAL, files_max=64))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id, other = await peer.create_segment("raw/a"), await peer.create_segment("raw/other")
+        assert server._open is not None
+        flusher = server._open.flusher
+        for number in range(3):
+            await peer.store(segment_id, b"%d" % number * 100)
+            await peer.store(other, *[bytes(32 * KIB)] * 12)
+            await flusher.flush()
+            await flusher.checkpoint()
+            await flusher.copy()
+        content = await peer.read_all(segment_id)
+    newest = storage.names(CHECKPOINT_PREFIX)[-1]
+    good = storage._chunks[newest]
+    storage.replace(newest, flip(good))
+    damage_checkpoint(tmp_path)
+    chunk_names = storage.names()
+
+    for _ in range(3):
+        with pytest.raises(LogCorruptError, match="needs the log from sequence"):
+            await Server(options, storage=storage).start()
+        assert storage.names() == chunk_names
+    storage.replace(newest, good)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == content
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, *, storage: FaultyStorage, clock: ManualClock, options: ContainerOptions = QUIET
+) -> AsyncIterator[OpenContainer]:
+    """Open a container without the tasks in its background."""
+    cache = PageCache(CacheOptions())
+    container = await open_container(
+        folder=folder,
+        files=OsFileSystem(),
+        storage=storage,
+        cache=cache,
+        container_options=options,
+        wal_options=SMALL_WAL,
+        clock=clock,
+        metrics=Metrics(),
+        page_size_bytes=4 * KIB,
+        server_id=uuid.UUID(int=7),
+        on_failure=lambda error: None,
+    )
+    try:
+        yield container
+    finally:
+        await container.close(log_s=5.0, flush_s=5.0)
+        await cache.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("task", ["collect_orphans", "verify_checkpoint"])
+async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """Somebody looks into the file with other means, or a commit takes long: that passes, and is no reason to end."""
+    monkeypatch.setattr(checkpoint_archive, "BUSY_TIMEOUT_S", 0.0)
+    storage, clock = FaultyStorage(), ManualClock()
+    options = replace(QUIET, verified_at_once_count_max=0, orphan_grace_s=0.0)
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        await SegmentControl(container.container).create("raw/a")
+    orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
+    await storage.publish(orphan, [b"left over"])
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        with contextlib.closing(sqlite3.connect(tmp_path / "checkpoint.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            running = asyncio.ensure_future(getattr(container, task)())
+            async with asyncio.timeout(10):
+                while not (clock.sleeper_count or running.done()):  # noqa: ASYNC110  # a thread tries to read
+                    await asyncio.sleep(0)
+            assert not running.done()
+            other.execute("ROLLBACK")
+        clock.move(3600.0)
+        async with asyncio.timeout(10):
+            await running
+        assert container.container.checkpoint_damage is None
+        assert container.container.state.replaced == ([orphan] if task == "collect_orphans" else [])
+
+
+@pytest.mark.asyncio
+async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path) -> None:
+    """Behaviour 46: and the task in the background does not end, which would end the server."""
+
+    class AwayAtFirst(FaultyStorage):
+        away = False
+
+        async def list(self, prefix: str = "") -> list[ChunkInfo]:
+            if self.away:
+                self.away = False
+                raise StorageError("tier 2 is away")
+            return await super().list(prefix)
+
+    storage, clock = AwayAtFirst(), ManualClock()
+    options = replace(QUIET, orphan_grace_s=0.0)
+    async with opened(tmp_path, storage=storage, clock=clock, options=options):
+        pass
+    orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
+    await storage.publish(orphan, [b"left over"])
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        storage.away = True
+        running = asyncio.ensure_future(container.collect_orphans())
+        async with asyncio.timeout(10):
+            while not (clock.sleeper_count or running.done()):  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0)
+            assert not running.done()
+            clock.move(3600.0)
+            await running
+        assert container.container.state.replaced == [orphan]
