@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.server.container import checkpoint as checkpoints
 from millrace.server.container.checkpoint import Checkpoint, CheckpointStore
 from millrace.server.container.checkpoint_rows import take_rows
 from millrace.server.container.checkpoint_tables import FORMAT, FORMAT_VERSION, PRODUCT, TABLES, schema
 from millrace.server.container.opening import state_of
 from millrace.server.container.state import ContainerState
-from millrace.server.errors import CheckpointDamagedError, FolderVersionError, NoSpaceError, StorageError
+from millrace.server.errors import (
+    CheckpointDamagedError,
+    FolderVersionError,
+    NoSpaceError,
+    ServerError,
+    ShuttingDownError,
+    StorageError,
+)
+from millrace.wire import frames as f
 
 from .histories import STEPS, History, durable_view, history
 
@@ -225,7 +234,85 @@ def test_a_state_that_is_not_the_stored_one_plus_the_changes_is_refused(store: C
         save(store, past.state, 1)
 
 
+def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_for_ever(store: CheckpointStore) -> None:
+    """It was stored, though nobody was there any more to hear of it; then the chunk is truncated away."""
+    past = history(("create", 0, 0), state=empty_state(store))
+    save(store, past.state, 1)
+    past.step("append", 0, 100)
+    past.step("flush", 0, 10**9)
+    rows = take_rows(past.state, past.state.take_changes(), labels_of=labels_of)
+    store.save(rows, sequence=2, replay_from=1, container_epoch=7)
+    past.state.give_back()
+    (segment,) = past.state.segments.values()
+    past.apply(f.SegmentTruncated(segment.segment_id, segment.length))
+    assert not segment.chunks
+    save(store, past.state, 3)
+
+    stored = store.segments.load(segment.segment_id)
+    assert stored is not None
+    assert not stored.chunks
+    assert durable_view(loaded_state(store)) == durable_view(past.state)
+
+
 # Damage
+
+
+def damage_row(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE segments SET length = length + 1 WHERE segment_id = 1")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda store: store.segments.load(1),
+        lambda store: store.verify(),
+        lambda store: save(store, history(("create", 0, 0)).state, 11),  # not the stored state and what changed since
+    ],
+    ids=["reading", "verifying", "saving"],
+)
+def test_whoever_finds_damage_those_concerned_are_told(
+    store: CheckpointStore, path: Path, rich_copy: bytes, act: Callable[[CheckpointStore], object]
+) -> None:
+    """Behaviour 41: a background task that meets it need not know what is to be done."""
+    loaded(store)
+    told: list[CheckpointDamagedError] = []
+    store.when_damaged(told.append)
+    damage_row(path)
+
+    with pytest.raises(CheckpointDamagedError) as caught:
+        act(store)
+
+    assert told == [caught.value]
+    store.close()
+    with pytest.raises(StorageError, match="closed"):
+        store.segments.load(1)
+    assert len(told) == 1
+
+
+def test_verifying_a_copy_ends_when_it_is_asked_to(
+    store: CheckpointStore, rich_copy: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 48: within a statement, too, of which a large copy has some that take long."""
+    monkeypatch.setattr(checkpoints, "PROGRESS_STEPS_COUNT", 100, raising=False)
+    path = store.path.with_name("copy.db")
+    path.write_bytes(rich_copy)
+
+    def pause() -> None:
+        raise ShuttingDownError("the end is near")
+
+    with pytest.raises(ServerError) as caught:
+        store.verify_copy(path, pause)
+    assert not isinstance(caught.value, CheckpointDamagedError)
+    store.verify_copy(path)
+
+
+def test_what_is_discarded_is_gone_with_its_journals(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+    path.with_name("checkpoint.db-journal").write_bytes(b"of a copy that was no better")
+    store.discard()
+    assert not os.listdir(path.parent)
+    assert store.load() is None
+    store.discard()
 
 
 @pytest.mark.parametrize(

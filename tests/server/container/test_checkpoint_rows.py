@@ -59,6 +59,13 @@ def test_new_chunks_are_removed_before_they_are_added() -> None:
     assert added == [(5, 0, 10, 109, 0, 2, 0, "chunk-0-10")]
 
 
+def test_of_chunks_that_may_or_may_not_be_stored_all_are_removed() -> None:
+    """A save whose outcome was not known may have stored others than are wanted now."""
+    removed, added = chunk_differences(5, stored=None, wanted=CHUNKS_BEFORE[3:5])
+    assert removed == [(5,)]
+    assert [row[:3] for row in added] == [(5, 30, 10), (5, 40, 10)]
+
+
 @given(st.lists(st.integers(-100, 100), min_size=1, max_size=9), st.integers(-100, 100))
 def test_borders_are_never_dated_later_than_the_append_there(walls: list[int], created: int) -> None:
     chunks = [chunk(10 * number, wall=wall) for number, wall in enumerate(walls)]
