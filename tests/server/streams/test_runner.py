@@ -1,13 +1,16 @@
 """Scaling and retention on a real container, under a clock that the test moves."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from millrace.server.container import checkpoint_archive
 from millrace.server.streams import StreamsOptions
 from millrace.server.tier2 import MemoryStorage
 from millrace.wire import frames as f
@@ -306,3 +309,62 @@ async def test_streams_at_rest_are_not_looked_at_until_they_are_written_to(strea
     await streams.append(stream.segment_ids[0], bytes(10))
     await streams.runner.scale()
     assert stream.stream_id in streams.runner._awake
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Look into the checkpoint with other means, so that nobody else can."""
+    with contextlib.closing(sqlite3.connect(folder / "checkpoint.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_cannot_be_read_now_is_looked_at_later(
+    tmp_path: Path, storage: MemoryStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 24: it is not taken for one that was deleted."""
+    monkeypatch.setattr(checkpoint_archive, "BUSY_TIMEOUT_S", 0.0)
+    configuration = json.dumps({"scaling": {"kind": "events", "target_per_s": 10, "min_segments": 4}})
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        stream, _ = await streams.controller.create("a/b", segment_count=1, configuration=configuration)
+        await streams.opened.flusher.checkpoint()
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        in_memory = streams.opened.container.state.streams.present
+        with held(tmp_path):
+            await streams.runner.scale()
+        assert not in_memory()
+        await streams.runner.scale()
+        assert [found.stream_id for found in in_memory()] == [stream.stream_id]
+        assert stream.stream_id in streams.runner._awake
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("trouble", ["damaged", "held"])
+async def test_the_runner_outlives_a_checkpoint_that_it_cannot_read(
+    tmp_path: Path, storage: MemoryStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """Behaviour 41: of damage the container is told, which is opened anew from a copy; the rest passes."""
+    monkeypatch.setattr(checkpoint_archive, "BUSY_TIMEOUT_S", 0.0)
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        await streams.controller.create("a/b", segment_count=1, configuration=BY_EVENTS)
+        await streams.opened.flusher.checkpoint()
+        if trouble == "damaged":
+            with contextlib.closing(sqlite3.connect(tmp_path / "checkpoint.db", isolation_level=None)) as connection:
+                connection.execute("UPDATE labels SET name = 'a/c'")
+        with held(tmp_path) if trouble == "held" else contextlib.nullcontext():
+            runner = asyncio.create_task(streams.runner.run())
+            async with asyncio.timeout(10):
+                while not (clock.sleeper_count or runner.done()):  # noqa: ASYNC110  # a thread tries to read
+                    await asyncio.sleep(0)
+            assert not runner.done()
+        assert (streams.opened.container.checkpoint_damage is not None) == (trouble == "damaged")
+        if trouble == "held":
+            loaded_s = clock.monotonic_s()
+            async with asyncio.timeout(10):
+                while not streams.runner._watches:
+                    await clock.advance(1.0)
+                    assert not runner.done()
+            assert loaded_s < clock.monotonic_s()
+        runner.cancel()
