@@ -4,10 +4,13 @@ import asyncio
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace.server.app import Server
+from millrace.server.container.segment import Segment
+from millrace.server.container.state import ContainerState
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -226,6 +229,52 @@ async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: 
     files.crash(1)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(segment_id) == content + b"!"
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in memory is not what the log says then: it is neither served nor stored, nor does anybody wait."""
+    apply_run = ContainerState.apply_run
+    failures = 0
+
+    def apply_run_once(state: ContainerState, segment: Segment, **fields: Any) -> None:
+        nonlocal failures
+        if segment.name == "raw/b" and not failures:
+            failures += 1
+            raise MemoryError("a fault of ours")
+        apply_run(state, segment, **fields)
+
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server:
+        async with await Peer.connect(server.address) as peer:
+            segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
+            monkeypatch.setattr(ContainerState, "apply_run", apply_run_once)
+            # While the log is busy with one batch, the next one collects.
+            files.stall()
+            first = await peer.append(segments[0], b"1")
+            assert await asyncio.to_thread(files.stalled.wait, 10)
+            batch = [(await peer.append(segment_id, b"x"))[0] for segment_id in segments]
+            await peer.info(segments[0])
+            files.resume()
+            assert await peer.settled(first) == [Stored(0, duplicate=False)]
+            stored, *unknown = await peer.settled(batch)
+            assert stored == Stored(1, duplicate=False)
+            assert unknown == [ErrorCode.OUTCOME_UNKNOWN] * 2
+            await peer.ended()
+        async with asyncio.timeout(10):
+            while server.health():  # noqa: ASYNC110  # asked as a probe asks
+                await asyncio.sleep(0)
+        async with await Peer.connect(server.address) as peer:
+            for segment_id, content in zip(segments, (b"1x", b"x", b"x"), strict=True):
+                assert await peer.read_all(segment_id) == content
+                await peer.store(segment_id, b"y")
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        for segment_id, content in zip(segments, (b"1xy", b"xy", b"xy"), strict=True):
+            assert await peer.read_all(segment_id) == content
+    assert failures == 1
 
 
 @pytest.mark.slow

@@ -1,15 +1,20 @@
 """Decisions about segments, attributes and writers, over real sockets and restarts."""
 
 import asyncio
+import gc
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millrace.server.app import Server
+from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
+from millrace.wire.names import KEY_SPACE
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, RefusedError, code_of, set_attribute
 from tests.support.servers import BUSY, QUIET, server_options
@@ -264,3 +269,70 @@ async def _sets(peer: Peer, segment_id: int, key: str, value: bytes) -> bool:
     except RefusedError:
         return False
     return True
+
+
+@pytest.mark.asyncio
+async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
+    """What they are about stays in memory, also when who asked is gone: a failed read would have nobody to go to."""
+    files = stalled_machine(tmp_path)
+    options = server_options(tmp_path, container=replace(QUIET, resident_count_max=0))
+    async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        container, checkpoints = server._open.container, server._open.checkpoints
+        async with await Peer.connect(server.address) as gone:
+            ids = [await gone.create_segment(f"raw/{number}") for number in range(6)]
+            for segment_id in ids:
+                await gone.store(segment_id, b"x" * 100)
+            await gone.ask(f.SealSegment(ids[4]), f.SegmentInfo)
+            for name in ("seal", "update", "scale", "cut", "truncate", "delete"):
+                await gone.ask(f.CreateStream(f"a/{name}", 1, ""), f.StreamInfo)
+            await gone.ask(f.SealStream("a/delete"), f.StreamInfo)
+            part = (await gone.ask(f.GetStream("a/scale"), f.StreamInfo)).segments[0].segment_id
+            cut = (await gone.ask(f.GetStream("a/cut"), f.StreamInfo)).segments[0].segment_id
+            named, unnamed = await gone.open_writer("w1", ids[0]), await gone.open_writer("", ids[0])
+            await gone.open_writer("w2", ids[0])
+            await server._open.flusher.flush()
+            await server._open.flusher.checkpoint()
+            await gone.create_segment("raw/last")  # the log holds its last batch
+
+            files.stall()
+            requests = [
+                f.CreateSegment("raw/new"),
+                f.SealSegment(ids[0]),
+                f.TruncateSegment(ids[1], 50),
+                f.DeleteSegment(ids[2]),
+                f.MergeSegment(target_id=ids[3], source_id=ids[4]),
+                set_attribute(ids[5], "key", expected=None, value=b"value"),
+                f.OpenWriter("w2", [ids[0]], 0),
+                f.OpenWriter("w3", [ids[0]], 0),
+                f.CreateStream("a/new", 2, ""),
+                f.SealStream("a/seal"),
+                f.UpdateStream("a/update", '{"tags": ["x"]}'),
+                f.ScaleStream("a/scale", [part], [f.KeyRangeRecord(0, 9), f.KeyRangeRecord(10, KEY_SPACE - 1)]),
+                f.SaveCut("a/cut", 1, "bookmark", [f.SavedPosition(cut, 0, 0)]),
+                f.DeleteStream("a/delete"),
+            ]
+            for request in requests:
+                await gone.start(request)
+            control = SegmentControl(container)
+            expired = control.expire_writers(marked=[named.writer_number], forgotten=[unnamed.writer_number])
+            async with asyncio.timeout(10):
+                while len(container._in_flight) < len(requests) + 1:
+                    await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        async with asyncio.timeout(10):
+            while server.statistics()["server"].connections > 1:
+                await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        # Numbers that are on their way lie below those of the checkpoint now.
+        await server._open.flusher.checkpoint()
+        gc.collect()
+        here, reads = threading.get_ident(), []
+        connection = checkpoints._reader._connection
+        assert connection is not None
+        connection.set_trace_callback(lambda sql: reads.append(sql) if threading.get_ident() == here else None)
+        files.resume()
+        async with asyncio.timeout(10):
+            await expired
+            while container._in_flight:
+                await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        assert reads == []
+        assert (await peer.info(ids[3])).length == 200
