@@ -321,6 +321,34 @@ async def test_a_damaged_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("table", ["labels", "streams", "writers"])
+async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: Path, table: str) -> None:
+    """Behaviour 41: it is no reason to stop the server, though nobody has asked for what is damaged."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.ask(f.CreateStream("a/b", 1, '{"retention": {"kind": "size", "max_bytes": 1000}}'), f.StreamInfo)
+        await peer.open_writer("w", (await peer.create_segment("raw/a")))
+        assert server._open is not None
+        await server._open.flusher.checkpoint()
+        await server._open.flusher.copy()
+    name = {"labels": "name", "streams": "name", "writers": "writer_id"}[table]
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / CONTAINER / "checkpoint.db", isolation_level=None)
+    ) as connection:
+        connection.execute(f"UPDATE {table} SET {name} = {name} || 'x'")
+    for _ in range(2):
+        async with Server(options, storage=storage) as server:
+            async with asyncio.timeout(10):
+                while not set_aside(tmp_path) or server.health():  # noqa: ASYNC110  # asked as a probe asks
+                    await asyncio.sleep(0)
+            async with await Peer.connect(server.address) as peer:
+                assert (await peer.ask(f.GetStream("a/b"), f.StreamInfo)).name == "a/b"
+            assert server._fatal is None
+            assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
+
+
+@pytest.mark.asyncio
 async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tmp_path: Path) -> None:
     """Behaviour 41: every row of a copy is verified before it is used, for an older one may be better."""
     storage = FaultyStorage()
