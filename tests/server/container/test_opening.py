@@ -393,6 +393,10 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
             await flusher.checkpoint()
             await flusher.copy()
         content = await peer.read_all(segment_id)
+        # A thread recycles them one after the other; a stop waits for one only.
+        async with asyncio.timeout(10):
+            while server._open.wal._pool._released:
+                await peer.info(segment_id)
     newest = storage.names(CHECKPOINT_PREFIX)[-1]
     good = storage._chunks[newest]
     storage.replace(newest, flip(good))
