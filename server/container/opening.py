@@ -259,14 +259,8 @@ async def open_container(
                 listed = await storage.list("segments/")
                 chunks = [chunk for each in listed if (chunk := parse_chunk_name(each.name)) is not None]
             await asyncio.to_thread(_replay, state, wal, checkpoints, checkpoint, has_chunks=bool(chunks))
-            if is_restored and checkpoint is not None and _has_gap_behind(checkpoint, wal):
-                # It is in tier 2, too. Here the next start would not know it for a copy.
-                await asyncio.to_thread(checkpoints.discard)
-                raise LogCorruptError(
-                    f"the newest whole copy of the checkpoint needs the log from sequence {checkpoint.replay_from}, "
-                    f"but it starts at {wal.report.first_sequence}; put a newer copy of {CHECKPOINT_NAME} back, or "
-                    "salvage the folder"
-                )
+            if is_restored and checkpoint is not None:
+                _refuse_gap_behind_copy(checkpoint, wal)
             # The checkpoint may know of batches that the log has lost: their numbers are not given again.
             await wal.start(after_sequence=checkpoint.sequence if checkpoint else 0)
             report = wal.report
@@ -284,7 +278,8 @@ async def open_container(
         except BaseException:
             # Another attempt will open the same files.
             await wal.close()
-            await asyncio.to_thread(checkpoints.close)
+            # It would not know a restored copy for one, and what is published since then is to be looked for again.
+            await asyncio.to_thread(checkpoints.discard if is_restored else checkpoints.close)
             raise
     flusher = Flusher(
         state=state,
@@ -435,9 +430,14 @@ def _replay(
     state.admit_as_durable()
 
 
-def _has_gap_behind(checkpoint: Checkpoint, wal: Wal) -> bool:
-    """Return whether the log was recycled beyond what a restored copy needs: a newer copy is lost."""
-    return wal.report.last_sequence > 0 and wal.report.first_sequence > checkpoint.replay_from
+def _refuse_gap_behind_copy(checkpoint: Checkpoint, wal: Wal) -> None:
+    """Raise if the log was recycled beyond what a restored copy needs: a newer copy is lost."""
+    report = wal.report
+    if report.last_sequence and report.first_sequence > checkpoint.replay_from:
+        raise LogCorruptError(
+            f"the newest whole copy of the checkpoint needs the log from sequence {checkpoint.replay_from}, but it "
+            f"starts at {report.first_sequence}; put a newer copy of {CHECKPOINT_NAME} back, or salvage the folder"
+        )
 
 
 def _refuse_lost_checkpoint(wal: Wal, *, has_chunks: bool) -> None:

@@ -412,6 +412,43 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
         assert await peer.read_all(segment_id) == content
 
 
+@pytest.mark.asyncio
+async def test_a_start_that_fails_behind_a_restored_copy_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    """Behaviour 46: chunks are published under an epoch of their own, also when the second attempt succeeds only."""
+
+    class AwayAtTimes(FaultyStorage):
+        away = False
+
+        async def list(self, prefix: str = "") -> list[ChunkInfo]:
+            if self.away and prefix == "segments/":
+                raise StorageError("tier 2 is away")
+            return await super().list(prefix)
+
+    storage = AwayAtTimes()
+    options = server_options(tmp_path, container=QUIET)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        assert server._open is not None
+        await server._open.flusher.checkpoint()
+        await server._open.flusher.copy()
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.store(segment_id, b"x" * 100)
+        assert server._open is not None
+        await server._open.flusher.flush()
+        epoch = server._open._container_epoch
+    (tmp_path / CONTAINER / "checkpoint.db").unlink()
+    storage.away = True
+    for _ in range(2):
+        with pytest.raises(StorageError, match="away"):
+            await Server(options, storage=storage).start()
+    storage.away = False
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        assert server._open._container_epoch > epoch
+        assert server._open._keeps_orphans
+        assert await peer.read_all(segment_id) == b"x" * 100
+
+
 @asynccontextmanager
 async def opened(
     folder: Path, *, storage: FaultyStorage, clock: ManualClock, options: ContainerOptions = QUIET
