@@ -67,6 +67,7 @@ class Checkpoint:
         replay_from: of the first log batch that holds bytes which are not in tier 2.
         container_epoch: of the container when it was saved.
         is_verified: whether every row was; if not, `CheckpointStore.verify` does it.
+        is_restored: whether it is a copy that took the place of the file, and nothing was saved to it yet.
     """
 
     stored: Stored
@@ -74,6 +75,7 @@ class Checkpoint:
     replay_from: int
     container_epoch: int
     is_verified: bool
+    is_restored: bool
 
 
 class CheckpointStore:
@@ -146,6 +148,7 @@ class CheckpointStore:
                 replay_from=meta["replay_from"],
                 container_epoch=meta["container_epoch"],
                 is_verified=is_small,
+                is_restored=self._files.exists(self._restored_path),
             )
 
     def verify(self, pause: Callable[[], None] = lambda: None) -> None:
@@ -170,6 +173,7 @@ class CheckpointStore:
             else:
                 assert not self._files.exists(self.path), "load comes first"
                 self._create(rows, numbers)
+            self._forget_restored()
 
     def export(self, path: Path) -> int:
         """Make a file that is a copy as of the last `save`, and return its size in bytes. It is not synced.
@@ -202,7 +206,8 @@ class CheckpointStore:
                 return True
             return False
 
-        with translated(self.path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with translated(self.path), contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as copy:
             copy.set_progress_handler(is_to_end, PROGRESS_STEPS_COUNT)
             verify_sums(copy, verified_meta(copy, self.path), self.path)
             verify_structure(copy, self.path)
@@ -221,6 +226,7 @@ class CheckpointStore:
                 path = self.path.with_name(self.path.name + suffix)
                 if self._files.exists(path):
                     self._files.remove(path)
+            self._forget_restored()
 
     def remove_copy(self) -> None:
         """Remove what is at `copy_path`; nothing there is fine."""
@@ -248,6 +254,9 @@ class CheckpointStore:
                 file.datasync()
             # A journal of the old file would be applied to the new one.
             self._move_side_files(self._damaged_path())
+            # Whoever loads it has to know that it is a copy, also after a crash.
+            self._files.open(self._restored_path, create=True).close()
+            self._files.sync_directory(self.path.parent)
             self._files.rename(self._temporary, self.path)
             self._files.sync_directory(self.path.parent)
 
@@ -260,6 +269,7 @@ class CheckpointStore:
             self._move_side_files(target)
             if self._files.exists(self.path):
                 self._files.rename(self.path, target)
+            self._forget_restored()
             self._files.sync_directory(self.path.parent)
             return target
 
@@ -288,6 +298,15 @@ class CheckpointStore:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    @property
+    def _restored_path(self) -> Path:
+        """There as long as the file is a restored copy that nothing was saved to."""
+        return self.path.with_name(self.path.name + ".restored")
+
+    def _forget_restored(self) -> None:
+        if self._files.exists(self._restored_path):
+            self._files.remove(self._restored_path)
 
     def _check_header(self) -> None:
         """Raise if the file says that it is to be written in another way than ours.

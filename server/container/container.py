@@ -342,11 +342,11 @@ class SegmentContainer:
             return  # what is recovered from the disk has it
         owners: set[Owner] = set()
         woken: set[Segment] = set()
-        self.sequence = sequence
         self.state.begin_batch(sequence, wall_time_us)
         try:
             for run in runs:
-                self._apply(run, wall_time_us, owners, woken)
+                self._apply(run, sequence, wall_time_us, owners, woken)
+            self.sequence = sequence
         except Exception as error:
             # Applying never fails; had it, memory would not be what the log says, and must not be stored.
             logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
@@ -358,11 +358,11 @@ class SegmentContainer:
         self.relieve()
         self._on_progress()
 
-    def _apply(self, run: Run, wall_time_us: int, owners: set[Owner], woken: set[Segment]) -> None:
+    def _apply(self, run: Run, sequence: int, wall_time_us: int, owners: set[Owner], woken: set[Segment]) -> None:
         pending = self._in_flight[0]
         assert pending is run.context
         if isinstance(pending, PendingAppend):
-            self._apply_append(pending, run, wall_time_us)
+            self._apply_append(pending, run, sequence, wall_time_us)
             if pending.segment is not None and pending.segment.watchers:
                 woken.add(pending.segment)
             pending.settled = True
@@ -376,7 +376,7 @@ class SegmentContainer:
             follower.settled = True
             owners.add(follower.owner)
 
-    def _apply_append(self, pending: PendingAppend, run: Run, wall_time_us: int) -> None:
+    def _apply_append(self, pending: PendingAppend, run: Run, sequence: int, wall_time_us: int) -> None:
         segment = pending.segment
         if segment is None or segment.deleted:
             return
@@ -403,7 +403,7 @@ class SegmentContainer:
                 frame_count=run.frame_count,
                 frame_size=run.frame_size,
                 event_count=run.event_count,
-                sequence=self.sequence,
+                sequence=sequence,
                 end_events=segment.event_count,
                 wall_time_us=wall_time_us,
             ),

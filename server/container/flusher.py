@@ -58,6 +58,7 @@ class Flusher:
         *,
         state: ContainerState,
         sequence: Callable[[], int],
+        has_failed: Callable[[], bool],
         wal: Wal,
         storage: ChunkStorage,
         history: History,
@@ -73,6 +74,7 @@ class Flusher:
     ) -> None:
         self._state = state
         self._sequence = sequence
+        self._has_failed = has_failed
         self._wal = wal
         self._storage = storage
         self._history = history
@@ -156,6 +158,8 @@ class Flusher:
             StorageError: nothing is lost; the changes go into the next checkpoint.
         """
         async with self._checkpoint_lock:
+            if self._has_failed():
+                raise StorageError("the container has failed: what it holds may be less than what the log holds")
             state = self._state
             sequence = self._sequence()
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)

@@ -284,6 +284,7 @@ async def open_container(
     flusher = Flusher(
         state=state,
         sequence=lambda: container.sequence,
+        has_failed=lambda: container.has_failed,
         wal=wal,
         storage=storage,
         history=history,
@@ -358,7 +359,7 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
     try:
         checkpoint = await asyncio.to_thread(checkpoints.load)
         if checkpoint is not None:
-            return checkpoint, False
+            return checkpoint, checkpoint.is_restored
     except CheckpointDamagedError as error:
         is_damaged = True
         await _set_aside(checkpoints, error)

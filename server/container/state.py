@@ -389,7 +389,7 @@ class ContainerState:
             self.merged.pop(segment_id, None)
             segment.deleted = True
             garbage += [chunk.name for chunk in segment.chunks]
-            self.release(segment, segment.length)
+            self.release(segment, segment.length, is_flushed=garbage is self.replaced)
             segment.notify()
 
     def _segment_merged(self, record: f.SegmentMerged) -> None:

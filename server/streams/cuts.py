@@ -16,7 +16,7 @@ def earliest_of_place(
 ) -> dict[int, int]:
     """Return the cut that goes through the oldest segments, of all those that are the same place.
 
-    Where a cut enters all segments of an epoch at their beginnings, the ends of those which they replaced are the same
+    Where a cut enters segments at their beginnings, the ends of those which they replaced are the same
     place: the same events lie in front of it. Whoever truncates there keeps a cut through the ends good, for it has
     lost nothing.
 
@@ -31,13 +31,27 @@ def earliest_of_place(
         created[part.epoch].append(part)
         replaced[part.sealed_epoch].append(part)
     for epoch in sorted(replaced.keys() - {0}, reverse=True):
-        entered = all(result.get(part.segment_id) == 0 for part in created[epoch])
-        # Of either some may be gone already: then they do not have the same keys.
-        if entered and _key_count(created[epoch]) == _key_count(replaced[epoch]):
-            for part in created[epoch]:
-                del result[part.segment_id]
-            result.update((part.segment_id, length_of(part.segment_id)) for part in replaced[epoch])
+        for group in _groups([*created[epoch], *replaced[epoch]]):
+            new = [part for part in group if part.epoch == epoch]
+            old = [part for part in group if part.epoch != epoch]
+            # Of either some may be gone already: then they do not have the same keys.
+            if all(result.get(part.segment_id) == 0 for part in new) and _key_count(new) == _key_count(old):
+                for part in new:
+                    del result[part.segment_id]
+                result.update((part.segment_id, length_of(part.segment_id)) for part in old)
     return result
+
+
+def _groups(parts: Iterable[StreamPart]) -> list[list[StreamPart]]:
+    """Return parts in groups of which no two have a key in common: one scale may replace at many places."""
+    groups: list[list[StreamPart]] = []
+    end = -1
+    for part in sorted(parts, key=lambda part: part.low):
+        if part.low > end:
+            groups.append([])
+        groups[-1].append(part)
+        end = max(end, part.last)
+    return groups
 
 
 class CutParts:

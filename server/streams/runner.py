@@ -105,6 +105,7 @@ class StreamsRunner:
         self._empty: set[int] = set()
         self._timeline_file = timeline_file
         self._timeline = timeline_file.load()
+        self._has_unkept_jump = True  # what was found may differ from what is kept
         self.statistics = StreamsStatistics()
 
     async def run(self) -> None:
@@ -116,18 +117,23 @@ class StreamsRunner:
         kept_s = retained_s
         while True:
             await self._clock.sleep(self._options.tick_s)
-            has_jumped = self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us())
+            self._observe()
+            if self._has_unkept_jump or self._clock.monotonic_s() - kept_s >= READINGS_INTERVAL_S:
+                kept_s = self._clock.monotonic_s()
+                await self.keep_readings()
             await self.scale()
             if self._clock.monotonic_s() - retained_s >= self._options.retention_interval_s:
                 retained_s = self._clock.monotonic_s()
                 await self.retain()
-            if has_jumped or self._clock.monotonic_s() - kept_s >= READINGS_INTERVAL_S:
-                kept_s = self._clock.monotonic_s()
-                await self.keep_readings()
 
     async def keep_readings(self) -> None:
-        """Let the readings of the clocks outlive this server. They are never needed, so a failure is only logged."""
-        await asyncio.to_thread(self._timeline_file.keep, self._timeline_file.text_of(self._timeline))
+        """Let the readings of the clocks outlive this server, or none; while neither works, nothing is truncated."""
+        if await asyncio.to_thread(self._timeline_file.keep, self._timeline_file.text_of(self._timeline)):
+            self._has_unkept_jump = False
+
+    def _observe(self) -> None:
+        if self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()):
+            self._has_unkept_jump = True
 
     async def _loaded(self) -> bool:
         try:
@@ -184,6 +190,11 @@ class StreamsRunner:
             await asyncio.sleep(0)  # as above
             if stream is None or not policy:
                 continue
+            self._observe()
+            if self._has_unkept_jump:
+                await self.keep_readings()
+            if self._has_unkept_jump:
+                return
             try:
                 decision = self._decide(stream, policy, is_sharp=False)
                 if decision.near is not None:
@@ -305,10 +316,9 @@ class StreamsRunner:
     def _decide(self, stream: Stream, policy: Retention, *, is_sharp: bool) -> RetentionDecision:
         facts = self._facts(stream)
         now_s = self._clock.monotonic_s()
-        last_stamp_us = max((part.end_stamp_us for part in facts.parts.values()), default=0)
 
         def old_before_us(age_s: float) -> int:
-            return self._timeline.old_before_us(age_s, monotonic_s=now_s, last_stamp_us=last_stamp_us)
+            return self._timeline.old_before_us(age_s, monotonic_s=now_s)
 
         return retention.decide(
             policy,

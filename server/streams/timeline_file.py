@@ -1,6 +1,8 @@
 """Where the readings of the clocks outlive the server.
 
 The file is never needed: without it, or with one that cannot be read, what is old looks younger, and is kept longer.
+But it must not be outdated: a jump of the wall clock that it does not tell of may make what is young look old. So a
+jump is kept before anything is deleted for its age, and where that fails, the file is removed.
 """
 
 import logging
@@ -44,8 +46,12 @@ class TimelineFile:
             text, boot=self._boot, monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()
         )
 
-    def keep(self, text: str) -> None:
-        """Put what `Timeline.to_text` returned in place of what was kept; a failure is logged."""
+    def keep(self, text: str) -> bool:
+        """Put what `Timeline.to_text` returned in place of what was kept, durably; if that fails, keep nothing.
+
+        Returns:
+            False if what was kept before is still there.
+        """
         fresh = self._path.with_suffix(".new")
         data = text.encode()
         try:
@@ -57,8 +63,22 @@ class TimelineFile:
             finally:
                 file.close()
             self._files.rename(fresh, self._path)
+            self._files.sync_directory(self._path.parent)
         except (OSError, NoSpaceError) as error:
             logger.warning("readings of the clocks cannot be kept path=%s error=%s", self._path, error)
+            return self._remove()
+        return True
+
+    def _remove(self) -> bool:
+        try:
+            for path in (self._path, self._path.with_suffix(".new")):
+                if self._files.exists(path):
+                    self._files.remove(path)
+            self._files.sync_directory(self._path.parent)
+        except OSError as error:
+            logger.warning("readings of the clocks cannot be removed path=%s error=%s", self._path, error)
+            return False
+        return True
 
     def text_of(self, timeline: Timeline) -> str:
         """Return what is to be kept of a timeline now."""

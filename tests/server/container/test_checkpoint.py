@@ -600,3 +600,22 @@ def test_closing_twice_is_fine(store: CheckpointStore, rich_copy: bytes) -> None
     store.close()
     store.close()
     assert loaded(store).sequence == 10
+
+
+def test_a_restored_copy_is_known_as_one_until_something_is_saved_to_it(tmp_path: Path, rich_copy: bytes) -> None:
+    """Behaviour 43: also after a crash in between. Whether the log still has what it needs is to be found out first."""
+    with opened(tmp_path / "other.db") as other:
+        restore(other, rich_copy)
+    for _ in range(2):
+        with opened(tmp_path / "other.db") as other:
+            checkpoint = loaded(other)
+            assert checkpoint.is_restored
+            state = state_of(other, checkpoint)
+    with opened(tmp_path / "other.db") as other:
+        state = state_of(other, loaded(other))
+        save(other, state, 11)
+        assert not loaded(other).is_restored
+
+
+def test_a_checkpoint_of_our_own_is_no_restored_copy(store: CheckpointStore, rich_copy: bytes) -> None:
+    assert not loaded(store).is_restored

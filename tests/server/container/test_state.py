@@ -312,3 +312,28 @@ def test_after_recovery_nothing_is_queued() -> None:
     (progress,) = segment.writers.values()
     assert segment.next_offset == segment.length == 10
     assert progress.admitted == progress.durable
+
+
+def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> None:
+    """Behaviour 20: nothing in the log says that their bytes were copied; an older copy still leads to them."""
+    state = ContainerState()
+    first, second, third = (f.SegmentCreated(state.take_id(), 0, f"scope/{number}").segment_id for number in range(3))
+    for number in (first, second, third):
+        state.apply(f.SegmentCreated(number, 0, f"scope/{number}"))
+        run(state.segments[number], state, 0, 10)
+        state.segments[number].chunks = [ChunkRecord(0, 10, f"chunk-{number}", 99, 0, 2, 0)]
+        state.segments[number].flushed_offset = 10
+    for target, source in ((second, first), (third, second)):
+        merged = state.segments[source]
+        state.apply(f.SegmentSealed(source))
+        state.apply(
+            f.SegmentMerged(
+                target_id=target, source_id=source, target_offset=state.segments[target].length, source_start=0,
+                size=merged.length, event_count=merged.event_count,
+            )
+        )  # fmt: skip
+    segment = state.segments[third]
+
+    state.release(segment, segment.length, is_flushed=True)
+
+    assert (state.garbage, sorted(state.replaced)) == ([], [f"chunk-{first}", f"chunk-{second}"])

@@ -82,3 +82,15 @@ def test_it_goes_back_over_segments_that_held_nothing_and_not_over_what_is_gone(
         assert earliest_of_place(parts, cut, length_of=lengths.__getitem__) == expected
     without_2 = [part for part in parts if part.segment_id != 2]
     assert earliest_of_place(without_2, {4: 0}, length_of=lengths.__getitem__) == {4: 0}
+
+
+def test_one_of_several_replacements_of_a_scale_is_entered_alone() -> None:
+    stream = Stream(stream_id=1, name="a/b", configuration="", created_us=0)
+    halves = [(0, HALF), (HALF + 1, LAST)]
+    stream.begin_epoch(
+        f.EpochRecord(0, 0, "", [], [f.SegmentRangeRecord(1 + n, *each) for n, each in enumerate(halves)])
+    )
+    stream.begin_epoch(
+        f.EpochRecord(1, 0, "", [1, 2], [f.SegmentRangeRecord(3 + n, *each) for n, each in enumerate(halves)])
+    )
+    assert earliest_of_place(stream.parts, {3: 0, 2: 8}, length_of={1: 70, 2: 80}.__getitem__) == {1: 70, 2: 8}

@@ -19,6 +19,8 @@ from tests.support.clock import ManualClock
 
 from .containers import Streams, streams_in
 
+DAY_S = 86_400
+
 BY_EVENTS = json.dumps({"scaling": {"kind": "events", "target_per_s": 10, "min_segments": 1}})
 KEYS = [f"key-{number}" for number in range(64)]
 
@@ -368,3 +370,34 @@ async def test_the_runner_outlives_a_checkpoint_that_it_cannot_read(
                     assert not runner.done()
             assert loaded_s < clock.monotonic_s()
         runner.cancel()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("what", ["the readings are lost", "the clock goes back unseen"])
+async def test_what_is_seconds_old_is_kept_whatever_the_clocks_do(
+    tmp_path: Path, storage: MemoryStorage, clock: ManualClock, what: str
+) -> None:
+    """Behaviour 25: also where a new append follows the jump, and where it came after the last look at the clocks."""
+    week = retaining(kind="time", max_age_s=7 * DAY_S)
+    await clock.advance(100.0 * DAY_S)
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        if what == "the clock goes back unseen":
+            await clock.advance(30.0 * DAY_S)
+            streams.runner._observe()
+            clock.jump_wall(-10 * DAY_S * 1_000_000)
+        await streams.controller.create("a/b", segment_count=1, configuration=week)
+        segment_id = streams.controller.find("a/b").segment_ids[0]
+        await streams.append(segment_id, bytes(100))
+        await streams.runner.retain()
+        assert streams.opened.container.segment(segment_id).start_offset == 0
+    (tmp_path / "clocks.json").unlink()  # on a disk in memory
+    clock.jump_wall(365 * DAY_S * 1_000_000)
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        for _ in range(2):
+            await streams.append(segment_id, bytes(100))
+            clock.move(10.0)
+            await streams.runner.retain()
+            assert streams.opened.container.segment(segment_id).start_offset == 0
+        clock.move(8.0 * DAY_S)
+        await streams.runner.retain()
+        assert streams.opened.container.segment(segment_id).start_offset == 300
