@@ -18,17 +18,18 @@ class Looks:
         self._deadline_s = asyncio.get_running_loop().time() + limit_s
         self._count = 0
 
-    async def again(self, error: MillraceError | None = None) -> None:
+    async def again(self, error: MillraceError | None = None, *, waits: bool = True) -> None:
         """Wait before the next look. Cancelling is safe.
 
         Args:
             error: what the last look ended with, if it was one.
+            waits: False for a look that has to follow the last question at once.
 
         Raises:
             RequestTimeoutError: it would come too late; says what was tried.
         """
         self._count += 1
-        wait_s = self._session.options.backoff.wait_s(self._count, chance=random())
+        wait_s = self._session.options.backoff.wait_s(self._count, chance=random()) if waits else 0.0
         if asyncio.get_running_loop().time() + wait_s > self._deadline_s:
             raise RequestTimeoutError(
                 f"{self._purpose}: {self._stream} changed each of {self._count} times between being asked which"

@@ -214,7 +214,8 @@ class Writer:
                 break
             with suppress(SegmentNotFoundError):
                 opened = await self._session.request(GetWriter(self.writer_id or "", asked), WriterOpened)
-            await looks.again()
+            # At once: a stream that is scaled all the time has to stand still from that question to the next.
+            await looks.again(waits=False)
         self._heed_limits()
         self._stream_id = stream.stream_id
         self._router = router
