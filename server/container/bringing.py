@@ -17,7 +17,7 @@ from .stream import Stream
 
 ATTEMPTS_COUNT: Final = 10
 BATCH_COUNT_MAX: Final = 500
-"""Read in one go: some ten milliseconds; others wait no longer for their turn."""
+"""Read in one go: others wait no longer than for that for their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Bringer:
         self._task: asyncio.Task[None] | None = None
 
     def has_segment(self, segment_id: int) -> bool:
-        """Return whether `segment` would not wait."""
+        """Return whether a segment, or that there is none, is known without reading."""
         return self._state.segments.is_at_hand(segment_id)
 
     def has_writer(self, writer_number: int) -> bool:
-        """Return whether `writer` would not wait."""
+        """Return whether a writer, or that there is none, is known without reading."""
         return self._state.writers.is_at_hand(writer_number)
 
     async def bring(

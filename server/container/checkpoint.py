@@ -45,8 +45,8 @@ to wait some milliseconds when the event loop is busy; within one it does not.""
 assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
 
 VERIFIED_AT_ONCE_COUNT_MAX: Final = 100_000
-"""A checkpoint of so many rows is verified whole before it is used, which takes a fraction of a second. One of more is
-verified by its sums; then each row when it is read, and all of them in the background."""
+"""A checkpoint of so many rows is verified whole before it is used. One of more is verified by its sums; then each row
+when it is read, and all of them in the background."""
 
 BACKUP_PAGES_COUNT: Final = 256
 PROGRESS_STEPS_COUNT: Final = 100_000

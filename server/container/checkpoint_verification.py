@@ -2,7 +2,7 @@
 
 The row of `meta` says how many rows each table has and what the sum of their checksums is. Adding up the checksums is
 quick and finds rows that are lost, doubled, or of an older version of their page. Comparing each row with its checksum
-finds what was flipped inside of it, and takes about two seconds for each million rows.
+finds what was flipped inside of it, and takes much longer.
 """
 
 import contextlib

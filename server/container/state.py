@@ -120,29 +120,27 @@ class ContainerState:
 
     def __init__(self, stored: Stored | None = None, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
         next_id = stored.next_id if stored else FIRST_ID
+        bounds = {"stored_below": next_id, "resident_count_max": resident_count_max}
         self.segments: Shelf[Segment] = Shelf(
             number_of=lambda segment: segment.segment_id,
             name_of=lambda segment: segment.name,
             archive=stored.segments if stored else None,
             count=stored.segment_count if stored else 0,
-            stored_below=next_id,
-            resident_count_max=resident_count_max,
+            **bounds,
         )
         self.writers: Shelf[Writer] = Shelf(
             number_of=lambda writer: writer.writer_number,
             name_of=lambda writer: writer.writer_id,
             archive=stored.writers if stored else None,
             count=stored.writer_count if stored else 0,
-            stored_below=next_id,
-            resident_count_max=resident_count_max,
+            **bounds,
         )
         self.streams: Shelf[Stream] = Shelf(
             number_of=lambda stream: stream.stream_id,
             name_of=lambda stream: stream.name,
             archive=stored.streams if stored else None,
             count=stored.stream_count if stored else 0,
-            stored_below=next_id,
-            resident_count_max=resident_count_max,
+            **bounds,
         )
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
@@ -446,7 +444,7 @@ class ContainerState:
             if before is not None:
                 if not before.expired_us:  # damage has taken the record that says so
                     self._forget_progress([before.writer_number])
-                self._forget_writer(before)
+                self.writers.remove(before.writer_number)
             writer = self.admitted_writers.pop(record.writer_id, None) or Writer(
                 writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
             )
@@ -480,14 +478,9 @@ class ContainerState:
                 writer.seen_uptime_us = self.uptime_us
                 self.writers.changed(writer)
         for number in record.forgotten:
-            writer = self.writers.get(number)
-            if writer is not None:
-                self._forget_writer(writer)
+            self.writers.remove(number)
         for number in (*record.marked, *record.forgotten):
             self.expiring_writers.pop(number, None)
-
-    def _forget_writer(self, writer: Writer) -> None:
-        self.writers.remove(writer.writer_number)
 
     def _forget_progress(self, writer_numbers: Iterable[int]) -> None:
         """Forget how far these writers have come, in every segment; of idle segments the next checkpoint does it.
