@@ -6,7 +6,7 @@ from typing import Final
 from loadtests.protocol import ProtocolClient
 
 from .floors import loopback_round_trip, synced_write_100
-from .lone import LoneAppender
+from .latency_client import LoneAppender
 from .report import Bound, Quantity, Row, Target, Unit
 from .rounds import interleaved, median_of, spread
 from .server import millrace_server

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from benchmarks.rivals.redis_streams import redis_streams
+
 from .appender import AppenderOptions, AppenderResult
 from .child import measured
 from .floors import MIB, SyncedWrites, synced_write_mib
 from .report import Bound, Quantity, Row, Target, Unit
-from .rivals.redis_streams import redis_streams
 from .rounds import ROUNDS, interleaved, median_by, median_of, spread
 from .server import MillraceServer, Usage, millrace_server
 from .session import AbsentError, Session

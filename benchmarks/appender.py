@@ -21,7 +21,7 @@ from loadtests.protocol import DisconnectedError, ProtocolClient, UnexpectedFram
 from millrace.wire.frames import FrameType, Ping, Pong
 from millrace.wire.framing import decode, encode
 
-from .windows import AppendRing
+from .append_ring import AppendRing
 
 _HEADER: Final = struct.Struct("<IIBBHIQ")
 _RECEIVE_SIZE_BYTES: Final = 256 * 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from .child import measured
-from .fill import fill_segment
+from .dataset import fill_segment
 from .floors import MIB
 from .reader import ReaderOptions, ReaderResult
 from .report import Bound, Quantity, Row, SyncRate, Target, Unit

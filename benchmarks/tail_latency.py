@@ -13,7 +13,7 @@ from loadtests.protocol import DisconnectedError, ProtocolClient
 from millrace.wire.frames import Subscribe
 
 from .floors import loopback_round_trip
-from .lone import LoneAppender
+from .latency_client import LoneAppender
 from .report import Bound, Quantity, Row, Target, Unit
 from .rounds import interleaved, median_of
 from .server import millrace_server

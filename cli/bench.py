@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
+from millrace.client.admin.streams import StreamConfig
 from millrace.client.client import Client, connect
-from millrace.client.streams import StreamConfig
 from millrace.client.testing import server
 from millrace.wire.limits import MIB
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, TAIL
-from millrace.client.writer import Writer
+from millrace.client.write.writer import Writer
 from millrace.wire.limits import MIB
 
 from .disk import percentile

@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.blocks import Event
 from millrace.client.client import Client, connect
 from millrace.client.cuts import TAIL
-from millrace.client.reader import Reader
-from millrace.client.streams import ScalingPolicy, StreamConfig
+from millrace.client.read.reader import Reader
 from millrace.client.testing import TestServer, server
 
 from .demo_data import Line, Reading, lines, readings

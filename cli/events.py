@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from millrace.client.blocks import Event
-from millrace.client.lane import Stored
+from millrace.client.write.segment_writer import Stored
 from millrace.wire.limits import EVENT_SIZE_BYTES_MAX, MIB
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.client.streams import Epoch
+from millrace.client.admin.streams import Epoch
 from millrace.wire.names import KeyRange
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected

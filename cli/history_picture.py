@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from millrace.client.streams import Epoch
+from millrace.client.admin.streams import Epoch
 from millrace.wire.names import KEY_SPACE, KeyRange
 
 WIDTH_MIN: Final = 16

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from millrace.server.container.checkpoint_tables import FORMAT, META, TABLES, Table
+from millrace.server.container.checkpoint.schema import FORMAT, META, TABLES, Table
 from millrace.server.errors import ServerError
 
 from .report import Report, Section, shown

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.client.streams import RetentionPolicy, ScalingPolicy
+from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 from .figures import count_text, duration_text, size_text

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.client.streams import Border, StreamInfo
+from millrace.client.admin.streams import Border, StreamInfo
 from millrace.wire.names import KEY_SPACE, KeyRange
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected

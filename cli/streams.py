@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.client.streams import ScalingPolicy, StreamConfig, StreamInfo
+from millrace.client.admin.streams import ScalingPolicy, StreamConfig, StreamInfo
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected

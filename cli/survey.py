@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.server.container.checkpoint import Checkpoint, CheckpointStore
-from millrace.server.container.checkpoint_copies import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
-from millrace.server.container.opening import CHECKPOINT_NAME, LOG_FOLDER, state_of
-from millrace.server.container.segment import DamagedRange
-from millrace.server.container.state import ContainerState
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
+from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
+from millrace.server.container.startup import CHECKPOINT_NAME, LOG_FOLDER, state_of
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import DamagedRange
 from millrace.server.errors import ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.server.container.checkpoint_copies import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
-from millrace.server.container.segment import Segment
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.clock import SystemClock

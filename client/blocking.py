@@ -25,10 +25,24 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import uvloop
 
+from millrace.client.admin.bookmarks import Bookmarks as AsyncBookmarks
+from millrace.client.admin.bookmarks import Cursors as AsyncCursors
+from millrace.client.admin.bookmarks import SavedCut
+from millrace.client.admin.segments import ReadResult, SegmentInfo
+from millrace.client.admin.segments import Segments as AsyncSegments
+from millrace.client.admin.streams import Border, Epoch, StreamConfig, StreamInfo
+from millrace.client.read.cut_resolution import Distance
+from millrace.client.read.reader import Reader as AsyncReader
+from millrace.client.read.reader import ReaderOptions
+from millrace.client.read.splits import SegmentRange
+from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.write.segment_writer import Stored
+from millrace.client.write.writer import Writer as AsyncWriter
+from millrace.client.write.writer import WriterOptions
+from millrace.client.write.writer_info import WriterInfo
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import MIB
 
-from .batch import SegmentRange
 from .blocks import Event, Position, Timestamps
 from .byte_stream import ByteReader as AsyncByteReader
 from .byte_stream import ByteWriter as AsyncByteWriter
@@ -37,21 +51,7 @@ from .client import ClientStatistics
 from .client import connect as connect_async
 from .cuts import HEAD, TAIL, Cut, StreamCut
 from .errors import ClientClosedError, InvalidArgumentError
-from .forks import ForkGuard
-from .lane import Stored
 from .options import ClientOptions
-from .reader import Reader as AsyncReader
-from .reader import ReaderOptions
-from .saved_cuts import Bookmarks as AsyncBookmarks
-from .saved_cuts import Cursors as AsyncCursors
-from .saved_cuts import SavedCut
-from .searching import Distance
-from .segments import ReadResult, SegmentInfo
-from .segments import Segments as AsyncSegments
-from .streams import Border, Epoch, StreamConfig, StreamInfo
-from .writer import Writer as AsyncWriter
-from .writer import WriterOptions
-from .writer_info import WriterInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,7 @@ def _iterate(loop: _LoopThread, iterator: AsyncIterator[T]) -> Iterator[T]:
 
 
 class Segments:
-    """The segments of a server: see `millrace.client.segments.Segments`."""
+    """The segments of a server: see `millrace.client.admin.segments.Segments`."""
 
     def __init__(self, loop: _LoopThread, segments: AsyncSegments) -> None:
         self._loop = loop
@@ -198,7 +198,7 @@ class Segments:
 
 
 class Writer:
-    """Writes events to one stream: see `millrace.client.writer.Writer`. Enter it with `with`."""
+    """Writes events to one stream: see `millrace.client.write.writer.Writer`. Enter it with `with`."""
 
     def __init__(self, loop: _LoopThread, make: Callable[[], AsyncWriter]) -> None:
         self._loop = loop
@@ -243,7 +243,7 @@ class Writer:
     ) -> "concurrent.futures.Future[Stored]":
         """Take many events as one atomic block (one per segment with `keys`); waits while the buffer is full.
 
-        Raises like `millrace.client.writer.Writer.write_many`, here and now.
+        Raises like `millrace.client.write.writer.Writer.write_many`, here and now.
         """
         result: concurrent.futures.Future[Stored] = concurrent.futures.Future()
 
@@ -286,7 +286,7 @@ class Writer:
 
 
 class Reader:
-    """Reads one stream: see `millrace.client.reader.Reader`. An iterator of events."""
+    """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events."""
 
     def __init__(self, loop: _LoopThread, reader: AsyncReader) -> None:
         self._loop = loop
@@ -326,7 +326,7 @@ class Reader:
 
 
 class Bookmarks:
-    """The bookmarks of a stream: see `millrace.client.saved_cuts`."""
+    """The bookmarks of a stream: see `millrace.client.admin.bookmarks`."""
 
     def __init__(self, loop: _LoopThread, bookmarks: AsyncBookmarks) -> None:
         self._loop = loop
@@ -350,7 +350,7 @@ class Bookmarks:
 
 
 class Cursors:
-    """The cursors of a stream: see `millrace.client.saved_cuts`."""
+    """The cursors of a stream: see `millrace.client.admin.bookmarks`."""
 
     def __init__(self, loop: _LoopThread, cursors: AsyncCursors) -> None:
         self._loop = loop

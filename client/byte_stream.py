@@ -19,6 +19,10 @@ from random import random
 from types import TracebackType
 from typing import Final, Self
 
+from millrace.client.admin.streams import StreamInfo, stream_info
+from millrace.client.transport.connection import Chunk
+from millrace.client.transport.reconnect import Session
+from millrace.client.write.segment_writer import passes
 from millrace.wire.checksum import Buffer
 from millrace.wire.frames import (
     CutPosition,
@@ -33,7 +37,6 @@ from millrace.wire.frames import (
 from millrace.wire.frames import StreamInfo as StreamInfoMessage
 from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
-from .connection import Chunk
 from .errors import (
     ClientClosedError,
     ConnectionLostError,
@@ -48,9 +51,6 @@ from .errors import (
     ThrottledError,
     WriterExpiredError,
 )
-from .lane import passes
-from .session import Session
-from .streams import StreamInfo, stream_info
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,35 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from millrace.client.admin.bookmarks import Bookmarks, Cursors
+from millrace.client.admin.segments import Segments
+from millrace.client.admin.streams import (
+    Border,
+    Epoch,
+    StreamConfig,
+    StreamInfo,
+    scaled_ranges,
+    segments_of_history,
+    stream_history,
+    stream_info,
+)
+from millrace.client.read.cut_resolution import (
+    Distance,
+    cut_after_bytes,
+    cut_after_events,
+    cut_at_time,
+    distance,
+    fetch_event,
+)
+from millrace.client.read.epochs import StreamSegment
+from millrace.client.read.reader import Reader, ReaderOptions
+from millrace.client.read.slices import resolve_cut, slices_between
+from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
+from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.transport.looks import Looks
+from millrace.client.transport.reconnect import Session, SessionStatistics
+from millrace.client.write.writer import Writer, WriterOptions
+from millrace.client.write.writer_info import WriterInfo
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.frames import (
     CreateStream,
@@ -47,11 +76,9 @@ from millrace.wire.frames import StreamInfo as StreamInfoMessage
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, checked_writer_id
 
-from .batch import SegmentRange, plan_ranges, read_range
 from .blocks import Event, Position
 from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
-from .epochs import StreamSegment
 from .errors import (
     CutTruncatedError,
     InvalidArgumentError,
@@ -60,27 +87,7 @@ from .errors import (
     SegmentTruncatedError,
     WriterExpiredError,
 )
-from .forks import ForkGuard
-from .looks import Looks
 from .options import ClientOptions, parse_address
-from .reader import Reader, ReaderOptions
-from .saved_cuts import Bookmarks, Cursors
-from .searching import Distance, cut_after_bytes, cut_after_events, cut_at_time, distance, fetch_event
-from .segments import Segments
-from .session import Session, SessionStatistics
-from .slices import resolve_cut, slices_between
-from .streams import (
-    Border,
-    Epoch,
-    StreamConfig,
-    StreamInfo,
-    scaled_ranges,
-    segments_of_history,
-    stream_history,
-    stream_info,
-)
-from .writer import Writer, WriterOptions
-from .writer_info import WriterInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa

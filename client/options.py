@@ -3,9 +3,8 @@
 import ssl
 from dataclasses import dataclass, field
 
+from millrace.client.transport.backoff import Backoff
 from millrace.wire.limits import DATA_PORT, MIB
-
-from .backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

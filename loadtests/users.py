@@ -27,12 +27,13 @@ from locust import User, events, task
 from locust.env import Environment
 from locust.exception import StopUser
 
-from loadtests.accounts import Accounts
-from loadtests.protocol import ProtocolClient, UnexpectedFrameError
-from loadtests.records import RecordStream
-from loadtests.workload import EventSource, Scenario, Schedule, SequenceChecker
 from millrace.client.blocks import pack_block
 from millrace.wire.frames import AppendAck, Data, DataFlag, Read, Subscribe
+
+from .accounts import Accounts
+from .protocol import ProtocolClient, UnexpectedFrameError
+from .records import RecordStream
+from .workload import EventSource, Scenario, Schedule, SequenceChecker
 
 SCENARIOS: Final = Path(__file__).parent / "scenarios"
 _WINDOW_BYTES: Final = 4 << 20

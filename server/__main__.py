@@ -12,9 +12,10 @@ from pathlib import Path
 
 import uvloop
 
+from millrace.server.host.descriptors import occupy_standard_descriptors
+
 from .app import Server
 from .errors import ServerError
-from .host.descriptors import occupy_standard_descriptors
 from .options import Address, ServerOptions, options_from_environment
 
 

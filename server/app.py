@@ -18,35 +18,36 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, cast
 
-from millrace.server.cache import PageCache
 from millrace.server.console.site import ConsoleSite
 from millrace.server.container.control import SegmentControl
-from millrace.server.container.opening import OpenContainer, open_container
-from millrace.server.errors import ConfigurationError, ServerError, ThrottledError
-from millrace.server.folder import DataFolder, open_folder
+from millrace.server.container.startup import OpenContainer, open_container
 from millrace.server.front.connection import Connection, FrontCounters
-from millrace.server.front.handlers import Handlers
 from millrace.server.front.replies import error_reply
+from millrace.server.front.router import Handlers
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.host.memory import keep_freed_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
-from millrace.server.options import Address, ServerOptions
-from millrace.server.streams import (
+from millrace.wire.framing import encode
+
+from .cache import PageCache
+from .errors import ConfigurationError, ServerError, ThrottledError
+from .folder import DataFolder, open_folder
+from .options import Address, ServerOptions
+from .streams import (
     Catalog,
+    ClockHistoryFile,
     ExpiryRunner,
     StreamController,
     StreamsRunner,
     StreamsStatistics,
-    TimelineFile,
     WritersStatistics,
     boot_id,
     labels_of,
 )
-from millrace.server.tier2 import ChunkStorage, LocalStorage
-from millrace.wire.framing import encode
+from .tier2 import ChunkStorage, LocalStorage
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +271,7 @@ class Server:
             history=opened.history,
             streams=streams,
             catalog=catalog,
-            timeline_file=TimelineFile(self._files, self._folder.container(0), boot=boot_id(), clock=self._clock),
+            timeline_file=ClockHistoryFile(self._files, self._folder.container(0), boot=boot_id(), clock=self._clock),
             options=options.streams,
         )
         control = SegmentControl(opened.container)

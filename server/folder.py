@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millrace.server.errors import ConfigurationError, FolderVersionError
 from millrace.server.host.files import Closable, FileSystem
+
+from .errors import ConfigurationError, FolderVersionError
 
 FORMAT_VERSION: Final = 1
 IDENTITY_NAME: Final = "identity.json"

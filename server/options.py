@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from millrace.server.cache import CacheOptions
 from millrace.server.container.options import ContainerOptions
-from millrace.server.errors import ConfigurationError
 from millrace.server.front.options import FrontOptions
 from millrace.server.streams.options import StreamsOptions, WritersOptions
-from millrace.server.tier2 import Tier2Options
-from millrace.server.wal import WalOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
+
+from .cache import CacheOptions
+from .errors import ConfigurationError
+from .tier2 import Tier2Options
+from .wal import WalOptions
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.cuts import TAIL, StreamCut
-from millrace.client.session import Session
+from millrace.client.transport.reconnect import Session
 
 from .epochs import Epochs
 from .link import Link

@@ -11,11 +11,11 @@ it, but neither its bytes nor their number.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from millrace.client.admin.streams import StreamInfo
 from millrace.client.cuts import StreamCut
-from millrace.client.epochs import Lineage, StreamSegment
 from millrace.client.errors import CutInvalidError
-from millrace.client.seeking import Mark
-from millrace.client.streams import StreamInfo
+from millrace.client.read.block_scan import Mark
+from millrace.client.read.epochs import Lineage, StreamSegment
 
 from .errors import MissingRange
 

@@ -13,9 +13,9 @@ import uvloop
 
 from millrace.client.client import Client, connect
 from millrace.client.errors import AuthenticationError, MillraceError, ServerUnreachableError
-from millrace.client.forks import ForkGuard
 from millrace.client.options import ClientOptions, parse_address
-from millrace.client.session import Session
+from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.transport.reconnect import Session
 
 from .errors import OptionError
 from .options import SourceOptions

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from millrace.client.batch import SegmentRange, plan_segment
+from millrace.client.admin.streams import StreamInfo, segments_of_history
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, StreamCut
 from millrace.client.errors import (
@@ -22,11 +22,11 @@ from millrace.client.errors import (
     SegmentTruncatedError,
     StreamNotFoundError,
 )
-from millrace.client.searching import cut_at_time
-from millrace.client.seeking import Mark, after_block, after_bytes, after_events, mark_of, written_before
-from millrace.client.session import Session
-from millrace.client.slices import slices_between
-from millrace.client.streams import StreamInfo, segments_of_history
+from millrace.client.read.block_scan import Mark, after_block, after_bytes, after_events, mark_of, written_before
+from millrace.client.read.cut_resolution import cut_at_time
+from millrace.client.read.slices import slices_between
+from millrace.client.read.splits import SegmentRange, plan_segment
+from millrace.client.transport.reconnect import Session
 
 from .epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from millrace.client.batch import SegmentRange
 from millrace.client.cuts import StreamCut
 from millrace.client.errors import CutInvalidError
-from millrace.client.seeking import Mark
+from millrace.client.read.block_scan import Mark
+from millrace.client.read.splits import SegmentRange
 
 from .epochs import Marks, cut_of
 from .errors import CheckpointError

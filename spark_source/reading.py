@@ -14,9 +14,9 @@ import uvloop
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from millrace.client.batch import SegmentRange, read_range
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError
-from millrace.client.session import Session
+from millrace.client.read.splits import SegmentRange, read_range
+from millrace.client.transport.reconnect import Session
 
 from .errors import DataLossError, MissingRange
 from .link import open_session

@@ -4,7 +4,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.session import Session
+from millrace.client.transport.reconnect import Session
 
 from .batch import Bounds, MillraceBatchReader, find_bounds
 from .link import Link

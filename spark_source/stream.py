@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.cuts import TAIL
-from millrace.client.session import Session
+from millrace.client.transport.reconnect import Session
 
 from .epochs import START, Epochs, Marks, cut_of
 from .errors import MissingRange

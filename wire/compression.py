@@ -3,9 +3,10 @@
 What is decompressed is bounded by the size that the header of the block names, whatever the data says.
 """
 
+from millrace.wire.schema.block import COMPRESSION_LZ4, COMPRESSION_ZSTD
+
 from .checksum import Buffer
 from .errors import CodecError
-from .schema.block import COMPRESSION_LZ4, COMPRESSION_ZSTD
 
 _STRUCTURE = "EventBlock"
 

@@ -14,6 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from millrace.server.container.residency.loader import EntityLoader
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import (
     CheckpointDamagedError,
     LogClosedError,
@@ -33,7 +36,7 @@ from millrace.wire.decoder import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
-from .appends import (
+from .admission import (
     Owner,
     PendingAppend,
     check_condition,
@@ -44,12 +47,9 @@ from .appends import (
     payload_size,
     progress_of,
 )
-from .bringing import Bringer
-from .history import History
+from .catch_up_reader import History
+from .memtable import Extent, LinkedExtent
 from .options import ContainerOptions
-from .segment import Segment
-from .state import ContainerState
-from .tail import Extent, LinkedExtent
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class SegmentContainer:
         self.has_failed = False
         # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
-        self.bringer = Bringer(state)
+        self.bringer = EntityLoader(state)
         self._history = history
         self._wal: Wal | None = None
         self._failure: ServerError | None = None

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from millrace.server.container.state.container_state import Writer, merge_marker
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import (
     AttributeConditionFailedError,
     InvalidArgumentError,
@@ -23,8 +25,6 @@ from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
 from millrace.wire.names import checked_name, checked_writer_id
 
 from .container import SegmentContainer
-from .segment import Segment
-from .state import Writer, merge_marker
 
 ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
 ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from millrace.server.container.appends import PendingAppend
+from millrace.server.container.admission import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS
-from millrace.server.container.segment import Segment
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
 from millrace.server.host.clock import Clock
 from millrace.wire import frames as f
@@ -36,11 +36,11 @@ from millrace.wire.limits import (
 )
 from millrace.wire.session import Role, Session, SessionAction, SessionState, negotiate_version
 
-from .acks import AppendPipeline
-from .handlers import Handlers
+from .append_pipeline import AppendPipeline
 from .options import FrontOptions
+from .reads import ParkedRead, Subscription
 from .replies import error_reply
-from .tail_reads import ParkedRead, Subscription
+from .router import Handlers
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from millrace.server.container.segment import Segment
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.wire import frames as f
 from millrace.wire.errors import CodecError, ErrorCode, InvalidNameError, ProtocolError

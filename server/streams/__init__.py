@@ -1,20 +1,20 @@
 """Streams: named sets of segments that partition the key space."""
 
 from .catalog import Catalog, labels_of
+from .clock_history_file import ClockHistoryFile, boot_id
 from .controller import StreamController
-from .expiry_runner import ExpiryRunner, WritersStatistics
+from .expiry_loop import ExpiryRunner, WritersStatistics
 from .options import StreamsOptions, WritersOptions
-from .runner import StreamsRunner, StreamsStatistics
-from .timeline_file import TimelineFile, boot_id
+from .policy_loop import StreamsRunner, StreamsStatistics
 
 __all__ = [
     "Catalog",
+    "ClockHistoryFile",
     "ExpiryRunner",
     "StreamController",
     "StreamsOptions",
     "StreamsRunner",
     "StreamsStatistics",
-    "TimelineFile",
     "WritersOptions",
     "WritersStatistics",
     "boot_id",

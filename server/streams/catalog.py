@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Final
 
-from millrace.server.container.checkpoint_archive import StreamArchive
-from millrace.server.container.state import ContainerState
+from millrace.server.container.checkpoint.reader import StreamArchive
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import InvalidArgumentError
 
 from .policy import Policy, ScalingKind, parse_policy

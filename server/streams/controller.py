@@ -8,9 +8,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+from millrace.server.container.catch_up_reader import History
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.history import History
-from millrace.server.container.stream import Stream, covers_key_space_once
+from millrace.server.container.state.stream import Stream, covers_key_space_once
 from millrace.server.errors import (
     CutInvalidError,
     CutTruncatedError,
@@ -26,7 +26,7 @@ from millrace.wire import frames as f
 from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, equal_ranges
 
-from .borders import check_border
+from .boundaries import check_border
 from .cuts import CutParts, earliest_of_place
 from .policy import parse_policy
 

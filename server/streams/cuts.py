@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from millrace.server.container.stream import StreamPart, covers_key_space_once
+from millrace.server.container.state.stream import StreamPart, covers_key_space_once
 
 
 def earliest_of_place(

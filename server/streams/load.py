@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from millrace.server.container.segment import Segment
-from millrace.server.container.stream import StreamPart
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.stream import StreamPart
 
+from .key_sampling import recent_extents, recent_keys
 from .options import StreamsOptions
 from .policy import ScalingKind
-from .samples import recent_extents, recent_keys
 from .scaling import SegmentLoad
 
 SAMPLES_KEPT_COUNT: Final = 2048

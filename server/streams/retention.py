@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.stream import StreamPart
+from millrace.server.container.state.stream import StreamPart
 
 from .cuts import CutParts
 from .policy import Retention, RetentionKind

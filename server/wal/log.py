@@ -10,17 +10,17 @@ from typing import Final
 
 from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.host.clock import Clock
-from millrace.server.host.doorbell import Doorbell
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.wakeup import Wakeup
 from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 
 from .batch import BATCH_HEADER_SIZE_BYTES, KIND_CONTROL, RUN_ENTRY_SIZE_BYTES, Run
-from .findings import Damage, LogOwner, RecoveredBatch, RecoveryReport
 from .options import WalOptions
 from .pool import FilePool
 from .recovery import Recovery, log_paths
-from .resumption import resume
+from .repair import resume
+from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
 from .writer import Durable, LogWriter, Stopped
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Wal:
         )
         self._writer: LogWriter | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._bell: Doorbell | None = None
+        self._bell: Wakeup | None = None
         self._is_rung = False
         self._deliveries: deque[Durable | Stopped] = deque()
         self._stopped: asyncio.Future[None] | None = None
@@ -274,7 +274,7 @@ class Wal:
             deliver=self._deliver,
         )
         self._stopped = loop.create_future()
-        self._bell = Doorbell(blocking=False)
+        self._bell = Wakeup(blocking=False)
         loop.add_reader(self._bell.descriptor, self._on_bell)
         self._is_open = True
         self._pool.start()

@@ -27,9 +27,9 @@ from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import FileHeader, encode_file_header
-from .findings import LogOwner
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, log_file_name
 from .options import WalOptions
+from .report import LogOwner
 
 logger = logging.getLogger(__name__)
 

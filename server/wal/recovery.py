@@ -39,9 +39,9 @@ from .batch import (
     decode_runs,
     is_run_intact,
 )
-from .findings import Damage, FoundFile, LogEnd, LogOwner, RecoveredBatch, RecoveryReport
+from .log_end import Ending, Tail, classify_tail, find_batch, is_batch_of
 from .logfile import log_file_number
-from .tail import Ending, Tail, classify_tail, find_batch, is_batch_of
+from .report import Damage, FoundFile, LogEnd, LogOwner, RecoveredBatch, RecoveryReport
 
 logger = logging.getLogger(__name__)
 

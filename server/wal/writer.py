@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from millrace.server.errors import LogClosedError, LogFailedError
 from millrace.server.host.clock import Clock
-from millrace.server.host.doorbell import Doorbell
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.wakeup import Wakeup
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, Run, encode_batch
 from .logfile import LogFile
@@ -81,7 +81,7 @@ class LogWriter:
         self._taken_count = 0
         self._deliver = deliver
         self._queue: deque[Run] = deque()
-        self._bell = Doorbell(blocking=True)
+        self._bell = Wakeup(blocking=True)
         # True from just before the thread looks at the queue for the last time until somebody rings.
         self._is_idle = False
         self._is_stopping = False

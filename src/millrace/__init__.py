@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from . import blocking, client, spark_source, testing
-    from .client.batch import SegmentRange
+    from .client.read.splits import SegmentRange
     from .client.blocks import Event, Position
     from .client.byte_stream import ByteReader, ByteWriter
     from .client.client import Client, connect
     from .client.compression import Compression
     from .client.cuts import HEAD, TAIL, Cut, StreamCut, parse_cut
-    from .client.epochs import StreamSegment
+    from .client.read.epochs import StreamSegment
     from .client.errors import (
         AttributeConditionFailedError,
         AuthenticationError,
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
         WriterExpiredError,
         WriterFencedError,
     )
-    from .client.lane import Stored
+    from .client.write.segment_writer import Stored
     from .client.options import ClientOptions
-    from .client.reader import Reader, ReaderOptions
-    from .client.saved_cuts import SavedCut
-    from .client.searching import Distance
-    from .client.segments import ReadResult, SegmentInfo
-    from .client.streams import Epoch, RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
-    from .client.writer import Writer, WriterOptions
-    from .client.writer_info import Outcome, WriterInfo
+    from .client.read.reader import Reader, ReaderOptions
+    from .client.admin.bookmarks import SavedCut
+    from .client.read.cut_resolution import Distance
+    from .client.admin.segments import ReadResult, SegmentInfo
+    from .client.admin.streams import Epoch, RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
+    from .client.write.writer import Writer, WriterOptions
+    from .client.write.writer_info import Outcome, WriterInfo
 
 __all__ = [
     "HEAD",
@@ -137,22 +137,22 @@ __all__ = [
 
 _MODULES: Final = ("blocking", "client", "spark_source", "testing")
 _PLACES: Final = {
-    "batch": ("SegmentRange",),
+    "read.splits": ("SegmentRange",),
     "blocks": ("Event", "Position"),
     "byte_stream": ("ByteReader", "ByteWriter"),
     "client": ("Client", "connect"),
     "compression": ("Compression",),
     "cuts": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
-    "epochs": ("StreamSegment",),
-    "lane": ("Stored",),
+    "read.epochs": ("StreamSegment",),
+    "write.segment_writer": ("Stored",),
     "options": ("ClientOptions",),
-    "reader": ("Reader", "ReaderOptions"),
-    "saved_cuts": ("SavedCut",),
-    "searching": ("Distance",),
-    "segments": ("ReadResult", "SegmentInfo"),
-    "streams": ("Epoch", "RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo"),
-    "writer": ("Writer", "WriterOptions"),
-    "writer_info": ("Outcome", "WriterInfo"),
+    "read.reader": ("Reader", "ReaderOptions"),
+    "admin.bookmarks": ("SavedCut",),
+    "read.cut_resolution": ("Distance",),
+    "admin.segments": ("ReadResult", "SegmentInfo"),
+    "admin.streams": ("Epoch", "RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo"),
+    "write.writer": ("Writer", "WriterOptions"),
+    "write.writer_info": ("Outcome", "WriterInfo"),
 }
 _PLACE_OF_NAME: Final = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.appender import AppenderOptions, AppenderResult
 from benchmarks.child import ChildFailedError, measured
-from benchmarks.fill import fill_segment
+from benchmarks.dataset import fill_segment
 from benchmarks.reader import ReaderOptions, ReaderResult
 from benchmarks.server import millrace_server
 from loadtests.protocol import ProtocolClient

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millrace.cli import history_picture
 from millrace.cli.history_picture import change_text, draw_history, periods
-from millrace.client.streams import Epoch
+from millrace.client.admin.streams import Epoch
 from millrace.wire.names import KEY_SPACE, KeyRange
 
 NOON_US = 43_200_000_000

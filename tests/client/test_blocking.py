@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import millrace
-from millrace.client.reader import ReaderOptions
+from millrace.client.read.reader import ReaderOptions
 from millrace.client.testing import TestServer
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import millrace
 from millrace.client import byte_stream
+from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.errors import (
     ClientClosedError,
@@ -18,10 +19,8 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterFencedError,
 )
-from millrace.client.streams import ScalingPolicy, StreamConfig
 from millrace.client.testing import TestServer
-
-from .scaling import scale
+from tests.client.scaling import scale
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,13 +1,12 @@
 import pytest
 
 import millrace
+from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.errors import InvalidArgumentError, StreamNotFoundError, StreamSealedError
-from millrace.client.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.testing import TestServer
 from millrace.wire.names import KEY_SPACE, KeyRange
-
-from .scaling import THIRDS, scale
+from tests.client.scaling import THIRDS, scale
 
 pytestmark = pytest.mark.asyncio
 

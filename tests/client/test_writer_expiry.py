@@ -10,7 +10,7 @@ import pytest_asyncio
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import InvalidArgumentError, OutcomeUnknownError, WriterExpiredError
-from millrace.client.writer_info import Outcome, WriterInfo
+from millrace.client.write.writer_info import Outcome, WriterInfo
 from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
 from tests.support.clock import ManualClock

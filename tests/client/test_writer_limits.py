@@ -15,7 +15,7 @@ from millrace.client.client import Client
 from millrace.client.compression import Compression
 from millrace.client.errors import EventTooLargeError
 from millrace.client.testing import SETTINGS_SMALL, TestServer
-from millrace.client.writer import WriterOptions
+from millrace.client.write.writer import WriterOptions
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, KIB, MIB
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 

@@ -33,9 +33,8 @@ import pytest
 
 from millrace.cli.verification import verify_folder
 from millrace.client.testing import SETTINGS_SMALL, TestServer
+from tests.crash.elastic.life import Life, Truncation
 from tests.support.servers import ENVIRONMENT_OF_BUSY
-
-from .elastic.life import Life, Truncation
 
 SECONDS = 6.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import millrace
-from millrace.client.streams import RetentionPolicy, ScalingPolicy, StreamConfig
+from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 

@@ -6,8 +6,7 @@ from pyspark.sql import SparkSession
 
 import millrace
 from millrace.spark_source.rows import SCHEMA
-
-from .conftest import Shop, rows_of, rows_of_events
+from tests.spark_source.conftest import Shop, rows_of, rows_of_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.client.admin.streams import StreamConfig, StreamInfo
 from millrace.client.cuts import StreamCut
-from millrace.client.epochs import Lineage, StreamSegment
 from millrace.client.errors import CutInvalidError
-from millrace.client.seeking import Mark
-from millrace.client.slices import slices_between
-from millrace.client.streams import StreamConfig, StreamInfo
+from millrace.client.read.block_scan import Mark
+from millrace.client.read.epochs import Lineage, StreamSegment
+from millrace.client.read.slices import slices_between
 from millrace.spark_source.epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from millrace.spark_source.errors import MissingRange
 from millrace.wire.names import KEY_SPACE, KeyRange

@@ -14,8 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import millrace
-
-from .conftest import Batches, Row, Shop, rows_of_events
+from tests.spark_source.conftest import Batches, Row, Shop, rows_of_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.session import Session
+from millrace.client.transport.reconnect import Session
 from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
@@ -18,8 +18,7 @@ from millrace.spark_source.planning import Planner, settled
 from millrace.spark_source.positions import RangePartition, StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
-
-from .conftest import Drivers, Offset, Row, Shop, position, rows_of_events, rows_of_tasks
+from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events, rows_of_tasks
 
 
 def scaled(shop: Shop) -> None:

@@ -9,8 +9,7 @@ import millrace
 import pyspark_millrace
 from millrace.spark_source import MillraceDataSource
 from millrace.spark_source.rows import SCHEMA
-
-from .conftest import Shop
+from tests.spark_source.conftest import Shop
 
 
 def test_spark_finds_the_source_by_its_short_name() -> None:

@@ -8,8 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import millrace
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.positions import StreamOffset
-
-from .conftest import Drivers, Offset, Row, Shop, position, rows_of_events
+from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events
 
 
 def bytes_between(start: Offset, end: Offset) -> int:

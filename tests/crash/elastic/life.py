@@ -22,10 +22,10 @@ from enum import Enum
 import pyarrow as pa
 
 import millrace
+from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo, segments_of_history
 from millrace.client.blocks import Position
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, TAIL, StreamCut
-from millrace.client.epochs import Lineage
 from millrace.client.errors import (
     CutTruncatedError,
     InvalidArgumentError,
@@ -33,13 +33,12 @@ from millrace.client.errors import (
     SegmentNotFoundError,
     SegmentTruncatedError,
 )
-from millrace.client.reader import ReaderOptions
-from millrace.client.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo, segments_of_history
+from millrace.client.read.epochs import Lineage
+from millrace.client.read.reader import ReaderOptions
 from millrace.client.testing import TestServer
-from millrace.client.writer import WriterOptions
-
-from .producer import Producer
-from .seen import (
+from millrace.client.write.writer import WriterOptions
+from tests.crash.elastic.producer import Producer
+from tests.crash.elastic.seen import (
     Numbered,
     Seen,
     SeenInParts,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from millrace.client.blocks import Position
 from millrace.client.cuts import StreamCut
-from millrace.client.epochs import Lineage
+from millrace.client.read.epochs import Lineage
 
 PLACES_REMEMBERED = 12
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from millrace.server.container.segment import ChunkRecord, Segment
-from millrace.server.container.shelf import Shelf
-from millrace.server.container.state import ContainerState
-from millrace.server.container.tail import LinkedExtent
+from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.wire import frames as f
 
 KINDS = (
@@ -282,7 +282,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
     }
 
 
-def _numbers_by_name(shelf: Shelf[Any], names: list[str]) -> dict[str, int]:
+def _numbers_by_name(shelf: EntityCache[Any], names: list[str]) -> dict[str, int]:
     return {name: shelf.number_of(shelf.find(name)) for name in sorted(names) if name}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.container.segment import Segment
-from millrace.server.container.state import ContainerState
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import Segment
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB

@@ -9,11 +9,18 @@ from pathlib import Path
 
 from millrace.client.blocks import pack_block
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.opening import OpenContainer, open_container
 from millrace.server.container.options import ContainerOptions
+from millrace.server.container.startup import OpenContainer, open_container
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.streams import Catalog, StreamController, StreamsOptions, StreamsRunner, TimelineFile, labels_of
+from millrace.server.streams import (
+    Catalog,
+    ClockHistoryFile,
+    StreamController,
+    StreamsOptions,
+    StreamsRunner,
+    labels_of,
+)
 from millrace.server.tier2 import MemoryStorage
 from millrace.wire.decoder import scan_run
 from millrace.wire.framing import encode_append_header
@@ -97,7 +104,7 @@ async def streams_in(
         history=opened.history,
         streams=controller,
         catalog=catalog,
-        timeline_file=TimelineFile(OsFileSystem(), folder, boot=boot, clock=clock),
+        timeline_file=ClockHistoryFile(OsFileSystem(), folder, boot=boot, clock=clock),
         options=options or StreamsOptions(),
     )
     await runner.load()

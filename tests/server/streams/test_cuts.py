@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.stream import Stream, StreamPart
+from millrace.server.container.state.stream import Stream, StreamPart
 from millrace.server.streams.cuts import CutParts, earliest_of_place
 from millrace.wire import frames as f
 

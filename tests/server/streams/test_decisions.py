@@ -19,9 +19,8 @@ from millrace.server.errors import (
 from millrace.server.tier2 import MemoryStorage
 from millrace.wire import frames as f
 from millrace.wire.names import KEY_SPACE
+from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
-
-from .containers import Streams, streams_in
 
 LAST = KEY_SPACE - 1
 HALF = KEY_SPACE // 2

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.stream import Stream, StreamPart, covers_key_space_once
+from millrace.server.container.state.stream import Stream, StreamPart, covers_key_space_once
 from millrace.server.streams.policy import Retention, RetentionKind
 from millrace.server.streams.retention import (
     PartFacts,

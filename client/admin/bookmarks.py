@@ -1,0 +1,101 @@
+"""Cuts that the server keeps under a name: bookmarks and cursors.
+
+A *bookmark* is a place worth finding again. A *cursor* says how far a consumer has come: retention by consumption drops
+nothing that a cursor has not passed, and `explain_stream` names the cursor that holds bytes back. Each kind has names
+of its own.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from millrace.client.cuts import HEAD, TAIL, Cut, StreamCut
+from millrace.client.transport.reconnect import Session
+from millrace.wire.frames import CutKind, CutList, Done, ForgetCut, ListCuts, SaveCut, SavedPosition
+
+UseCut = Callable[[str, Cut, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]
+"""Resolves a cut of a stream and asks the server something of it, again if it is truncated in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCut:
+    """A cut under a name.
+
+    Attributes:
+        saved_us: when it was saved, in Unix microseconds of the server's clock.
+    """
+
+    name: str
+    cut: StreamCut
+    saved_us: int
+
+
+class _SavedCuts:
+    """The saved cuts of one kind of one stream."""
+
+    def __init__(self, session: Session, stream: str, *, kind: CutKind, use_cut: UseCut) -> None:
+        self._session = session
+        self.stream = stream
+        self._kind = kind
+        self._use_cut = use_cut
+
+    async def list(self) -> list[SavedCut]:
+        """Return all of them, in the order of their names.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        return [
+            SavedCut(
+                name=saved.name,
+                cut=StreamCut.of(self.stream, {id_: (offset, index) for id_, offset, index in saved.positions}),
+                saved_us=saved.saved_us,
+            )
+            for saved in (await self._session.request(ListCuts(self.stream), CutList)).cuts
+            if saved.kind == self._kind
+        ]
+
+    async def get(self, name: str) -> StreamCut | None:
+        """Return the cut of that name, None if there is none."""
+        return next((saved.cut for saved in await self.list() if saved.name == name), None)
+
+    async def forget(self, name: str) -> bool:
+        """Forget the one of that name; False if there is none.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        return bool((await self._session.request(ForgetCut(self.stream, int(self._kind), name), Done)).changed)
+
+    async def _put(self, name: str, cut: Cut) -> StreamCut:
+        async def put(place: StreamCut) -> StreamCut:
+            positions = [SavedPosition(segment_id, *where) for segment_id, where in place.positions]
+            await self._session.request(SaveCut(self.stream, int(self._kind), name, positions), Done)
+            return place
+
+        return await self._use_cut(self.stream, cut, put)
+
+
+class Bookmarks(_SavedCuts):
+    """The bookmarks of a stream: `client.bookmarks(stream)`."""
+
+    async def save(self, name: str, cut: Cut = TAIL) -> StreamCut:
+        """Keep a cut under a name, in place of the bookmark of that name; return it, resolved.
+
+        Raises:
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
+            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
+        """
+        return await self._put(name, cut)
+
+
+class Cursors(_SavedCuts):
+    """The cursors of a stream: `client.cursors(stream)`."""
+
+    async def set(self, name: str, cut: Cut = HEAD) -> StreamCut:
+        """Say how far a consumer has come; what lies behind the cut is not dropped by consumption. Return it, resolved.
+
+        Raises:
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
+            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
+        """
+        return await self._put(name, cut)

@@ -1,0 +1,1 @@
+"""Readers of events: subscriptions, block streams, cuts, splits, Arrow."""

@@ -1,0 +1,221 @@
+"""Finding places in a segment of event blocks by counting: events, or bytes to the next border between blocks.
+
+The server's sparse index leads near; from there the headers of blocks are walked. No event is fetched. Everything here
+asks about bytes that are durable already, so two answers about one place never differ.
+"""
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from millrace.client.blocks import block_size
+from millrace.client.errors import BlockCorruptError, CutInvalidError, OffsetBeyondEndError
+from millrace.client.transport.reconnect import Session
+from millrace.wire.checksum import Buffer
+from millrace.wire.codec import derive
+from millrace.wire.frames import GetIndex, Index, IndexEntry, Read, Seek
+from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB, MIB
+from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
+
+INDEX_SPACING_BYTES: Final = 64 * KIB
+"""The server notes a border at least so often, unless one block is larger."""
+INDEX_GAP_BYTES_MAX: Final = INDEX_SPACING_BYTES + APPEND_SIZE_BYTES_MAX
+INDEX_COUNT_MAX: Final = 1000
+WALK_READ_BYTES: Final = 64 * KIB
+SMALL_BLOCK_BYTES_MAX: Final = 16 * KIB
+"""Behind a block up to this size more than one header is read at once."""
+
+_header = derive(BlockHeader, name="BlockHeader")
+_EVENT_COUNT: Final = _header.names.index("event_count")
+
+
+class Mark(NamedTuple):
+    """A place in a segment, and how many events of the segment, truncated ones included, lie in front of it."""
+
+    offset: int
+    event_index: int
+    events: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place alone: (offset, index)."""
+        return self.offset, self.event_index
+
+
+class _Header(NamedTuple):
+    offset: int
+    size: int
+    event_count: int
+
+
+async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], tail: Mark) -> Mark:
+    """Return the mark of a place between the start and the tail of a segment. Cancelling is safe.
+
+    Raises:
+        CutInvalidError: the place lies behind the last event of its block.
+        SegmentTruncatedError: it is gone.
+    """
+    offset, event_index = place
+    if place == (0, 0):
+        return Mark(0, 0, 0)
+    known = await _first_border_behind(session, segment_id, offset=offset, tail=tail)
+    counted = 0
+    first_count = 0
+    async for header in _headers(session, segment_id, start=offset, end=known.offset):
+        first_count = first_count or header.event_count
+        counted += header.event_count
+    if event_index > first_count:
+        raise CutInvalidError(f"segment {segment_id}: the block at {offset} has {first_count} events")
+    return Mark(offset, event_index, known.events - counted + event_index)
+
+
+async def after_events(session: Session, segment_id: int, *, start: Mark, end: Mark, count: int) -> Mark:
+    """Return the mark so many events behind `start`, or `end` where that comes first. Cancelling is safe."""
+    target = start.events + count
+    if target >= end.events:
+        return end
+    low = IndexEntry(start.offset, start.events - start.event_index, 0)
+    low = await _border_before_event(session, segment_id, low=low, target=target, end=end)
+    events = low.events
+    async for header in _headers(session, segment_id, start=low.offset, end=end.offset + 1):
+        if events == target:
+            return Mark(header.offset, 0, target)
+        if events + header.event_count > target:
+            return Mark(header.offset, target - events, target)
+        events += header.event_count
+    assert events == target, f"segment {segment_id}: {events} events counted in place of {target}"
+    return Mark(end.offset, 0, target)
+
+
+async def after_bytes(session: Session, segment_id: int, *, start: Mark, end: Mark, size_bytes: int) -> Mark:
+    """Return the last border at most so many bytes behind `start`, or `end` where that comes first.
+
+    It is `start` itself where the next block does not fit. Cancelling is safe.
+    """
+    limit = start.offset + size_bytes
+    if limit >= end.offset:
+        return end
+    low = IndexEntry(start.offset, start.events - start.event_index, 0)
+    borders = await _borders(
+        session,
+        segment_id,
+        start=max(start.offset, limit - INDEX_GAP_BYTES_MAX),
+        end=limit + 1,
+        spacing_bytes=INDEX_SPACING_BYTES,
+    )
+    if borders:
+        low = borders[-1]
+    found = Mark(low.offset, 0, low.events) if low.offset > start.offset else start
+    events = low.events
+    async for header in _headers(session, segment_id, start=low.offset, end=end.offset):
+        events += header.event_count
+        if header.offset + header.size > limit:
+            break
+        found = Mark(header.offset + header.size, 0, events)
+    return found
+
+
+async def after_block(session: Session, segment_id: int, *, start: Mark, end: Mark) -> Mark:
+    """Return the border behind the block that `start` lies in, or `end` where that comes first. Cancelling is safe."""
+    if start.offset >= end.offset:
+        return end
+    async for header in _headers(session, segment_id, start=start.offset, end=end.offset):
+        return Mark(header.offset + header.size, 0, start.events - start.event_index + header.event_count)
+    return end
+
+
+async def written_before(session: Session, segment_id: int, *, offset: int) -> int:
+    """Return the wall time, in Unix microseconds, of the last noted append at or before an offset; 0 if there is none.
+
+    The append at the offset itself came at most a second later, while the segment was written to. Cancelling is safe.
+    """
+    borders = await _borders(
+        session,
+        segment_id,
+        start=max(0, offset - INDEX_GAP_BYTES_MAX),
+        end=offset + 1,
+        spacing_bytes=INDEX_SPACING_BYTES,
+    )
+    if borders:
+        return borders[-1].wall_time_us
+    first = (await session.request(Seek(segment_id, 0), Index)).entries
+    return first[0].wall_time_us if first and first[0].offset <= offset else 0
+
+
+async def _border_before_event(
+    session: Session, segment_id: int, *, low: IndexEntry, target: int, end: Mark
+) -> IndexEntry:
+    """Return a noted border with at most `target` events before it, near the last one such, from `low` on.
+
+    It looks ahead as far as events of the mean size would reach, so that of a long history only what is near is asked
+    for, and then more and more finely between two borders.
+    """
+    ahead_bytes = max(1 * MIB, 2 * (target - low.events) * (end.offset - low.offset) // (end.events - low.events))
+    high_offset = low.offset
+    while high_offset < end.offset:
+        high_offset = min(end.offset, low.offset + ahead_bytes)
+        low, behind = await _closer(session, segment_id, low=low, high_offset=high_offset, target=target)
+        if behind is not None:
+            high_offset = behind.offset
+            break
+        ahead_bytes *= 2
+    while high_offset - low.offset > 2 * INDEX_SPACING_BYTES:
+        closer, behind = await _closer(session, segment_id, low=low, high_offset=high_offset, target=target)
+        if behind is None and closer == low:
+            break
+        low = closer
+        high_offset = behind.offset if behind is not None else high_offset
+    return low
+
+
+async def _closer(
+    session: Session, segment_id: int, *, low: IndexEntry, high_offset: int, target: int
+) -> tuple[IndexEntry, IndexEntry | None]:
+    """Return two borders around an event, closer than `low` and `high_offset`; None where no closer upper one is."""
+    spacing_bytes = max(1, (high_offset - low.offset) // INDEX_COUNT_MAX)
+    borders = await _borders(session, segment_id, start=low.offset, end=high_offset, spacing_bytes=spacing_bytes)
+    place = bisect_right(borders, target, key=lambda border: border.events)
+    return borders[place - 1] if place else low, borders[place] if place < len(borders) else None
+
+
+async def _first_border_behind(session: Session, segment_id: int, *, offset: int, tail: Mark) -> IndexEntry:
+    """Return the first noted border behind an offset; the tail is one."""
+    window_end = offset
+    while window_end < tail.offset:
+        window_end = min(tail.offset, window_end + INDEX_GAP_BYTES_MAX)
+        request = GetIndex(segment_id=segment_id, start=offset, end=window_end, spacing_bytes=1, count_max=1)
+        reply = await session.request(request, Index)
+        if reply.entries and reply.entries[0].offset > offset:
+            return reply.entries[0]
+    return IndexEntry(tail.offset, tail.events, 0)
+
+
+async def _borders(session: Session, segment_id: int, *, start: int, end: int, spacing_bytes: int) -> list[IndexEntry]:
+    """Return the noted borders inside (start, end), so far apart."""
+    if end - start < 1:
+        return []
+    request = GetIndex(
+        segment_id=segment_id, start=start, end=end, spacing_bytes=spacing_bytes, count_max=INDEX_COUNT_MAX
+    )
+    reply = await session.request(request, Index)
+    return [entry for entry in reply.entries if start < entry.offset < end]
+
+
+async def _headers(session: Session, segment_id: int, *, start: int, end: int) -> AsyncIterator[_Header]:
+    """Yield the headers of the blocks that start in [start, end), in order."""
+    data: Buffer = memoryview(b"")
+    base = offset = start
+    size_max = WALK_READ_BYTES
+    while offset < end:
+        if offset + BLOCK_HEADER_SIZE_BYTES > base + len(data):
+            chunk = await session.read(Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=0))
+            base, data = chunk.offset, chunk.data
+            if base != offset or len(data) < BLOCK_HEADER_SIZE_BYTES:
+                raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
+        try:
+            size = block_size(data, offset - base)
+        except BlockCorruptError as error:
+            raise BlockCorruptError(f"segment {segment_id} at offset {offset}: {error}") from None
+        yield _Header(offset, size, _header.unpack(data, offset - base)[_EVENT_COUNT])
+        offset += size
+        size_max = WALK_READ_BYTES if size <= SMALL_BLOCK_BYTES_MAX else BLOCK_HEADER_SIZE_BYTES

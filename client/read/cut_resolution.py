@@ -1,0 +1,214 @@
+"""Finding cuts of a stream: by time, by counting events or bytes; and measuring between two of them.
+
+A search starts at a cut and moves on in every segment until it finds its place there or the end. Where all segments
+that were replaced together are at their ends it goes on in their successors. So what it returns is a cut.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from operator import index
+from typing import Final
+
+from millrace.client.admin.streams import StreamInfo
+from millrace.client.blocks import Event, Position, block_size, unpack_block
+from millrace.client.cuts import StreamCut
+from millrace.client.errors import CutInvalidError, InvalidArgumentError, OffsetBeyondEndError
+from millrace.client.transport.reconnect import Session
+from millrace.wire.frames import Index, Read, Seek
+from millrace.wire.limits import KIB, MIB
+
+from .block_scan import Mark, after_bytes, after_events, mark_of
+from .block_stream import SegmentFeed
+from .epochs import Lineage
+
+SEEK_WINDOW_BYTES: Final = 1 * MIB
+FETCH_SIZE_BYTES: Final = 64 * KIB
+_START: Final = Mark(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """What lies between two cuts; below zero where the second lies in front of the first.
+
+    Attributes:
+        size_bytes: of whole blocks: one that a cut goes through counts as if the cut went in front of it.
+    """
+
+    size_bytes: int
+    events: int
+
+
+async def cut_at_time(session: Session, stream: StreamInfo, timestamp_us: int) -> StreamCut:
+    """Return the cut in front of the first event with this timestamp or a later one. Cancelling is safe."""
+    lineage = stream.lineage()
+    places: dict[int, tuple[int, int]] = {}
+    wanted = [segment.segment_id for segment in lineage.head()]
+    while wanted:
+        found = await asyncio.gather(
+            *(
+                _place_at(session, segment_id, timestamp_us, end_offset=lineage.by_id[segment_id].length)
+                for segment_id in wanted
+            )
+        )
+        places.update(zip(wanted, found, strict=True))
+        wanted = lineage.go_on(places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length)
+    return StreamCut.of(stream.name, places)
+
+
+async def cut_after_events(session: Session, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
+    """Return the cut so many events behind another, or the tail where that comes first. Cancelling is safe."""
+    count = index(count)
+    if count < 0:
+        raise InvalidArgumentError(f"{count} events cannot be counted")
+
+    async def advance(segment_id: int, mark: Mark, end: Mark, share: int) -> Mark:
+        return await after_events(session, segment_id, start=mark, end=end, count=share)
+
+    return await _cut_after(
+        session, stream, start=start, amount=count, between=lambda a, b: b.events - a.events, advance=advance
+    )
+
+
+async def cut_after_bytes(session: Session, stream: StreamInfo, *, start: StreamCut, size_bytes: int) -> StreamCut:
+    """Return a cut at most so many bytes behind another, at borders of blocks. Cancelling is safe."""
+    size_bytes = index(size_bytes)
+    if size_bytes < 0:
+        raise InvalidArgumentError(f"{size_bytes} bytes cannot be counted")
+
+    async def advance(segment_id: int, mark: Mark, end: Mark, share: int) -> Mark:
+        return await after_bytes(session, segment_id, start=mark, end=end, size_bytes=share)
+
+    return await _cut_after(
+        session, stream, start=start, amount=size_bytes, between=lambda a, b: b.offset - a.offset, advance=advance
+    )
+
+
+async def distance(session: Session, stream: StreamInfo, *, start: StreamCut, end: StreamCut) -> Distance:
+    """Return what lies between two resolved cuts. Cancelling is safe."""
+    lineage = stream.lineage()
+    starts, ends = lineage.progress(start.places), lineage.progress(end.places)
+    differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
+    marks = await asyncio.gather(
+        *(
+            mark_of(session, segment_id, place=places[segment_id], tail=_end(lineage, segment_id))
+            for segment_id in differing
+            for places in (starts, ends)
+        )
+    )
+    pairs = list(zip(marks[::2], marks[1::2], strict=True))
+    return Distance(
+        size_bytes=sum(after.offset - before.offset for before, after in pairs),
+        events=sum(after.events - before.events for before, after in pairs),
+    )
+
+
+async def fetch_event(session: Session, position: Position) -> Event:
+    """Return the event at a position. Cancelling is safe.
+
+    Raises:
+        SegmentNotFoundError, SegmentTruncatedError: it was truncated away.
+        OffsetBeyondEndError: nothing is there yet.
+        BlockCorruptError: no block starts there.
+        CutInvalidError: its block has fewer events.
+    """
+    segment_id, offset, event_index = position
+    data = bytearray()
+    wanted = 0
+    while not wanted or len(data) < wanted:
+        size_max = max(FETCH_SIZE_BYTES, wanted - len(data))
+        chunk = await session.read(Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0))
+        if not len(chunk.data):
+            raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
+        data += chunk.data
+        wanted = wanted or block_size(data)
+    block = unpack_block(memoryview(data)[:wanted])
+    if not 0 <= event_index < block.event_count:
+        raise CutInvalidError(f"segment {segment_id}: the block at offset {offset} has {block.event_count} events")
+    return block.events(segment_id=segment_id, offset=offset)[event_index]
+
+
+async def _cut_after(
+    session: Session,
+    stream: StreamInfo,
+    *,
+    start: StreamCut,
+    amount: int,
+    between: Callable[[Mark, Mark], int],
+    advance: Callable[[int, Mark, Mark, int], Awaitable[Mark]],
+) -> StreamCut:
+    """Return the cut an amount behind another: wave by wave, and in the last one shared out by what is there."""
+    lineage = stream.lineage()
+    ids = [segment_id for segment_id, _ in start.positions]
+    found = await asyncio.gather(
+        *(
+            mark_of(session, segment_id, place=place, tail=_end(lineage, segment_id))
+            for segment_id, place in start.positions
+        )
+    )
+    marks = dict(zip(ids, found, strict=True))
+    wanted = ids
+    while wanted and amount:
+        amounts = {segment_id: between(marks[segment_id], _end(lineage, segment_id)) for segment_id in wanted}
+        total = sum(amounts.values())
+        if total > amount:
+            shares = _shares(amount, amounts)
+            reached = await asyncio.gather(
+                *(
+                    advance(segment_id, marks[segment_id], _end(lineage, segment_id), share)
+                    for segment_id, share in shares.items()
+                )
+            )
+            marks.update(zip(shares, reached, strict=True))
+            break
+        amount -= total
+        marks.update((segment_id, _end(lineage, segment_id)) for segment_id in wanted)
+        wanted = lineage.go_on(marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length)
+        marks.update((segment_id, _START) for segment_id in wanted)
+    return StreamCut.of(stream.name, {segment_id: mark.place for segment_id, mark in marks.items()})
+
+
+def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
+    """Share an amount out by what each one holds, to the last unit, none more than it holds."""
+    total = sum(amounts.values())
+    shares = {each: amount * held // total for each, held in amounts.items()}
+    left = amount - sum(shares.values())
+    for each in sorted(amounts, key=lambda each: (-(amount * amounts[each] % total), each))[:left]:
+        shares[each] += 1
+    return shares
+
+
+def _end(lineage: Lineage, segment_id: int) -> Mark:
+    segment = lineage.by_id[segment_id]
+    return Mark(segment.length, 0, segment.event_count)
+
+
+async def _place_at(session: Session, segment_id: int, timestamp_us: int, *, end_offset: int) -> tuple[int, int]:
+    """Return the place of the first event at or after a time; the server names a border near in front of it."""
+    reply = await session.request(Seek(segment_id, timestamp_us), Index)
+    if not reply.entries or reply.entries[0].offset >= end_offset:
+        return end_offset, 0
+    changed = asyncio.Event()
+    feed = SegmentFeed(
+        session,
+        segment_id,
+        start=(reply.entries[0].offset, 0),
+        end=(end_offset, 0),
+        window_bytes=SEEK_WINDOW_BYTES,
+        on_change=lambda _: changed.set(),
+    )
+    feed.start()
+    try:
+        while True:
+            placed = feed.take()
+            if placed is not None:
+                event_index = placed.block.first_at_or_after(timestamp_us)
+                if event_index is not None:
+                    return placed.offset, event_index
+            elif feed.finished:
+                return end_offset, 0
+            else:
+                changed.clear()
+                await changed.wait()
+    finally:
+        feed.close()

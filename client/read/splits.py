@@ -1,0 +1,136 @@
+"""Reading in parallel: a stream between two cuts as ranges that can be read anywhere, each by its own client.
+
+A range starts and ends on event borders, is picklable, and knows how much it holds. Ranges of one segment follow one
+another, those of segments that were replaced come before those of their successors; together the ranges of a plan are
+exactly the events between the cuts. They may be read in any order, by any process.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from millrace.client.errors import (
+    InvalidArgumentError,
+    OffsetBeyondEndError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
+from millrace.client.transport.reconnect import Session
+from millrace.wire.frames import GetIndex, Index
+from millrace.wire.limits import MIB
+
+from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
+from .block_stream import PlacedBlock, SegmentFeed
+from .slices import SegmentSlice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RANGE_WINDOW_BYTES: Final = 16 * MIB
+INDEX_PAGE_COUNT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRange:
+    """Events of one segment: from (start_offset, start_index) up to, not with, (end_offset, end_index)."""
+
+    segment_id: int
+    start_offset: int
+    start_index: int
+    end_offset: int
+    end_index: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the blocks that lie wholly in the range; a block that is cut at its end is not counted."""
+        return self.end_offset - self.start_offset
+
+
+async def plan_segment(
+    session: Session, segment_id: int, *, start: tuple[int, int], end: tuple[int, int], max_bytes: int
+) -> list[SegmentRange]:
+    """Return the ranges of one segment between two places, each of about `max_bytes`. Cancelling is safe."""
+    if max_bytes < 1:
+        raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
+    places = [start]
+    while start < end and places[-1][0] + max_bytes < end[0]:
+        request = GetIndex(
+            segment_id=segment_id,
+            start=places[-1][0],
+            end=end[0],
+            spacing_bytes=max_bytes,
+            count_max=INDEX_PAGE_COUNT,
+        )
+        reply = await session.request(request, Index)
+        borders = [(entry.offset, 0) for entry in reply.entries if places[-1] < (entry.offset, 0) < end]
+        if not borders:
+            break
+        places += borders
+    places.append(end)
+    return [
+        SegmentRange(segment_id=segment_id, start_offset=a[0], start_index=a[1], end_offset=b[0], end_index=b[1])
+        for a, b in itertools.pairwise(places)
+        if a < b
+    ]
+
+
+async def plan_ranges(session: Session, slices: Iterable[SegmentSlice], *, max_bytes: int) -> list[SegmentRange]:
+    """Return the ranges of slices of segments, in the order of slices and offsets. Cancelling is safe."""
+    ranges: list[SegmentRange] = []
+    for segment_id, start, end in slices:
+        ranges += await plan_segment(session, segment_id, start=start, end=end, max_bytes=max_bytes)
+    return ranges
+
+
+async def read_range(session: Session, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
+    """Yield the events of a range as record batches, in order; needs pyarrow. Closing the iterator ends the fetching.
+
+    Raises:
+        OffsetBeyondEndError: the segment is sealed and ends before the range does.
+        SegmentTruncatedError: what comes next is gone; without a `start_offset` where the whole segment is.
+        SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
+    """
+    changed = asyncio.Event()
+    feed = SegmentFeed(
+        session,
+        part.segment_id,
+        start=(part.start_offset, part.start_index),
+        end=(part.end_offset, part.end_index),
+        window_bytes=RANGE_WINDOW_BYTES,
+        on_change=lambda _: changed.set(),
+    )
+    feed.start()
+    try:
+        gathered: list[PlacedBlock] = []
+        rows = 0
+        place, end = (part.start_offset, part.start_index), (part.end_offset, part.end_index)
+        while True:
+            try:
+                placed = feed.take()
+            except SegmentNotFoundError as error:
+                raise SegmentTruncatedError(
+                    f"segment {part.segment_id} is gone with the range from {place[0]} to {end[0]}: "
+                    "it was truncated away, or its stream was deleted"
+                ) from error
+            if placed is None:
+                if feed.finished:
+                    break
+                changed.clear()
+                await changed.wait()
+                continue
+            place = placed.next_place
+            if placed.start < placed.end:
+                gathered.append(placed)
+                rows += placed.end - placed.start
+            # A large block leaves alone, so that it need not be copied.
+            if rows >= BATCH_ROWS_MAX or (rows and placed.end - placed.start >= LARGE_BLOCK_ROWS_MIN):
+                yield batch_of_many(gathered)
+                gathered, rows = [], 0
+        if gathered:
+            yield batch_of_many(gathered)
+        if place < end:
+            raise OffsetBeyondEndError(f"segment {part.segment_id} ends at {place[0]}, the range at {end[0]}")
+    finally:
+        feed.close()

@@ -1,0 +1,39 @@
+"""A client knows when it is used by a child of the process that made it.
+
+After a fork parent and child would write to the same socket, and both streams of frames would be garbage. Nothing
+can be repaired in the child, so every use there ends in one clear error and the parent's connection is not touched.
+"""
+
+import os
+from weakref import WeakSet
+
+from millrace.client.errors import ForkedClientError
+
+
+class ForkGuard:
+    """Tells whether this process is the one that made the guard.
+
+    Asking costs an attribute, not a system call: the guards of a child are turned when it is born.
+    """
+
+    __slots__ = ("__weakref__", "forked")
+
+    def __init__(self) -> None:
+        self.forked = False
+        _guards.add(self)
+
+    def check(self) -> None:
+        """Raise `ForkedClientError` in a child of the process that made the guard."""
+        if self.forked:
+            raise ForkedClientError
+
+
+_guards: WeakSet[ForkGuard] = WeakSet()
+
+
+def _turn_guards() -> None:
+    for guard in _guards:
+        guard.forked = True
+
+
+os.register_at_fork(after_in_child=_turn_guards)

@@ -1,0 +1,1 @@
+"""Writers of events: per-segment senders with exactly-once retransmission."""

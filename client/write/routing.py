@@ -1,0 +1,79 @@
+"""Which segment an event belongs to.
+
+A routing key has one place in the key space for ever, and at any time each place belongs to one open segment of the
+stream. Events without a key have no order to keep; they go where the writer's last block did not.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from millrace.client.errors import EventTooLargeError, InvalidArgumentError, StreamSealedError
+from millrace.wire.frames import StreamSegment
+from millrace.wire.limits import ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.wire.names import KEY_SPACE
+
+
+def encoded_key(key: str) -> bytes:
+    """Return the bytes of a routing key.
+
+    Raises:
+        TypeError: not text.
+        InvalidArgumentError: text that UTF-8 cannot hold (lone surrogates).
+        EventTooLargeError: more than 64 KiB.
+    """
+    if not isinstance(key, str):
+        raise TypeError(f"a routing key is text, not {type(key).__name__}")
+    try:
+        data = key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"a routing key must fit UTF-8: {error}") from None
+    if len(data) > ROUTING_KEY_SIZE_BYTES_MAX:
+        raise EventTooLargeError(
+            f"a routing key holds at most {ROUTING_KEY_SIZE_BYTES_MAX} bytes in UTF-8, not {len(data)}"
+        )
+    return data
+
+
+class Router:
+    """The open segments of a stream by their key ranges; numbers them from 0 in that order."""
+
+    def __init__(self, segment_ids: Sequence[int], lows: Sequence[int]) -> None:
+        self.segment_ids = tuple(segment_ids)
+        self._lows = list(lows)
+        self._lows_array = np.array(self._lows, dtype=np.uint64)
+
+    @classmethod
+    def of_stream(cls, name: str, segments: Iterable[StreamSegment]) -> "Router":
+        """Return the router of a stream's open segments.
+
+        Raises:
+            StreamSealedError: none is open.
+            InvalidArgumentError: they do not cover the key space exactly once.
+        """
+        live = sorted((segment for segment in segments if not segment.sealed), key=lambda segment: segment.low)
+        if not live:
+            raise StreamSealedError(f"{name}: no segment of the stream is open")
+        covered = 0
+        for segment in live:
+            if segment.low != covered or segment.last < segment.low:
+                raise InvalidArgumentError(f"{name}: its segments do not cover the key space exactly once")
+            covered = segment.last + 1
+        if covered != KEY_SPACE:
+            raise InvalidArgumentError(f"{name}: its segments do not cover the key space exactly once")
+        return cls([segment.segment_id for segment in live], [segment.low for segment in live])
+
+    def __len__(self) -> int:
+        return len(self.segment_ids)
+
+    def number_of(self, key: str) -> int:
+        """Return the number of the segment that a key belongs to. Raises like `encoded_key`."""
+        return bisect_right(self._lows, xxh3_64_intdigest(encoded_key(key))) - 1
+
+    def numbers_of(self, keys: Sequence[str]) -> npt.NDArray[np.intp]:
+        """Return the number of the segment of each key. Raises like `encoded_key`."""
+        places = np.array([xxh3_64_intdigest(encoded_key(key)) for key in keys], dtype=np.uint64)
+        return np.searchsorted(self._lows_array, places, side="right") - 1

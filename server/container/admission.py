@@ -1,0 +1,203 @@
+"""Deciding on appends: admitted at an offset, known already, or refused.
+
+Everything here works on the admitted view of a segment and waits for nothing. A run that straddles what a writer has
+stored already is cut at that border, so that a writer may resend whatever it has no ack for.
+"""
+
+from typing import NamedTuple, Protocol
+
+from millrace.server.container.state.container_state import ContainerState, Writer
+from millrace.server.container.state.segment import Segment, WriterProgress
+from millrace.server.errors import (
+    AppendTooLargeError,
+    ConditionFailedError,
+    EventNumberGapError,
+    EventNumberOverlapError,
+    ServerError,
+    WriterExpiredError,
+    WriterFencedError,
+    WriterUnknownError,
+)
+from millrace.wire.checksum import Buffer
+from millrace.wire.decoder import AppendRun
+from millrace.wire.framing import APPEND_HEADER
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+
+assert APPEND_HEADER.fixed is not None
+_unpack_append = APPEND_HEADER.fixed.unpack_from
+_EVENT_COUNT = APPEND_HEADER.fixed_names.index("event_count")
+_EVENT_NUMBER = APPEND_HEADER.fixed_names.index("event_number")
+
+
+class Owner(Protocol):
+    """Who sent appends, and is told how they ended: a connection."""
+
+    def settle(self) -> None:
+        """Called in the event loop after outcomes of some of its appends were set, once per log batch."""
+        ...
+
+
+class PendingAppend:
+    """Appends of one owner with consecutive request ids, on their way to one outcome.
+
+    Attributes:
+        segment: None if there is none of the id that was named.
+        settled: whether the outcome is known; then `error` says how it failed, None if it is durable.
+        offset: of the first byte of the first append, -1 where it is not kept.
+        duplicate: whether all of it was stored before.
+    """
+
+    __slots__ = (
+        "count", "duplicate", "error", "followers", "offset", "owner", "request_id", "segment", "segment_id", "settled",
+        "size", "writer", "writer_number",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: Owner,
+        segment: Segment | None,
+        *,
+        segment_id: int,
+        request_id: int,
+        count: int,
+        writer_number: int = 0,
+    ) -> None:
+        self.owner = owner
+        self.segment = segment
+        self.segment_id = segment_id
+        self.writer_number = writer_number
+        # Held, so that it is in memory when the append is applied.
+        self.writer: Writer | None = None
+        self.request_id = request_id
+        self.count = count
+        self.offset = -1
+        self.size = 0
+        self.duplicate = False
+        self.settled = False
+        self.error: ServerError | None = None
+        # Appends that were sent again while this one was on its way: they end as it does.
+        self.followers: list[PendingAppend] = []
+
+    def fail(self, error: ServerError) -> None:
+        """End as failed."""
+        self.error = error
+        self.settled = True
+
+
+class Piece(NamedTuple):
+    """A part of a run that has one decision.
+
+    Attributes:
+        start, end: where its frames lie in the run, in bytes.
+        duplicate: whether it is stored, or on its way, already.
+    """
+
+    start: int
+    end: int
+    request_id: int
+    append_count: int
+    event_number: int
+    event_count: int
+    duplicate: bool
+
+
+def check_condition(segment: Segment, run: AppendRun) -> None:
+    """Raise ConditionFailedError if the run expects another offset than the next one."""
+    if run.expected_offset not in (-1, segment.next_offset):
+        raise ConditionFailedError(
+            f"expected offset {run.expected_offset}, the segment ends at {segment.next_offset}",
+            subject=segment.name,
+            start_offset=segment.start_offset,
+            length=segment.next_offset,
+        )
+
+
+def check_size(segment: Segment, size: int, *, size_max: int) -> None:
+    """Raise AppendTooLargeError if a run is above the limit, which only a run of a single append can be."""
+    if size > size_max:
+        raise AppendTooLargeError(f"an append holds at most {size_max} bytes, this one {size}", subject=segment.name)
+
+
+def check_writer(state: ContainerState, run: AppendRun) -> None:
+    """Raise if the writer of the run is unknown, has expired, or was opened again since."""
+    writer = state.writers.get(run.writer_number)
+    if (
+        run.writer_number in state.expiring_writers
+        or (writer is None and run.writer_number < state.next_id)
+        or (writer is not None and writer.expired_us)
+    ):
+        raise WriterExpiredError(
+            f"writer {run.writer_number} was idle for too long: its event numbers are not known any more, open it anew",
+            subject=writer.writer_id if writer is not None else "",
+        )
+    if writer is None or run.writer_epoch > writer.admitted_epoch:
+        raise WriterUnknownError(f"writer {run.writer_number} was never opened under epoch {run.writer_epoch}")
+    if run.writer_epoch < writer.admitted_epoch:
+        raise WriterFencedError(
+            f"epoch {run.writer_epoch} is fenced: the writer was opened again under epoch {writer.admitted_epoch}",
+            subject=writer.writer_id,
+        )
+
+
+def progress_of(segment: Segment, writer_number: int) -> WriterProgress:
+    """Return how far the writer has come in the segment, from nothing if it never wrote there."""
+    progress = segment.writers.get(writer_number)
+    if progress is None:
+        progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
+    return progress
+
+
+def deduplicate(segment: Segment, run: AppendRun, frames: bytes) -> list[Piece]:
+    """Cut a run of a writer where what it has stored ends; the duplicate piece comes first.
+
+    Raises:
+        EventNumberGapError: the run starts above the number that must come next.
+        EventNumberOverlapError: one append holds both stored and new events.
+    """
+    stored = progress_of(segment, run.writer_number).admitted
+    first = run.event_number
+    last = first + run.event_count - 1
+    if first == stored + 1:
+        return [Piece(0, len(frames), run.request_id, run.frame_count, first, run.event_count, duplicate=False)]
+    if first > stored + 1:
+        raise EventNumberGapError(
+            f"event number {first} leaves a gap: {stored} was the last one stored, {stored + 1} must follow",
+            subject=segment.name,
+        )
+    if last <= stored:
+        return [Piece(0, len(frames), run.request_id, run.frame_count, first, run.event_count, duplicate=True)]
+    position, count, number = 0, 0, first
+    while number <= stored:
+        header = _unpack_append(frames, position)
+        position += header[0]
+        number += header[_EVENT_COUNT]
+        count += 1
+    if number != stored + 1:
+        raise EventNumberOverlapError(
+            f"an append holds events up to {number - 1}, of which those up to {stored} are stored already",
+            subject=segment.name,
+        )
+    return [
+        Piece(0, position, run.request_id, count, first, number - first, duplicate=True),
+        Piece(
+            position, len(frames), run.request_id + count, run.frame_count - count, number, last - stored,
+            duplicate=False,
+        ),
+    ]  # fmt: skip
+
+
+def last_append_offset(frames: Buffer, *, offset: int, frame_count: int, frame_size: int) -> int:
+    """Return where in the segment the last append of a run starts; the first one starts at `offset`."""
+    if frame_size:
+        return offset + (frame_count - 1) * (frame_size - APPEND_HEADER_SIZE_BYTES)
+    position = 0
+    for _ in range(frame_count - 1):
+        length = int.from_bytes(frames[position : position + 4], "little")
+        position += length
+        offset += length - APPEND_HEADER_SIZE_BYTES
+    return offset
+
+
+def payload_size(frames_size: int, frame_count: int) -> int:
+    """Return the segment bytes in `frame_count` append frames of `frames_size` bytes."""
+    return frames_size - APPEND_HEADER_SIZE_BYTES * frame_count

@@ -1,0 +1,125 @@
+"""Catch-up reads: the bytes of a segment that are in tier 2, through the cache.
+
+Pages are fetched whole, verified, and read ahead of whoever reads in order; see `server.cache`. Footers of chunks are
+kept, and their sparse indexes in those of their segments, a bounded number of both. What is truncated or damaged is the
+business of the segment, and checked before.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final
+
+from millrace.server.cache import PageCache
+from millrace.server.container.state.segment import ChunkRecord, Segment
+from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError
+from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_chunk
+
+FOOTERS_COUNT_MAX: Final = 4096
+SHARP_COUNT_MAX: Final = 4096
+
+
+class History:
+    """Reads of tier 2 for all segments of a container."""
+
+    def __init__(self, *, storage: ChunkStorage, cache: PageCache, sharp_count_max: int = SHARP_COUNT_MAX) -> None:
+        self._storage = storage
+        self._cache = cache
+        self._footers: OrderedDict[str, ChunkFooter] = OrderedDict()
+        self._sharp_count_max = sharp_count_max
+        # Chunks whose sparse index was merged into that of their segment, the one that was asked for last at the end.
+        self._sharp: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
+
+    def read_now(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | None:
+        """Return bytes from the cache, in pieces: fewer than asked for where it ends, None if it has not even one."""
+        end = segment.limit_before_damage(offset, segment.flushed_offset)
+        size = min(size_max, end - offset)
+        return self._cache.get(
+            segment.segment_id, offset, size, fetch=lambda start, count: self._fetch(segment, start, count), end=end
+        )
+
+    async def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview]:
+        """Return at least one and up to `size_max` bytes from `offset` on, in pieces. Safe to cancel.
+
+        Raises:
+            SegmentDamagedError: the page that holds `offset` is damaged; the rest of the segment is served.
+            StorageError: tier 2 failed.
+        """
+        end = segment.limit_before_damage(offset, segment.flushed_offset)
+        return await self._cache.read(
+            segment.segment_id,
+            offset,
+            min(size_max, end - offset),
+            lambda start, count: self._fetch(segment, start, count),
+            end=end,
+        )
+
+    def forget(self, segment: Segment) -> None:
+        """Drop what is cached of a segment that was truncated or deleted."""
+        if segment.deleted:
+            self._cache.drop_segment(segment.segment_id)
+        else:
+            self._cache.truncate(segment.segment_id, segment.start_offset)
+
+    async def footer(self, chunk: ChunkRecord) -> ChunkFooter:
+        """Return the footer of a chunk, kept for the next time.
+
+        Raises:
+            StorageError: it is damaged or missing.
+        """
+        footer = self._footers.get(chunk.name)
+        if footer is None:
+            footer = await open_chunk(self._storage, chunk.name, chunk.size)
+            self._footers[chunk.name] = footer
+            if len(self._footers) > FOOTERS_COUNT_MAX:
+                self._footers.popitem(last=False)
+        else:
+            self._footers.move_to_end(chunk.name)
+        return footer
+
+    async def sharpen(self, segment: Segment, start: int, end: int) -> None:
+        """Merge the sparse indexes of the chunks in [start, end) into that of the segment.
+
+        A segment knows one border for each of its chunks only, but for those that were asked for last. A chunk whose
+        index is damaged is left aside: answers then lie further back, never wrong.
+        """
+        for chunk in list(segment.chunks):
+            if chunk.start_offset < end and chunk.end_offset > start:
+                if chunk.name in self._sharp:
+                    self._sharp.move_to_end(chunk.name)
+                    continue
+                try:
+                    footer = await self.footer(chunk)
+                except (ChunkCorruptError, ChunkNotFoundError):
+                    continue
+                segment.index.merge(entry for entry in footer.entries() if entry.offset >= segment.start_offset)
+                self._sharp[chunk.name] = segment, chunk
+                if len(self._sharp) > self._sharp_count_max:
+                    _, (other, oldest) = self._sharp.popitem(last=False)
+                    other.index.thin(oldest.start_offset, oldest.end_offset)
+
+    async def _fetch(self, segment: Segment, offset: int, size: int) -> memoryview:
+        chunk = self._chunk_at(segment, offset)
+        try:
+            footer = await self.footer(chunk)
+            return await read_chunk(self._storage, footer, offset=offset, size=size)
+        except (ChunkCorruptError, ChunkNotFoundError) as error:
+            if not segment.deleted and self._chunk_at(segment, offset) != chunk:
+                # It was small, and was replaced while we looked; what replaced it holds the same bytes.
+                return await self._fetch(segment, offset, size)
+            raise SegmentDamagedError(
+                f"bytes at offset {offset} are damaged or missing in tier 2: {error}",
+                subject=segment.name,
+                start_offset=segment.start_offset,
+                length=segment.length,
+            ) from error
+
+    def _chunk_at(self, segment: Segment, offset: int) -> ChunkRecord:
+        place = bisect_right(segment.chunks, offset, key=lambda chunk: chunk.start_offset) - 1
+        if place >= 0 and offset < segment.chunks[place].end_offset:
+            return segment.chunks[place]
+        raise SegmentDamagedError(
+            f"no chunk holds the bytes at offset {offset}",
+            subject=segment.name,
+            start_offset=segment.start_offset,
+            length=segment.length,
+        )

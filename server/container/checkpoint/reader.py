@@ -1,0 +1,285 @@
+"""Reading single things out of the checkpoint, while it may be written: segments, streams, writers.
+
+The reader has a connection of its own: SQLite lets it read what the last transaction stored while the next one is under
+way, but for the moment in which that is committed; then it waits. Every row that is read is verified against its
+checksum. What the sums of all rows tell, that none is missing, is verified as a whole by `checkpoint_verification`.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.state.container_state import Writer
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.stream import Stream
+from millrace.server.errors import CheckpointDamagedError, NoSpaceError, StorageError
+
+from .rows import link_of_row, segment_of_rows, stream_of_rows, writer_of_row
+from .schema import (
+    ATTRIBUTES,
+    CHUNKS,
+    CUTS,
+    DAMAGES,
+    LABELS,
+    LINKS,
+    PROGRESS,
+    SEGMENTS,
+    STREAMS,
+    WRITERS,
+    Key,
+    Row,
+    Table,
+    checked_row,
+)
+
+BUSY_TIMEOUT_S: Final = 5.0
+"""How long to wait for a commit, or for somebody who looks into the file with other means."""
+CACHE_SIZE_KIB: Final = 8192
+
+_TROUBLE_OF_OTHERS: Final = frozenset(
+    {
+        sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+    }
+)  # fmt: skip
+"""Errors that say nothing about the content of the file."""
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Open the database; transactions are begun and ended by hand."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("PRAGMA synchronous=EXTRA")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS: sync the cache of the drive too
+        connection.execute("PRAGMA cell_size_check=ON")
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute(f"PRAGMA cache_size=-{CACHE_SIZE_KIB}")
+        # Changed pages stay in memory until the commit: written earlier, they would lock readers out.
+        connection.execute("PRAGMA cache_spill=OFF")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite into ours."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # Python could not even read the message, which cites a damaged schema.
+        raise CheckpointDamagedError(f"the schema is damaged: {error}", subject=str(path)) from error
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            raise NoSpaceError(str(error), subject=str(path)) from error
+        if code in _TROUBLE_OF_OTHERS:
+            raise StorageError(str(error), subject=str(path)) from error
+        # Failed reads, writes and syncs are among these: what the file holds is then not known.
+        raise CheckpointDamagedError(str(error), subject=str(path)) from error
+
+
+class CheckpointReader:
+    """Verified rows of the checkpoint. May be called from any thread; they take turns.
+
+    Errors of all methods: CheckpointDamagedError when a row is not what was written, StorageError when the file cannot
+    be used for another reason.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Told, in any thread, of damage that is found while the file is in use.
+        self.on_damage: Callable[[CheckpointDamagedError], None] | None = None
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._is_open = False
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn errors of SQLite into ours, and tell whom it concerns of damage."""
+        try:
+            with translated(self.path):
+                yield
+        except CheckpointDamagedError as error:
+            if self.on_damage is not None:
+                self.on_damage(error)
+            raise
+
+    def open(self, *, is_empty: bool = False) -> None:
+        """Read from the file from now on; there are no rows if it is not there yet."""
+        with self._lock, translated(self.path):
+            self._close()
+            if not is_empty:
+                self._connection = connect(self.path)
+                self._connection.execute("PRAGMA query_only=ON")
+            self._is_open = True
+
+    def close(self) -> None:
+        """Give the file back: what is asked for then fails. Closing twice is fine."""
+        with self._lock:
+            self._close()
+
+    def rows(self, table: Table, condition: str, values: Sequence[int | str]) -> list[Row]:
+        """Return the rows of a table for which a condition of SQL holds, without their checksums."""
+        statement = f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {condition}"  # noqa: S608  # our own words
+        with self.guarded():
+            return [checked_row(table, row, path=self.path) for row in self._fetch(statement, values)]
+
+    def under(self, table: Table, key: Key) -> list[Row]:
+        """Return the rows whose keys begin with `key`, in the order of their keys."""
+        condition = " AND ".join(f"{column} = ?" for column in table.key[: len(key)])
+        return self.rows(table, f"{condition} ORDER BY {', '.join(table.key)}", key)
+
+    def values(self, statement: str, values: Sequence[int | str]) -> list[Row]:
+        """Return what a statement selects, unverified: only numbers and names to look up may be asked for."""
+        with self.guarded():
+            return self._fetch(statement, values)
+
+    def _fetch(self, statement: str, values: Sequence[int | str]) -> list[Row]:
+        with self._lock:
+            if not self._is_open:
+                raise StorageError("the checkpoint is closed", subject=str(self.path), retry_after_ms=1000)
+            return [] if self._connection is None else self._connection.execute(statement, values).fetchall()
+
+    def _close(self) -> None:
+        self._is_open = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class _TableArchive:
+    """What segments, streams and writers have in common: a number, and a name that has an index."""
+
+    def __init__(self, reader: CheckpointReader, table: Table, *, name: str) -> None:
+        self._reader = reader
+        self._table = table
+        self._number = table.key[0]
+        self._name = name
+
+    def find(self, name: str) -> int:
+        """Return the number of the newest thing of that name, 0 if there is none."""
+        found = self._reader.values(
+            f"SELECT max({self._number}) FROM {self._table.name} WHERE {self._name} = ?",  # noqa: S608
+            [name],
+        )
+        return (found[0][0] or 0) if found else 0
+
+    def numbers(self, *, after: int, count_max: int) -> list[int]:
+        """Return numbers above `after`, ascending."""
+        found = self._reader.values(
+            f"SELECT {self._number} FROM {self._table.name} WHERE {self._number} > ? "  # noqa: S608
+            f"ORDER BY {self._number} LIMIT {count_max}",
+            [after],
+        )
+        return [number for (number,) in found]
+
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
+        """Return names with a prefix, above `after`, in the order of their UTF-8 bytes, which is that of Python."""
+        # Ranges of names, and not LIKE or substr, are looked up in the index.
+        found = self._reader.values(
+            f"SELECT DISTINCT {self._name} FROM {self._table.name} "  # noqa: S608
+            f"WHERE {self._name} > ? AND {self._name} >= ? ORDER BY {self._name} LIMIT {count_max}",
+            [after, prefix],
+        )
+        return names_with_prefix((name for (name,) in found), prefix)
+
+    def _row(self, number: int) -> Row | None:
+        rows = self._reader.under(self._table, (number,))
+        return rows[0] if rows else None
+
+
+class SegmentArchive(_TableArchive):
+    """The segments of a checkpoint."""
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        super().__init__(reader, SEGMENTS, name="name")
+
+    def load(self, number: int) -> Segment | None:
+        """Return a segment as it was stored last; its admitted view is the durable one."""
+        row = self._row(number)
+        if row is None:
+            return None
+        chunks, damages, progress, attributes = (
+            self._reader.under(table, (number,)) for table in (CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES)
+        )
+        return segment_of_rows(row, chunks=chunks, damages=damages, progress=progress, attributes=attributes)
+
+    def unflushed(self) -> list[int]:
+        """Return the numbers of the segments that had bytes which were not in tier 2."""
+        return [number for (number,) in self._reader.values(
+            "SELECT segment_id FROM segments WHERE flushed_offset < length ORDER BY segment_id", []
+        )]  # fmt: skip
+
+    def damaged(self) -> list[int]:
+        """Return the numbers of the segments of which bytes were lost to damage."""
+        found = self._reader.values("SELECT DISTINCT segment_id FROM damages ORDER BY segment_id", [])
+        return [number for (number,) in found]
+
+    def links(self) -> list[LinkedExtent]:
+        """Return where the bytes of merged segments stood."""
+        return [link_of_row(row) for row in self._reader.rows(LINKS, "TRUE ORDER BY target_id, target_offset", [])]
+
+    def has_chunk(self, *, segment_id: int, start_offset: int, name: str) -> bool:
+        """Return whether a segment refers to a chunk."""
+        rows = self._reader.under(CHUNKS, (segment_id, start_offset))
+        return any(row[-1] == name for row in rows)
+
+
+class StreamArchive(_TableArchive):
+    """The streams of a checkpoint."""
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        super().__init__(reader, STREAMS, name="name")
+
+    def load(self, number: int) -> Stream | None:
+        """Return a stream as it was stored last; its admitted view is the durable one."""
+        row = self._row(number)
+        return None if row is None else stream_of_rows(row, cuts=self._reader.under(CUTS, (number,)))
+
+    def labelled(self, label: str, *, prefix: str = "", after: str, count_max: int) -> list[tuple[str, int]]:
+        """Return names and numbers of the streams with a label, by name, above `after`."""
+        found = self._reader.rows(
+            LABELS, f"label = ? AND name > ? AND name >= ? ORDER BY name LIMIT {count_max}", [label, after, prefix]
+        )
+        wanted = set(names_with_prefix((name for _, _, name in found), prefix))
+        return [(name, stream_id) for stream_id, _, name in found if name in wanted]
+
+
+class WriterArchive(_TableArchive):
+    """The writers of a checkpoint."""
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        super().__init__(reader, WRITERS, name="writer_id")
+
+    def load(self, number: int) -> Writer | None:
+        """Return a writer as it was stored last; its admitted view is the durable one."""
+        row = self._row(number)
+        return None if row is None else writer_of_row(row)
+
+    def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
+        """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""
+        found = self._reader.values(
+            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "  # noqa: S608
+            f"ORDER BY writer_number LIMIT {count_max}",
+            [after, before_uptime_us],
+        )
+        return [number for (number,) in found]
+
+
+def names_with_prefix(names: Iterator[str], prefix: str) -> list[str]:
+    """Return the ascending names up to the first one that has not the prefix."""
+    return list(takewhile(lambda name: name.startswith(prefix), names))

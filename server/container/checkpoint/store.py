@@ -1,0 +1,439 @@
+"""The checkpoint of a container: what it knew as of one log sequence number, in one SQLite file.
+
+It is a shortcut through the log, and after the log was recycled the only memory of what stood there. `save` changes
+the rows of what changed, and the one row of `meta`, in one transaction; its tables and checksums are described in
+`checkpoint_tables`. It is also where idle segments, streams and writers lie, which are read from it one by one:
+`checkpoint_archive`.
+
+Durability. The journal is SQLite's rollback journal, in mode DELETE with `synchronous=EXTRA`:
+
+- At rest there is just the one file, so that copying, restoring and setting it aside are operations on one name.
+- A write-ahead log of SQLite ends, by design, where a checksum fails: a flipped bit in it would silently bring back
+  an older checkpoint, whose log is recycled already.
+- With the usual `synchronous=FULL` the removal of the journal is not synced, and after a loss of power the journal may
+  be there again and take back a transaction that `save` reported as stored. EXTRA syncs the folder.
+
+The file is made under a temporary name and renamed when it holds its first checkpoint. So there is no state in between:
+a file that is there and holds no checkpoint is damaged.
+
+A crash leaves the state before or after a `save`, and maybe a journal that SQLite applies when the file is next opened.
+"""
+
+import contextlib
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final, TypeVar
+
+from millrace.server.container.state.container_state import FIRST_ID, Stored
+from millrace.server.errors import CheckpointDamagedError, ServerError, StorageError
+from millrace.server.host.files import OsFileSystem
+
+from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, connect, translated
+from .rows import CheckpointRows, chunk_differences
+from .schema import CHUNKS, FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Key, Row, Table, schema
+from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
+
+Item = TypeVar("Item")
+
+ROWS_PER_STATEMENT: Final = 200
+"""How many rows one statement writes. Between two statements the thread needs the interpreter, for which it may have
+to wait some milliseconds when the event loop is busy; within one it does not."""
+assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
+
+VERIFIED_AT_ONCE_COUNT_MAX: Final = 100_000
+"""A checkpoint of so many rows is verified whole before it is used. One of more is verified by its sums; then each row
+when it is read, and all of them in the background."""
+
+BACKUP_PAGES_COUNT: Final = 256
+PROGRESS_STEPS_COUNT: Final = 100_000
+"""Steps of SQLite's machine between two looks whether to go on: some milliseconds."""
+
+_ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
+"""Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
+_SIDE_FILES: Final = ("-journal", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was opened.
+
+    Attributes:
+        stored: what it has of segments, streams and writers.
+        sequence: of the last log batch that it contains.
+        replay_from: of the first log batch that holds bytes which are not in tier 2.
+        container_epoch: of the container when it was saved.
+        is_verified: whether every row was; if not, `CheckpointStore.verify` does it.
+        is_restored: whether it is a copy that took the place of the file, and nothing was saved to it yet.
+    """
+
+    stored: Stored
+    sequence: int
+    replay_from: int
+    container_epoch: int
+    is_verified: bool
+    is_restored: bool
+
+
+class CheckpointStore:
+    """The file with the checkpoint of one container.
+
+    All methods block, and may be called from any thread; a lock makes them take turns, also with a call whose caller
+    was cancelled. `load` comes first. `segments`, `streams` and `writers` read single things from it, also while it is
+    saved.
+
+    Errors of all methods: NoSpaceError when the disk is full, CheckpointDamagedError when the file is not what was
+    written, StorageError when it cannot be used for another reason, OSError when a file cannot be renamed or synced.
+    """
+
+    def __init__(self, path: Path, *, verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX) -> None:
+        self.path = path
+        self._verified_at_once_count_max = verified_at_once_count_max
+        self._files = OsFileSystem()
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._reader = CheckpointReader(path)
+        self.segments = SegmentArchive(self._reader)
+        self.streams = StreamArchive(self._reader)
+        self.writers = WriterArchive(self._reader)
+
+    def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], None]) -> None:
+        """Let somebody know, in any thread, of damage that is found from now on until the file is closed."""
+        self._reader.on_damage = on_damage
+
+    @property
+    def nothing_stored(self) -> Stored:
+        """Return what a state starts from that no checkpoint has anything of, yet."""
+        return self._stored(segment_count=0, writer_count=0, stream_count=0, next_id=FIRST_ID, uptime_us=0)
+
+    def load(self) -> Checkpoint | None:
+        """Open and verify the checkpoint; return None if there is no file.
+
+        Raises:
+            CheckpointDamagedError: what was verified is not as it was written.
+            FolderVersionError: a newer version wrote it.
+        """
+        with self._lock, translated(self.path):
+            self._close()
+            self.remove_copy()
+            if not self._files.exists(self.path):
+                self._reader.open(is_empty=True)
+                return None
+            self._check_header()
+            connection = connect(self.path)
+            try:
+                meta = verified_meta(connection, self.path)
+                verify_sums(connection, meta, self.path)
+                is_small = row_count(meta) <= self._verified_at_once_count_max
+                if is_small:
+                    verify_structure(connection, self.path)
+                    verify_rows(connection, self.path)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+            self._reader.open()
+            return Checkpoint(
+                stored=self._stored(
+                    segment_count=meta["segments_count"],
+                    writer_count=meta["writers_count"],
+                    stream_count=meta["streams_count"],
+                    next_id=meta["next_id"],
+                    uptime_us=meta["uptime_us"],
+                ),
+                sequence=meta["sequence"],
+                replay_from=meta["replay_from"],
+                container_epoch=meta["container_epoch"],
+                is_verified=is_small,
+                is_restored=self._files.exists(self._restored_path),
+            )
+
+    def verify(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Verify every row that is stored, while others read and save; `pause` is called every millisecond or so.
+
+        Raises:
+            CheckpointDamagedError: a row is not what was written.
+        """
+        with self._reader.guarded(), contextlib.closing(connect(self.path)) as connection:
+            verify_rows(connection, self.path, pause=pause)
+
+    def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
+        """Store the changes and these numbers durably, together or not at all.
+
+        When there is no file yet, or no more, the rows must be those of a state that was never saved. After
+        CheckpointDamagedError the file cannot be saved to any more.
+        """
+        numbers = (sequence, replay_from, container_epoch, rows.next_id, rows.uptime_us)
+        with self._lock, self._reader.guarded():
+            if self._connection is not None:
+                self._write(self._connection, rows, numbers)
+            else:
+                assert not self._files.exists(self.path), "load comes first"
+                self._create(rows, numbers)
+            self._forget_restored()
+
+    def export(self, path: Path) -> int:
+        """Make a file that is a copy as of the last `save`, and return its size in bytes. It is not synced.
+
+        Before it takes the place of another copy, `verify_copy` should say that it is good.
+        """
+        with self._lock, self._reader.guarded():
+            assert self._connection is not None, "nothing was saved"
+            self._files.make_directories(path.parent)
+            if self._files.exists(path):
+                self._files.remove(path)
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                copy.execute("PRAGMA synchronous=OFF")
+                self._connection.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
+            return path.stat().st_size
+
+    def verify_copy(self, path: Path, pause: Callable[[], None] = lambda: None) -> None:
+        """Verify every row of a copy that `export` made; others read and save meanwhile.
+
+        `pause` is called every now and then; a ServerError that it raises ends the verification.
+
+        Raises:
+            CheckpointDamagedError: it is not as it was written.
+        """
+
+        def is_to_end() -> bool:
+            try:
+                pause()
+            except ServerError:
+                return True
+            return False
+
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with translated(self.path), contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as copy:
+            copy.set_progress_handler(is_to_end, PROGRESS_STEPS_COUNT)
+            verify_sums(copy, verified_meta(copy, self.path), self.path)
+            verify_structure(copy, self.path)
+            verify_rows(copy, self.path, pause=pause)
+
+    @property
+    def copy_path(self) -> Path:
+        """Where copies are made before they go elsewhere; one that a crash has left there is removed by `load`."""
+        return self.path.with_name(self.path.name + ".copy")
+
+    def discard(self) -> None:
+        """Remove the file: a copy that was restored and is damaged, too. Nothing there is fine."""
+        with self._lock:
+            self._close()
+            for suffix in ("", *_SIDE_FILES):
+                path = self.path.with_name(self.path.name + suffix)
+                if self._files.exists(path):
+                    self._files.remove(path)
+            self._forget_restored()
+
+    def remove_copy(self) -> None:
+        """Remove what is at `copy_path`; nothing there is fine."""
+        if self._files.exists(self.copy_path):
+            self._files.remove(self.copy_path)
+
+    def begin_restore(self) -> None:
+        """Begin to put a copy in the place of the file; `restore_part` and `finish_restore` follow."""
+        with self._lock:
+            self._close()
+            self._files.open(self._unused_temporary(), create=True).close()
+
+    def restore_part(self, data: bytes, *, offset: int) -> None:
+        """Take bytes of the copy."""
+        with self._lock, contextlib.closing(self._files.open(self._temporary)) as file:
+            file.pwritev([data], offset)
+
+    def finish_restore(self) -> None:
+        """Let the copy take the place of the file, durably; after a crash it is the one or the other.
+
+        What was there is gone. `load` is to be called next.
+        """
+        with self._lock:
+            with contextlib.closing(self._files.open(self._temporary)) as file:
+                file.datasync()
+            # A journal of the old file would be applied to the new one.
+            self._move_side_files(self._damaged_path())
+            # Whoever loads it has to know that it is a copy, also after a crash.
+            self._files.open(self._restored_path, create=True).close()
+            self._files.sync_directory(self.path.parent)
+            self._files.rename(self._temporary, self.path)
+            self._files.sync_directory(self.path.parent)
+
+    def set_aside(self) -> Path:
+        """Rename the file and its journals, so that `load` finds none, and return its new name; nothing is lost."""
+        with self._lock:
+            self._close()
+            target = self._damaged_path()
+            # The file comes last: without it nobody would look for the others after a crash.
+            self._move_side_files(target)
+            if self._files.exists(self.path):
+                self._files.rename(self.path, target)
+            self._forget_restored()
+            self._files.sync_directory(self.path.parent)
+            return target
+
+    def close(self) -> None:
+        """Give the file back; closing twice is fine."""
+        with self._lock:
+            self._close()
+
+    def _stored(
+        self, *, segment_count: int, writer_count: int, stream_count: int, next_id: int, uptime_us: int
+    ) -> Stored:
+        return Stored(
+            segments=self.segments,
+            writers=self.writers,
+            streams=self.streams,
+            segment_count=segment_count,
+            writer_count=writer_count,
+            stream_count=stream_count,
+            next_id=next_id,
+            uptime_us=uptime_us,
+        )
+
+    def _close(self) -> None:
+        self._reader.on_damage = None
+        self._reader.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def _restored_path(self) -> Path:
+        """There as long as the file is a restored copy that nothing was saved to."""
+        return self.path.with_name(self.path.name + ".restored")
+
+    def _forget_restored(self) -> None:
+        if self._files.exists(self._restored_path):
+            self._files.remove(self._restored_path)
+
+    def _check_header(self) -> None:
+        """Raise if the file says that it is to be written in another way than ours.
+
+        SQLite would then make a write-ahead log, or read the file and take it for one that must not be written.
+        """
+        file = self._files.open(self.path, read_only=True)
+        try:
+            versions = file.pread(2, 18)
+        finally:
+            file.close()
+        if versions != _ROLLBACK_JOURNAL_VERSIONS:
+            raise CheckpointDamagedError("the header is not that of a checkpoint", subject=str(self.path))
+
+    def _create(self, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
+        """Make the file, with its first checkpoint in it."""
+        temporary = self._unused_temporary()
+        with contextlib.closing(connect(temporary, create=True)) as connection:
+            for statement in schema():
+                connection.execute(statement)
+            _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
+            _insert(connection, META, [(0,) * (len(META.columns) - 1)])
+            self._write(connection, rows, numbers)
+        self._files.rename(temporary, self.path)
+        self._files.sync_directory(self.path.parent)
+        self._connection = connect(self.path)
+        self._reader.open()
+
+    def _write(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
+        """Change the rows in one transaction."""
+        removed_chunks: list[Key] = []
+        added_chunks: list[Row] = []
+        for segment_id, (stored, wanted) in rows.chunks.items():
+            removed, added = chunk_differences(segment_id, stored=stored, wanted=wanted)
+            removed_chunks += removed
+            added_chunks += added
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for table, keys in (*rows.removed.items(), (CHUNKS, removed_chunks)):
+                _delete(connection, table, keys)
+            for part in _parts(rows.forgotten_writers):
+                connection.execute(f"DELETE FROM progress WHERE writer_number IN ({', '.join('?' * len(part))})", part)  # noqa: S608
+            for table, new in (*rows.added.items(), (CHUNKS, added_chunks)):
+                _insert(connection, table, new)
+            self._update_meta(connection, rows, numbers)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                # SQLite has rolled back on its own after most errors. If this fails too, the journal stays and is
+                # applied when the file is opened next.
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
+
+    def _update_meta(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
+        """Seal the transaction by the new row of `meta`, whose sums were brought up to date by the triggers."""
+        row = connection.execute(f"SELECT {', '.join(META.columns)} FROM {META.name}").fetchone()  # noqa: S608
+        if row is None:
+            raise CheckpointDamagedError("the row of meta is gone", subject=str(self.path))
+        row = (row[0], *numbers, *row[1 + len(numbers) : -1])
+        figures = dict(zip(META.columns, row, strict=False))
+        for table, count in rows.counts.items():
+            stored = figures[f"{table.name}_count"]
+            if stored != count:
+                raise CheckpointDamagedError(
+                    f"{table.name} would have {stored} rows instead of {count}", subject=str(self.path)
+                )
+        _delete(connection, META, [(row[0],)])
+        _insert(connection, META, [row])
+
+    @property
+    def _temporary(self) -> Path:
+        """Return the name for a file in the making."""
+        return self.path.with_name(self.path.name + ".new")
+
+    def _unused_temporary(self) -> Path:
+        """Return the name for a file in the making, after removing what an interrupted attempt left there."""
+        for suffix in ("", *_SIDE_FILES):
+            left_over = self._temporary.with_name(self._temporary.name + suffix)
+            if self._files.exists(left_over):
+                self._files.remove(left_over)
+        return self._temporary
+
+    def _damaged_path(self) -> Path:
+        """Return the first free name for a damaged file."""
+        names = set(self._files.list_directory(self.path.parent))
+        number = 1
+        while any(f"{self.path.name}.damaged-{number}{suffix}" in names for suffix in ("", *_SIDE_FILES)):
+            number += 1
+        return self.path.with_name(f"{self.path.name}.damaged-{number}")
+
+    def _move_side_files(self, target: Path) -> None:
+        """Rename what SQLite keeps beside the file, so that it goes with `target`."""
+        for suffix in _SIDE_FILES:
+            side_file = self.path.with_name(self.path.name + suffix)
+            if self._files.exists(side_file):
+                self._files.rename(side_file, target.with_name(target.name + suffix))
+                self._files.sync_directory(self.path.parent)
+
+
+def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Add rows, given without checksum.
+
+    Raises:
+        StorageError: a number does not fit into 64 bits with a sign.
+    """
+    one = f"({', '.join('?' * len(table.columns))})"
+    for part in _parts(rows):
+        try:
+            values = [value for row in part for value in (*row, table.checksum(row))]
+        except struct.error as error:
+            raise StorageError(f"a row of {table.name} cannot be stored: {error}") from error
+        connection.execute(f"INSERT INTO {table.name} VALUES {', '.join([one] * len(part))}", values)  # noqa: S608
+
+
+def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -> None:
+    """Remove the rows whose keys begin with one of `keys`; those that are not there are fine."""
+    for length in range(1, len(table.key) + 1):
+        # Alternatives are each looked up by the primary key; a list of row values would be compared with every row.
+        one = "(" + " AND ".join(f"{column} = ?" for column in table.key[:length]) + ")"
+        for part in _parts([key for key in keys if len(key) == length]):
+            connection.execute(
+                f"DELETE FROM {table.name} WHERE {' OR '.join([one] * len(part))}",  # noqa: S608
+                [value for key in part for value in key],
+            )
+
+
+def _parts(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        yield rows[start : start + ROWS_PER_STATEMENT]

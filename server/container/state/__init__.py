@@ -1,0 +1,1 @@
+"""The state of a container and the records that change it."""

@@ -1,0 +1,157 @@
+"""The state of one segment in memory.
+
+There are two views of a segment. The *durable* one (`length`, `sealed`, `event_count`, ...) is what readers see and
+what a checkpoint stores; it changes only when the log has synced. The *admitted* one (`next_offset`, `closing`, the
+admitted numbers of its writers) runs ahead of it by what is queued for the log; decisions about new requests are made
+on it. Both change in the same order, the order of the log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from millrace.server.container.memtable import LinkedExtent, Tail
+from millrace.server.errors import (
+    OffsetBeyondEndError,
+    SegmentDamagedError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+
+from .sparse_index import SparseIndex
+
+
+class ChunkRecord(NamedTuple):
+    """A chunk of a segment as the checkpoint knows it."""
+
+    start_offset: int
+    length: int
+    name: str
+    size: int  # of the whole chunk, in bytes
+    start_events: int
+    end_events: int
+    end_wall_time_us: int
+
+    @property
+    def end_offset(self) -> int:
+        """The segment offset behind the chunk."""
+        return self.start_offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Bytes [start, end) of a segment that were lost to damage, and where."""
+
+    start: int
+    end: int
+    source: str
+
+
+class WriterProgress:
+    """How far one writer has come in one segment."""
+
+    __slots__ = ("admitted", "durable", "last_offset")
+
+    def __init__(self, *, last_event_number: int, last_offset: int) -> None:
+        self.admitted = last_event_number
+        self.durable = last_event_number
+        self.last_offset = last_offset  # of the first byte of the last run; -1 if not known
+
+
+class Watcher(Protocol):
+    """Someone who waits at the tail: a parked read or a subscription."""
+
+    def segment_changed(self) -> None:
+        """Called in the event loop after bytes became durable, or the segment was sealed, truncated or deleted."""
+        ...
+
+
+class Segment:
+    """One segment; see the module docstring for its two views."""
+
+    __slots__ = (
+        "__weakref__", "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count",
+        "flushed_offset", "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset",
+        "stored_chunks", "stream_id", "tail", "watchers", "writers",
+    )  # fmt: skip
+
+    def __init__(self, *, segment_id: int, name: str, created_us: int, stream_id: int = 0) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.created_us = created_us
+        self.stream_id = stream_id  # 0 for a raw segment
+        self.start_offset = 0
+        self.length = 0
+        self.event_count = 0
+        self.sealed = False
+        self.deleted = False
+        # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
+        self.flushed_offset = 0
+        self.chunks: list[ChunkRecord] = []
+        # As the last checkpoint has them, so that only differences are written; None if that is not known.
+        self.stored_chunks: Sequence[ChunkRecord] | None = ()
+        self.damages: list[DamagedRange] = []
+        self.attributes: dict[str, bytes] = {}
+        self.writers: dict[int, WriterProgress] = {}
+        self.tail = Tail()
+        # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
+        self.link: LinkedExtent | None = None
+        self.index = SparseIndex()
+        self.watchers: set[Watcher] = set()
+        # Admitted: where the next append goes, and whether a seal or a delete is queued.
+        self.next_offset = 0
+        self.closing = False
+
+    def check_appendable(self) -> None:
+        """Raise if the segment takes no more appends."""
+        if self.deleted:
+            raise SegmentNotFoundError("the segment was deleted", subject=self.name)
+        if self.sealed or self.closing:
+            raise SegmentSealedError(
+                "the segment is sealed", subject=self.name, start_offset=self.start_offset, length=self.next_offset
+            )
+
+    def check_readable(self, offset: int) -> None:
+        """Raise if a read may not start at `offset`."""
+        if self.deleted:
+            raise SegmentNotFoundError("the segment was deleted", subject=self.name)
+        if offset < self.start_offset:
+            raise SegmentTruncatedError(
+                f"offset {offset} was truncated; the segment now holds [{self.start_offset}, {self.length})",
+                subject=self.name,
+                start_offset=self.start_offset,
+                length=self.length,
+            )
+        if offset > self.length:
+            raise OffsetBeyondEndError(
+                f"offset {offset} lies beyond the end; the segment holds [{self.start_offset}, {self.length})",
+                subject=self.name,
+                start_offset=self.start_offset,
+                length=self.length,
+            )
+        for damage in self.damages:
+            if damage.start <= offset < damage.end:
+                raise SegmentDamagedError(
+                    f"bytes [{damage.start}, {damage.end}) are damaged in {damage.source}",
+                    subject=self.name,
+                    start_offset=self.start_offset,
+                    length=self.length,
+                )
+
+    def limit_before_damage(self, offset: int, end: int) -> int:
+        """Return the end of the readable bytes from `offset` on, at most `end`."""
+        for damage in self.damages:
+            if offset < damage.start < end:
+                end = damage.start
+        return end
+
+    def notify(self) -> None:
+        """Tell everyone who waits at the tail that something changed."""
+        for watcher in list(self.watchers):
+            watcher.segment_changed()
+
+    def _check(self) -> None:
+        assert 0 <= self.start_offset <= self.length <= self.next_offset
+        assert self.flushed_offset <= self.length
+        assert not self.tail or self.tail.first.offset >= self.flushed_offset

@@ -1,0 +1,52 @@
+"""A descriptor that one thread rings and another waits for."""
+
+import os
+import sys
+from typing import Final
+
+_ONE: Final = (1).to_bytes(8, "little")
+
+
+class Wakeup:
+    """An eventfd on Linux, a pipe elsewhere. Rings that are not yet heard count as one.
+
+    Any thread may ring. Either one thread waits with `wait`, or an event loop watches `descriptor` and calls `clear`;
+    which of the two is fixed when it is made.
+    """
+
+    __slots__ = ("_write_descriptor", "descriptor")
+
+    def __init__(self, *, blocking: bool) -> None:
+        """Make the bell; `blocking` says that a thread waits rather than a loop watches."""
+        if sys.platform == "linux":
+            self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | (0 if blocking else os.EFD_NONBLOCK))
+            self._write_descriptor = self.descriptor
+        else:
+            self.descriptor, self._write_descriptor = os.pipe()
+            os.set_blocking(self.descriptor, blocking)
+            # A full pipe has enough rings in it: losing one more loses nothing.
+            os.set_blocking(self._write_descriptor, False)
+
+    def ring(self) -> None:
+        """Wake who waits, now or when they next wait. Never blocks."""
+        try:
+            os.write(self._write_descriptor, _ONE)
+        except BlockingIOError:
+            pass
+
+    def wait(self) -> None:
+        """Return when the bell was rung since the last call; releases the interpreter lock meanwhile."""
+        os.read(self.descriptor, 8 if sys.platform == "linux" else 4096)
+
+    def clear(self) -> None:
+        """Forget the rings so far; for the callback of an event loop."""
+        try:
+            self.wait()
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Give the descriptors back. Nobody may ring, wait or watch any more."""
+        os.close(self.descriptor)
+        if self._write_descriptor != self.descriptor:
+            os.close(self._write_descriptor)

@@ -1,0 +1,136 @@
+"""Whether a place in a segment lies between two appends: a cut goes through none.
+
+An append of events is one block (`wire/schema/block.py`), and the header of a block says how long it is. So from a
+border that is known, those behind it are found by walking from header to header. The sparse index knows one at least
+every 64 KiB or second, unless one append, or a run of them that the log took at once, is larger.
+
+A stream of bytes has no blocks: what it holds has no borders, and any place in it will do. The first bytes behind the
+border that is known tell which it is.
+"""
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from millrace.server.container.catch_up_reader import History
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.segment import Segment
+from millrace.server.errors import CutInvalidError
+from millrace.wire.codec import derive
+from millrace.wire.errors import CodecError
+from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB
+from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
+
+WALK_READ_BYTES: Final = 64 * KIB
+SMALL_BLOCK_BYTES_MAX: Final = 16 * KIB
+"""Behind a block up to this size more than one header is read at once."""
+
+_HEADER: Final = derive(BlockHeader, name="BlockHeader")
+
+
+class _Block(NamedTuple):
+    offset: int
+    size: int
+    event_count: int
+
+
+async def check_border(
+    container: SegmentContainer, history: History, segment: Segment, *, offset: int, event_index: int = 0
+) -> None:
+    """Check that a place between the start and the end of a segment is one between two events. Cancelling is safe.
+
+    Args:
+        offset: where a block must start, or the last one end.
+        event_index: of an event in that block, or one behind its last.
+
+    Raises:
+        CutInvalidError: it lies in an append; `start_offset` is the last border before it.
+        SegmentError: the bytes around it were truncated, deleted or damaged meanwhile.
+        StorageError: tier 2 failed.
+    """
+    if not event_index and offset in (segment.start_offset, segment.length):
+        return
+    start = await _known_border(history, segment, offset)
+    if not event_index and offset == start:
+        return
+    segment.check_readable(offset)
+    block = await _block_at(container, segment, offset, start=start)
+    if block is None:
+        return
+    if offset != block.offset:
+        raise CutInvalidError(
+            f"offset {offset} lies inside of an append: the last border before it is {block.offset}, "
+            f"the next one {block.offset + block.size}",
+            subject=segment.name,
+            start_offset=block.offset,
+            length=segment.length,
+        )
+    if event_index > block.event_count:
+        raise CutInvalidError(
+            f"there is no event {event_index} at offset {offset}: the append there has {block.event_count}",
+            subject=segment.name,
+            start_offset=offset,
+            length=segment.length,
+        )
+
+
+async def _known_border(history: History, segment: Segment, offset: int) -> int:
+    """Return the last border at or before an offset that is known without reading the segment."""
+    if offset < segment.flushed_offset:
+        await history.sharpen(segment, offset, offset + 1)
+    entry = segment.index.floor(offset)
+    extent = segment.tail.at(offset)
+    known = [segment.start_offset]
+    known += (border for damage in segment.damages for border in (damage.start, damage.end) if border <= offset)
+    if entry is not None:
+        known.append(entry.offset)
+    if extent is not None:
+        known.append(extent.offset)
+    return max(known)
+
+
+async def _block_at(container: SegmentContainer, segment: Segment, offset: int, *, start: int) -> _Block | None:
+    """Return the block that holds the byte at `offset`, found from a border on; None if no blocks are there."""
+    place = base = start
+    data = b""
+    size_max = WALK_READ_BYTES
+    while place < segment.length:
+        if place + BLOCK_HEADER_SIZE_BYTES > base + len(data):
+            base, data = place, await _read(container, segment, place, size_max)
+            await asyncio.sleep(0)  # bytes in memory come without a wait, and others want to go on
+        block = _block(data, place - base, offset=place)
+        if block is None or place + block.size > segment.length:
+            if place == start:
+                return None
+            raise CutInvalidError(
+                f"no append of events starts at offset {place}, so nobody knows a border behind it",
+                subject=segment.name,
+                start_offset=place,
+                length=segment.length,
+            )
+        if offset < place + block.size:
+            return block
+        place += block.size
+        size_max = WALK_READ_BYTES if block.size <= SMALL_BLOCK_BYTES_MAX else BLOCK_HEADER_SIZE_BYTES
+    return _Block(place, 0, 0)
+
+
+async def _read(container: SegmentContainer, segment: Segment, offset: int, size_max: int) -> bytes:
+    """Return up to `size_max` bytes; fewer than a header only at the end of the segment."""
+    data = b""
+    while len(data) < BLOCK_HEADER_SIZE_BYTES and offset + len(data) < segment.length:
+        data += b"".join(await container.read(segment, offset + len(data), size_max))
+    return data
+
+
+def _block(data: bytes, position: int, *, offset: int) -> _Block | None:
+    """Return the block whose header stands at a position, None if none does."""
+    if position + BLOCK_HEADER_SIZE_BYTES > len(data):
+        return None
+    try:
+        header = _HEADER.unpack(data, position, position + BLOCK_HEADER_SIZE_BYTES)
+    except CodecError:
+        return None
+    fields: dict[str, Any] = dict(zip(_HEADER.names, header, strict=True))
+    if not BLOCK_HEADER_SIZE_BYTES < fields["size"] <= APPEND_SIZE_BYTES_MAX or fields["size"] % 8:
+        return None
+    return _Block(offset, fields["size"], fields["event_count"])

@@ -1,0 +1,116 @@
+"""Counts uptime, and lets idle writers expire: looks at them now and then, a page at a time.
+
+A page is looked at, decided on and put on its way into the log in one step, so nothing can come between. A record that
+is refused, or lost with the server, is decided anew at the next look.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.server.container.checkpoint.reader import WriterArchive
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.control import SegmentControl
+from millrace.server.errors import ServerError
+from millrace.wire import frames as f
+
+from .expiry import Borders, WriterFacts, borders, counted_us, decide, step_us
+from .options import WritersOptions
+
+logger = logging.getLogger(__name__)
+
+PAGE_COUNT: Final = 1000
+"""Writers looked at in one step: about a millisecond, and no more numbers than that in one record."""
+
+
+@dataclass(slots=True)
+class WritersStatistics:
+    """Writers that expired since the server started."""
+
+    named_expired_total: int = 0
+    unnamed_expired_total: int = 0
+    marks_forgotten_total: int = 0
+
+
+class ExpiryRunner:
+    """Lets the idle writers of one container expire. Made when the container was opened.
+
+    Args:
+        archive: the writers of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        container: SegmentContainer,
+        control: SegmentControl,
+        archive: WriterArchive,
+        options: WritersOptions,
+    ) -> None:
+        self._container = container
+        self._state = container.state
+        self._control = control
+        self._archive = archive
+        self._clock = container.clock
+        self._options = options
+        # What was counted, first by the servers before us, and until when.
+        self._uptime_us = self._state.uptime_us
+        self._counted_s = self._clock.monotonic_s()
+        self.statistics = WritersStatistics()
+
+    async def run(self) -> None:
+        """Look at the writers for ever. Cancelling it undoes nothing."""
+        while True:
+            await self._clock.sleep(step_us(self._options) / 1e6)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Record the uptime, and look at all writers once."""
+        now_s = self._clock.monotonic_s()
+        self._uptime_us += counted_us(now_s - self._counted_s, self._options)
+        self._counted_s = now_s
+        limits = borders(self._options, uptime_us=self._uptime_us)
+        try:
+            await self._container.decide(f.UptimeCounted(self._uptime_us))
+            unstored = [writer.writer_number for writer in self._state.writers.unstored]
+            for start in range(0, len(unstored), PAGE_COUNT):
+                await self._expire_idle(unstored[start : start + PAGE_COUNT], limits)
+            after = 0
+            while numbers := await asyncio.to_thread(
+                self._archive.idle, before_uptime_us=max(limits), after=after, count_max=PAGE_COUNT
+            ):
+                after = numbers[-1]
+                await self._expire_idle(numbers, limits)
+        except ServerError as error:
+            logger.warning("expiry of writers refused error=%s", error)
+
+    async def _expire_idle(self, numbers: list[int], limits: Borders) -> None:
+        """Let those of some writers expire that are idle: at most a page of them, which is a record."""
+        _held = await self._container.bringer.bring(writers=numbers)
+        facts = self._facts(numbers)
+        plan = decide(facts.values(), limits)
+        if plan.marked or plan.forgotten:
+            await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
+            marks = sum(facts[number].is_named for number in plan.forgotten)
+            self.statistics.named_expired_total += len(plan.marked)
+            self.statistics.unnamed_expired_total += len(plan.forgotten) - marks
+            self.statistics.marks_forgotten_total += marks
+            logger.info(
+                "writers expired named=%d unnamed=%d marks_forgotten=%d",
+                len(plan.marked), len(plan.forgotten) - marks, marks,
+            )  # fmt: skip
+
+    def _facts(self, numbers: list[int]) -> dict[int, WriterFacts]:
+        busy = self._container.writers_in_flight().union(self._state.expiring_writers)
+        return {
+            number: WriterFacts(
+                writer_number=number,
+                is_named=bool(writer.writer_id),
+                is_mark=bool(writer.expired_us),
+                is_busy=number in busy or writer.admitted_epoch != writer.epoch,
+                seen_uptime_us=writer.seen_uptime_us,
+            )
+            for number in numbers
+            if (writer := self._state.writers.get(number)) is not None
+        }

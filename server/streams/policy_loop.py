@@ -1,0 +1,429 @@
+"""Carries out what scaling and retention decide: looks at the streams every few seconds, off the road of appends.
+
+A look at a stream costs its open segments. Only streams with a policy are looked at, and not those at rest: where
+nothing is written and nothing can be merged or forgotten. What is decided becomes a record like any other request; when
+it is refused, or the server is killed, the next look decides anew from what it finds.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from millrace.server.container.catch_up_reader import History
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.stream import Stream
+from millrace.server.errors import ServerError
+from millrace.wire import frames as f
+from millrace.wire.names import KEY_SPACE
+
+from . import retention, scaling
+from .catalog import Catalog, policy_of
+from .clock_history_file import ClockHistoryFile
+from .controller import StreamController
+from .load import StreamLoads
+from .options import StreamsOptions
+from .policy import Policy, Retention, ScalingKind
+from .retention import Cut, PartFacts, Replacement, RetentionDecision, StreamFacts
+
+logger = logging.getLogger(__name__)
+
+DECISIONS_KEPT_COUNT: Final = 20
+EXPLAINED_COUNT_MAX: Final = 500
+"""Segments, and cursors, that an explanation names: it must fit one frame."""
+LOAD_RETRY_S: Final = 1.0
+REST_S: Final = 60.0
+"""No stream is at rest before it was measured for so long."""
+READINGS_INTERVAL_S: Final = 600.0
+"""How often the readings of the clocks are kept: so much of the age of things is lost when the machine goes down."""
+CURIOSITY_S: Final = 300.0
+"""For how long the rates of a stream without a policy are measured after somebody asked."""
+
+
+@dataclass(slots=True)
+class StreamsStatistics:
+    """What streams did by themselves since the server started."""
+
+    scaling_streams: int = 0
+    retaining_streams: int = 0
+    splits_total: int = 0
+    merges_total: int = 0
+    truncations_total: int = 0
+    truncated_bytes_total: int = 0
+    refusals_total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """A cut that retention made."""
+
+    at_us: int
+    reason: str
+    size_bytes: int
+
+
+class _Watch:
+    """What is remembered of one stream between two looks."""
+
+    def __init__(self, options: StreamsOptions, *, now_s: float) -> None:
+        self.since_s = now_s
+        self.loads = StreamLoads(options)
+        self.memory = scaling.Memory()
+        self.remarks: dict[int, str] = {}
+        self.truncations: deque[Truncation] = deque(maxlen=DECISIONS_KEPT_COUNT)
+        self.retention_remarks: tuple[str, ...] = ()
+        self.asked_s = float("-inf")
+
+
+class StreamsRunner:
+    """Scales and truncates the streams of one container."""
+
+    def __init__(
+        self,
+        *,
+        container: SegmentContainer,
+        history: History,
+        streams: StreamController,
+        catalog: Catalog,
+        timeline_file: ClockHistoryFile,
+        options: StreamsOptions,
+    ) -> None:
+        self._container = container
+        self._state = container.state
+        self._clock = container.clock
+        self._history = history
+        self._streams = streams
+        self._catalog = catalog
+        self._options = options
+        self._watches: dict[int, _Watch] = {}
+        # Streams that scale by themselves and are not at rest; streams with a retention policy that hold nothing.
+        self._awake: set[int] = set()
+        self._empty: set[int] = set()
+        self._timeline_file = timeline_file
+        self._timeline = timeline_file.load()
+        self._has_unkept_jump = True  # what was found may differ from what is kept
+        self.statistics = StreamsStatistics()
+
+    async def run(self) -> None:
+        """Look at the streams for ever. Cancelling it undoes nothing."""
+        while not await self._loaded():
+            await self._clock.sleep(LOAD_RETRY_S)
+        retained_s = self._clock.monotonic_s()
+        await self.keep_readings()
+        kept_s = retained_s
+        while True:
+            await self._clock.sleep(self._options.tick_s)
+            self._observe()
+            if self._has_unkept_jump or self._clock.monotonic_s() - kept_s >= READINGS_INTERVAL_S:
+                kept_s = self._clock.monotonic_s()
+                await self.keep_readings()
+            await self.scale()
+            if self._clock.monotonic_s() - retained_s >= self._options.retention_interval_s:
+                retained_s = self._clock.monotonic_s()
+                await self.retain()
+
+    async def keep_readings(self) -> None:
+        """Let the readings of the clocks outlive this server, or none; while neither works, nothing is truncated."""
+        if await asyncio.to_thread(self._timeline_file.keep, self._timeline_file.text_of(self._timeline)):
+            self._has_unkept_jump = False
+
+    def _observe(self) -> None:
+        if self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()):
+            self._has_unkept_jump = True
+
+    async def _loaded(self) -> bool:
+        try:
+            await self.load()
+        except ServerError as error:
+            logger.warning("policies of streams not read, retry_in_s=%.1f error=%s", LOAD_RETRY_S, error)
+            return False
+        return True
+
+    async def load(self) -> None:
+        """Learn which streams have a policy; called once, first.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        await self._catalog.load()
+        self._awake = set(self._catalog.scaling)
+
+    async def scale(self) -> None:
+        """Measure the streams that scale by themselves and are not at rest, and split and merge what is to be."""
+        self._take_touched()
+        now_s = self._clock.monotonic_s()
+        self.statistics.scaling_streams = len(self._catalog.scaling)
+        self._awake &= self._catalog.scaling
+        asked = [stream_id for stream_id, watch in self._watches.items() if now_s - watch.asked_s < CURIOSITY_S]
+        for stream_id in {*self._awake, *asked}:
+            try:
+                stream, _held = await self._bring(stream_id)
+            except ServerError as error:
+                logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+                continue
+            if stream is not None and not stream.sealed:
+                for plan in await self._look(stream, now_s=now_s):
+                    await self._carry_out(stream, plan)
+            if stream is None or self._is_at_rest(stream, now_s=now_s):
+                self._awake.discard(stream_id)
+            await asyncio.sleep(0)  # thousands of streams must not hold up the appends
+        for stream_id, watch in list(self._watches.items()):
+            if stream_id not in self._awake and now_s - watch.asked_s >= CURIOSITY_S and not watch.truncations:
+                del self._watches[stream_id]
+
+    async def retain(self) -> None:
+        """Truncate the streams whose policy says that they hold too much."""
+        self._take_touched()
+        wanted = self._catalog.retaining
+        self.statistics.retaining_streams = len(wanted)
+        for stream_id in sorted(wanted - self._empty):
+            try:
+                stream, _held = await self._bring(stream_id)
+            except ServerError as error:
+                logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+                continue
+            policy = stream and policy_of(stream.configuration).retention
+            await asyncio.sleep(0)  # as above
+            if stream is None or not policy:
+                continue
+            self._observe()
+            if self._has_unkept_jump:
+                await self.keep_readings()
+            if self._has_unkept_jump:
+                return
+            try:
+                decision = self._decide(stream, policy, is_sharp=False)
+                if decision.near is not None:
+                    await self._sharpen(decision.near)
+                    decision = self._decide(stream, policy, is_sharp=True)
+                self._watch(stream).retention_remarks = decision.remarks
+                if decision.cut is not None:
+                    await self._truncate(stream, decision.cut, decision.reason)
+            except ServerError as error:
+                self._refused(stream, error)
+            if not self._facts(stream).size_bytes:
+                self._empty.add(stream_id)
+        self._empty &= wanted
+
+    def _take_touched(self) -> None:
+        """Wake the streams that were written to, or configured anew."""
+        touched, self._state.touched_streams = self._state.touched_streams, set()
+        touched |= self._state.reconfigured_streams.keys()
+        self._awake |= touched & self._catalog.scaling
+        self._empty -= touched
+
+    async def _bring(self, stream_id: int) -> tuple[Stream | None, list[object]]:
+        """Return a stream, None if it is gone, and what must be held to have it and its segments in memory."""
+        held = await self._container.bringer.bring(streams=[stream_id])
+        return self._state.streams.get(stream_id), held
+
+    def _is_at_rest(self, stream: Stream, *, now_s: float) -> bool:
+        """Return whether nothing can happen to a stream until it is written to: it is quiet and cannot be merged."""
+        if stream.sealed:
+            return True
+        watch = self._watch(stream)
+        return (
+            now_s - watch.since_s >= REST_S
+            and watch.loads.is_quiet
+            and len(stream.open_parts) <= policy_of(stream.configuration).scaling.min_segments
+        )
+
+    def explain(self, stream: Stream) -> dict[str, Any]:
+        """Return what the policies of a stream see, decided last, and wait for. Its rates are measured for a while."""
+        watch = self._watch(stream)
+        watch.asked_s = self._clock.monotonic_s()
+        policy = policy_of(stream.configuration)
+        facts = self._facts(stream)
+        return {
+            "stream": stream.name,
+            "epoch": stream.epoch,
+            "sealed": stream.sealed,
+            "size_bytes": facts.size_bytes,
+            "policy": _policy_facts(policy),
+            "segments": [
+                {
+                    "segment_id": part.segment_id,
+                    "low": part.low / KEY_SPACE,
+                    "high": (part.last + 1) / KEY_SPACE,
+                    "size_bytes": facts.parts[part.segment_id].length - facts.parts[part.segment_id].start_offset,
+                    **watch.loads.rates(part.segment_id),
+                    "remark": watch.remarks.get(part.segment_id, ""),
+                }
+                for part in watch.loads.busiest(stream.open_parts)[:EXPLAINED_COUNT_MAX]
+                if part.segment_id in facts.parts
+            ],
+            "scalings": [
+                {"at_us": epoch.started_us, "epoch": epoch.number, "reason": epoch.cause}
+                for epoch in stream.epochs[1:][-DECISIONS_KEPT_COUNT:]
+            ],
+            "truncations": [asdict(truncation) for truncation in watch.truncations],
+            "retention": list(watch.retention_remarks) if policy.retention else ["everything is kept"],
+            "cursors": _cursor_facts(stream, facts),
+        }
+
+    # --- scaling ---
+
+    def _watch(self, stream: Stream) -> _Watch:
+        return self._watches.setdefault(stream.stream_id, _Watch(self._options, now_s=self._clock.monotonic_s()))
+
+    async def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
+        """Measure a stream and return what to do with it."""
+        watch = self._watch(stream)
+        policy = policy_of(stream.configuration).scaling
+        parts = [part for part in stream.open_parts if part.segment_id in self._state.segments]
+        segments = [self._state.segments[part.segment_id] for part in parts]
+        watch.loads.look(segments, now_s=now_s)
+        await watch.loads.sample([segment for segment in segments if segment.segment_id in watch.memory.hot_since_s])
+        decision = scaling.decide(
+            policy,
+            watch.loads.loads(parts, kind=policy.kind),
+            memory=watch.memory,
+            now_s=now_s,
+            options=self._options,
+        )
+        watch.memory = decision.memory
+        watch.remarks = dict(decision.remarks)
+        return decision.plans
+
+    async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan) -> None:
+        try:
+            await self._streams.scale(
+                stream.name,
+                sealed_ids=plan.sealed_ids,
+                ranges=[f.KeyRangeRecord(low, last) for low, last in plan.ranges],
+                cause=plan.reason,
+            )
+        except ServerError as error:
+            self._refused(stream, error)
+            return
+        if len(plan.ranges) > 1:
+            self.statistics.splits_total += 1
+        else:
+            self.statistics.merges_total += 1
+        logger.info("stream scaled stream=%s epoch=%d reason=%r", stream.name, stream.epoch, plan.reason)
+
+    def _refused(self, stream: Stream, error: ServerError) -> None:
+        """Somebody else was faster, or the log takes nothing now: the next look decides anew."""
+        self.statistics.refusals_total += 1
+        logger.warning("decision refused stream=%s error=%s", stream.name, error)
+
+    # --- retention ---
+
+    def _decide(self, stream: Stream, policy: Retention, *, is_sharp: bool) -> RetentionDecision:
+        facts = self._facts(stream)
+        now_s = self._clock.monotonic_s()
+
+        def old_before_us(age_s: float) -> int:
+            return self._timeline.old_before_us(age_s, monotonic_s=now_s)
+
+        return retention.decide(
+            policy,
+            facts,
+            cursors=_cursors(stream),
+            young_from_us=old_before_us(policy.min_age_s),
+            old_before_us=old_before_us(policy.max_age_s or 0.0),
+            is_sharp=is_sharp,
+        )
+
+    def _facts(self, stream: Stream) -> StreamFacts:
+        parts = {}
+        for part in stream.parts:
+            segment = self._state.segments.get(part.segment_id)
+            if segment is None:  # lost to damage
+                continue
+            offsets, stamps_us = _borders(segment)
+            parts[part.segment_id] = PartFacts(
+                part=part,
+                start_offset=segment.start_offset,
+                length=segment.length,
+                offsets=offsets,
+                stamps_us=stamps_us,
+                end_stamp_us=_end_stamp_us(segment),
+            )
+        epochs = [Replacement(epoch.sealed_ids, [item[0] for item in epoch.created]) for epoch in stream.epochs]
+        return StreamFacts(parts, epochs)
+
+    async def _sharpen(self, near: Cut) -> None:
+        """Learn the borders behind a cut that only the chunks know."""
+        for segment_id, offset in near.positions.items():
+            segment = self._state.segments.get(segment_id)
+            if segment is not None and offset < segment.flushed_offset:
+                await self._history.sharpen(segment, offset, offset + 1)
+
+    async def _truncate(self, stream: Stream, cut: Cut, reason: str) -> None:
+        segments = [self._state.segments[segment_id] for segment_id in cut.progress]
+        before = self._facts(stream).size_bytes
+        positions = [f.CutPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
+        await self._streams.truncate(stream.name, positions)
+        for segment in segments:
+            self._history.forget(segment)
+        size_bytes = max(0, before - cut.remaining_bytes)
+        self._watch(stream).truncations.append(
+            Truncation(at_us=self._clock.unix_us(), reason=reason, size_bytes=size_bytes)
+        )
+        self.statistics.truncations_total += 1
+        self.statistics.truncated_bytes_total += size_bytes
+        logger.info("stream truncated stream=%s bytes=%d reason=%r", stream.name, size_bytes, reason)
+
+
+def _borders(segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
+    """Return offsets and stamps of the borders that are known: those of the sparse index, and every run in the tail."""
+    offsets, stamps_us = segment.index.columns()
+    extents = segment.tail.extents
+    if not extents:
+        return offsets, stamps_us
+    place = bisect_left(offsets, extents[0].offset)
+    stamps = list(stamps_us[:place])
+    latest_us = stamps[-1] if stamps else extents[0].wall_time_us
+    for extent in extents:
+        latest_us = max(latest_us, extent.wall_time_us)
+        stamps.append(latest_us)
+    return [*offsets[:place], *(extent.offset for extent in extents)], stamps
+
+
+def _end_stamp_us(segment: Segment) -> int:
+    """Return a time after which nothing in a segment was written; what is not known is as late as can be."""
+    stamps = list(segment.index.columns()[1][-1:])
+    if segment.tail:
+        stamps.append(segment.tail.extents[-1].wall_time_us)
+    elif segment.chunks:
+        stamps.append(segment.chunks[-1].end_wall_time_us)
+    elif segment.length > segment.start_offset:
+        return (1 << 63) - 1
+    return max(stamps, default=segment.created_us)
+
+
+def _cursors(stream: Stream) -> dict[str, dict[int, int]]:
+    return {
+        cut.name: {segment_id: offset for segment_id, offset, _ in cut.positions}
+        for cut in stream.cuts.values()
+        if cut.kind == f.CutKind.CURSOR
+    }
+
+
+def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
+    """Return of each cursor, the slowest first, what it has not read, and what nobody but it holds."""
+    passed = {name: retention.progress_of_cut(facts, positions) for name, positions in sorted(_cursors(stream).items())}
+    holds = retention.held_bytes(facts, passed)
+    slowest_first = sorted(passed, key=lambda name: sum(passed[name].values()))[:EXPLAINED_COUNT_MAX]
+    return [
+        {
+            "name": name,
+            "saved_us": stream.cuts[f.CutKind.CURSOR, name].saved_us,
+            "unread_bytes": retention.as_cut(facts, passed[name]).remaining_bytes,
+            "holds_bytes": holds[name],
+        }
+        for name in slowest_first
+    ]
+
+
+def _policy_facts(policy: Policy) -> dict[str, Any]:
+    return {
+        "scaling": asdict(policy.scaling) if policy.scaling.kind is not ScalingKind.FIXED else {"kind": "fixed"},
+        "retention": None if policy.retention is None else asdict(policy.retention),
+        "tags": sorted(policy.tags),
+    }

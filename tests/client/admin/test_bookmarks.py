@@ -1,0 +1,114 @@
+import pytest
+
+import millrace
+from millrace.client.client import Client
+from millrace.client.cuts import HEAD, StreamCut
+from millrace.client.errors import (
+    CutInvalidError,
+    CutTruncatedError,
+    InvalidArgumentError,
+    OffsetBeyondEndError,
+    StreamNotFoundError,
+)
+from millrace.client.testing import TestServer
+from tests.client.scaling import filled
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_bookmarks_are_kept_listed_replaced_and_forgotten(client: Client, name: str) -> None:
+    values = await filled(client, name)
+    bookmarks = client.bookmarks(name)
+    assert await bookmarks.list() == []
+    start = await bookmarks.save("start", await client.stream_cut(name).after_events(50))
+    end = await bookmarks.save("end")
+
+    assert [(saved.name, saved.cut) for saved in await bookmarks.list()] == [("end", end), ("start", start)]
+    assert all(saved.saved_us > 0 for saved in await bookmarks.list())
+    assert await bookmarks.get("start") == start
+    assert end == await client.stream_cut(name)
+    async with client.reader(name, start=start, end=end) as reader:
+        assert len([event async for event in reader]) == len(values) - 50
+
+    moved = await bookmarks.save("start", HEAD)
+    assert await bookmarks.get("start") == moved == await client.stream_cut(name).head()
+    assert await bookmarks.forget("start")
+    assert not await bookmarks.forget("start")
+    assert await bookmarks.get("start") is None
+    assert [saved.name for saved in await bookmarks.list()] == ["end"]
+
+
+async def test_cursors_are_another_kind(client: Client, name: str) -> None:
+    await filled(client, name, scalings=1)
+    bookmarks, cursors = client.bookmarks(name), client.cursors(name)
+    place = await cursors.set("loader", await client.stream_cut(name).after_events(10))
+    await bookmarks.save("mark")
+
+    assert [saved.name for saved in await cursors.list()] == ["loader"]
+    assert [saved.name for saved in await bookmarks.list()] == ["mark"]
+    assert await cursors.get("loader") == place
+    assert not await bookmarks.forget("loader")
+    assert await cursors.forget("loader")
+
+
+async def test_a_bookmark_and_a_cursor_may_have_one_name(client: Client, name: str) -> None:
+    await filled(client, name)
+    bookmarks, cursors = client.bookmarks(name), client.cursors(name)
+    head = await bookmarks.save("nächtlich 🌙", HEAD)
+    tenth = await cursors.set("nächtlich 🌙", await client.stream_cut(name).after_events(10))
+
+    assert (await bookmarks.get("nächtlich 🌙"), await cursors.get("nächtlich 🌙")) == (head, tenth)
+    assert await bookmarks.forget("nächtlich 🌙")
+    assert await bookmarks.list() == []
+    assert await cursors.get("nächtlich 🌙") == tenth
+
+
+async def test_cuts_that_do_not_fit_are_not_kept(client: Client, name: str) -> None:
+    await filled(client, name, scalings=1)
+    info = await client.stream_info(name)
+    first = info.segments[0]
+    for cut, error in [
+        (StreamCut.of("other/one", {first.segment_id: (0, 0)}), CutInvalidError),
+        (StreamCut.of(name, {first.segment_id + 10**6: (0, 0)}), CutInvalidError),
+        (StreamCut.of(name, {first.segment_id: (first.length + 8, 0)}), OffsetBeyondEndError),
+        (StreamCut.of(name, {info.segments[1].segment_id: (0, 0)}), CutInvalidError),
+    ]:
+        with pytest.raises(error):
+            await client.bookmarks(name).save("x", cut)
+    with pytest.raises(InvalidArgumentError):
+        await client.bookmarks(name).save("line\nbreak")
+    with pytest.raises(StreamNotFoundError):
+        await client.bookmarks("tests/none").list()
+    assert await client.bookmarks(name).list() == []
+
+
+async def test_the_head_is_saved_where_it_is_when_the_server_takes_it(client: Client, name: str) -> None:
+    """Truncated between looking it up and saving it; a cut that was given is not exchanged for another one."""
+    await filled(client, name, scalings=2)
+    head = await client.stream_cut(name).head()
+    tail = await client.stream_cut(name)
+    tried: list[StreamCut] = []
+
+    async def save(place: StreamCut) -> StreamCut:
+        tried.append(place)
+        await client.truncate_stream(name, tail)
+        return await client.bookmarks(name).save("head", place)
+
+    assert await client._use_cut(name, HEAD, save) == tail
+    assert tried == [head, tail]
+    with pytest.raises(CutTruncatedError):
+        await client._use_cut(name, head, save)
+
+
+@pytest.mark.slow
+async def test_saved_cuts_outlive_a_killed_server(millrace_server: TestServer, name: str) -> None:
+    async with millrace.connect(millrace_server.address) as client:
+        values = await filled(client, name)
+        place = await client.stream_cut(name).after_events(77)
+        await client.bookmarks(name).save("here", place)
+        millrace_server.kill()
+        millrace_server.start()
+        found = await client.bookmarks(name).get("here")
+        assert found == place
+        async with client.reader(name, start=found, end=millrace.TAIL) as reader:
+            assert len([event async for event in reader]) == len(values) - 77

@@ -1,0 +1,162 @@
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.client.errors import CutInvalidError
+from millrace.client.read.epochs import Lineage, StreamSegment, covers_once
+from millrace.wire.names import KEY_SPACE, KeyRange
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def segment(segment_id: int, low: float, high: float, epoch: int = 0, sealed_epoch: int = 0) -> StreamSegment:
+    key_range = KeyRange(int(low * KEY_SPACE), int(high * KEY_SPACE))
+    return StreamSegment(
+        segment_id=segment_id, key_range=key_range, epoch=epoch, sealed_epoch=sealed_epoch, length=100, sealed=epoch > 0
+    )
+
+
+def scaled(dice: random.Random, *, scalings: int) -> list[StreamSegment]:
+    """A history of scalings of chance: each replaces some neighbours by others with borders of their own."""
+    live = [segment(1, 0.0, 1.0)]
+    past: list[StreamSegment] = []
+    number = 1
+    for epoch in range(1, scalings + 1):
+        live.sort(key=lambda each: each.key_range.low)
+        first = dice.randrange(len(live))
+        count = dice.randint(1, min(3, len(live) - first))
+        sealed, live[first : first + count] = live[first : first + count], []
+        low, high = sealed[0].low, sealed[-1].high
+        borders = [low, *sorted(dice.uniform(low, high) for _ in range(dice.randint(0, 2))), high]
+        for a, b in itertools.pairwise(borders):
+            if int(a * KEY_SPACE) < int(b * KEY_SPACE):
+                number += 1
+                live.append(segment(number, a, b, epoch))
+        past += [
+            StreamSegment(
+                segment_id=each.segment_id, key_range=each.key_range, epoch=each.epoch, sealed_epoch=epoch, length=100
+            )
+            for each in sealed
+        ]
+    return past + live
+
+
+# Two segments, merged, and split elsewhere:   a |--1--|--2--|   b |-----3-----|   c |--4--|--5--|
+DIAMOND = [
+    segment(1, 0.0, 0.5, 0, 1),
+    segment(2, 0.5, 1.0, 0, 1),
+    segment(3, 0.0, 1.0, 1, 2),
+    segment(4, 0.0, 0.25, 2),
+    segment(5, 0.25, 1.0, 2),
+]
+
+
+def ids(segments: list[StreamSegment]) -> list[int]:
+    return [each.segment_id for each in segments]
+
+
+def test_who_precedes_whom() -> None:
+    lineage = Lineage(DIAMOND)
+
+    assert ids(lineage.head()) == [1, 2]
+    assert ids(lineage.tail()) == [4, 5]
+    assert ids(lineage.successors(1)) == ids(lineage.successors(2)) == [3]
+    assert ids(lineage.predecessors(3)) == [1, 2]
+    assert ids(lineage.successors(3)) == [4, 5]
+    assert lineage.replacement(4) is None
+    assert lineage.predecessors(1) == []
+    assert DIAMOND[0].precedes(DIAMOND[4])
+    assert not DIAMOND[1].precedes(DIAMOND[3])
+
+
+def test_segments_that_are_replaced_in_one_step_without_a_common_key_are_apart() -> None:
+    lineage = Lineage(
+        [segment(1, 0, 0.5, 0, 1), segment(2, 0.5, 1, 0, 1), segment(3, 0, 0.5, 1), segment(4, 0.5, 1, 1)]
+    )
+    replacement = lineage.replacement(1)
+    assert replacement is not None
+    assert (ids(list(replacement.predecessors)), ids(list(replacement.successors))) == ([1], [3])
+
+
+@pytest.mark.parametrize("cut", [[1, 2], [3], [4, 5]])
+def test_what_covers_the_keys_once_is_a_cut(cut: list[int]) -> None:
+    """Behaviour 26."""
+    Lineage(DIAMOND).check_cut(cut)
+
+
+@pytest.mark.parametrize("cut", [[1], [1, 3], [1, 5], [4], [1, 2, 3], [2, 4]])
+def test_what_does_not_is_none(cut: list[int]) -> None:
+    """Behaviour 26."""
+    with pytest.raises(CutInvalidError, match="every key exactly once"):
+        Lineage(DIAMOND).check_cut(cut)
+
+
+def test_a_cut_cannot_have_a_segment_on_both_sides() -> None:
+    """Segment 3 lies behind segment 1 and in front of segment 5, though both cover each key once."""
+    lineage = Lineage(
+        [segment(1, 0, 0.5, 0, 1), segment(2, 0.5, 1, 0, 1), segment(3, 0, 1, 1, 2), segment(4, 0, 0.5, 2),
+         segment(5, 0.5, 1, 2)]
+    )  # fmt: skip
+    lineage.check_cut([4, 5])
+    with pytest.raises(CutInvalidError, match="segment 3 would lie in front of the cut and behind it"):
+        lineage.check_cut([1, 5])
+
+
+def test_progress_says_what_lies_in_front_of_a_cut() -> None:
+    lineage = Lineage(DIAMOND)
+
+    assert lineage.progress({3: (40, 2)}) == {1: (100, 0), 2: (100, 0), 3: (40, 2), 4: (0, 0), 5: (0, 0)}
+    assert lineage.in_front([4, 5]) == {1, 2, 3}
+    assert lineage.in_front([1, 2]) == set()
+
+
+def test_covering_once() -> None:
+    assert covers_once([KeyRange(5, KEY_SPACE), KeyRange(0, 5)])
+    assert not covers_once([KeyRange(5, KEY_SPACE), KeyRange(0, 6)])
+    assert not covers_once([KeyRange(0, 5)])
+    assert not covers_once([])
+
+
+@settings(deadline=None, print_blob=True)
+@given(seed=SEEDS, scalings=st.integers(0, 15))
+def test_whoever_reads_on_stands_at_a_cut_at_any_moment(seed: int, scalings: int) -> None:
+    """Behaviours 26 and 27: finishing segments in any order never leaves the cuts, and reads all there is, in order."""
+    dice = random.Random(seed)
+    lineage = Lineage(scaled(dice, scalings=scalings))
+    assert covers_once(each.key_range for each in lineage.head())
+    assert covers_once(each.key_range for each in lineage.tail())
+    place = set(ids(lineage.head()))
+    finished: set[int] = set()
+    while True:
+        lineage.check_cut(place)
+        behind = {each for each in lineage.by_id if each not in place and each not in lineage.in_front(place)}
+        assert lineage.in_front(place) <= finished
+        assert finished.isdisjoint(behind)
+        unfinished = place - finished
+        if not unfinished:
+            break
+        done = dice.choice(sorted(unfinished))
+        assert all(each.segment_id in finished for each in lineage.predecessors(done))
+        finished.add(done)
+        replacement = lineage.replacement(done)
+        if replacement is not None and finished.issuperset(ids(list(replacement.predecessors))):
+            place -= set(ids(list(replacement.predecessors)))
+            place |= set(ids(list(replacement.successors)))
+    assert place == set(ids(lineage.tail()))
+    assert finished == set(lineage.by_id)
+
+
+@settings(deadline=None, print_blob=True)
+@given(seed=SEEDS, scalings=st.integers(0, 12))
+def test_successors_cover_the_keys_of_their_predecessors(seed: int, scalings: int) -> None:
+    lineage = Lineage(scaled(random.Random(seed), scalings=scalings))
+    for segment_id, each in lineage.by_id.items():
+        replacement = lineage.replacement(segment_id)
+        assert (replacement is None) == (each.sealed_epoch == 0)
+        if replacement is not None:
+            before, after = (sum(part.key_range.high - part.key_range.low for part in parts) for parts in replacement)
+            assert before == after
+            assert all(each.precedes(successor) for successor in lineage.successors(segment_id))

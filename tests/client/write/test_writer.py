@@ -1,0 +1,589 @@
+# Nobody needs to look at the future of a write: flush and leaving the writer raise what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
+import asyncio
+import os
+from collections import defaultdict
+
+import pytest
+
+import millrace
+from millrace.client.admin.streams import ScalingPolicy, StreamConfig
+from millrace.client.client import Client
+from millrace.client.errors import (
+    BufferFullError,
+    ClientClosedError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    InvalidNameError,
+    SegmentSealedError,
+    StreamNotFoundError,
+    StreamSealedError,
+    WriterFencedError,
+)
+from millrace.client.testing import TestServer
+from millrace.client.write.segment_writer import Stored
+from millrace.client.write.writer import EVENT_COST_BYTES, WriterOptions
+from millrace.wire.limits import EVENT_SIZE_BYTES_MAX
+
+pytestmark = pytest.mark.asyncio
+
+
+async def values_of(client: Client, stream: str) -> list[bytes]:
+    async with client.reader(stream, end=millrace.TAIL) as reader:
+        return [event.value async for event in reader]
+
+
+async def test_a_write_is_durable_when_its_future_is_done(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        stored = await writer.write(b"one", key="k", timestamp_us=5)
+        assert (stored.offset, stored.event_number, stored.event_count) == (0, 1, 1)
+        async with client.reader(name, end=millrace.TAIL) as reader:
+            event = await anext(reader)
+    assert (event.value, event.key, event.timestamp_us) == (b"one", "k", 5)
+
+
+@pytest.mark.both_loops
+async def test_events_of_a_key_are_stored_in_the_order_written(client: Client, name: str) -> None:
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(4)))
+    async with client.writer(name, options=WriterOptions(block_size_bytes=1024)) as writer:
+        for number in range(500):
+            writer.write(b"%d" % number, key=f"key-{number % 7}")
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+
+    seen = defaultdict(list)
+    async with client.reader(name, end=millrace.TAIL) as reader:
+        async for event in reader:
+            seen[event.key].append(int(event.value))
+    assert seen == {f"key-{key}": list(range(key, 500, 7)) for key in range(7)}
+
+
+async def test_events_gather_while_a_block_is_on_its_way(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        first = writer.write(b"alone")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        others = [writer.write(b"together") for _ in range(50)]
+        stored = await asyncio.gather(first, *others)
+
+    assert stored[0].event_count == 1
+    assert {record.event_count for record in stored[1:]} == {50}
+
+
+async def test_a_new_writer_was_never_written_and_a_known_one_goes_on(client: Client, name: str) -> None:
+    """Behaviour 1."""
+    await client.create_stream(name)
+    assert await client.writer_state(name, f"{name}:w") is None
+    async with client.writer(name, writer_id=f"{name}:w") as writer:
+        assert not writer.known
+        assert set(writer.last_event_numbers.values()) == {0}
+        writer.write_many([b"a", b"b"])
+        epoch = writer.epoch
+    async with client.writer(name, writer_id=f"{name}:w") as writer:
+        assert writer.known
+        assert writer.epoch == epoch + 1
+        assert list(writer.last_event_numbers.values()) == [2]
+        assert (await writer.write(b"c")).event_number == 3
+    state = await client.writer_state(name, f"{name}:w")
+    assert state is not None
+    assert list(state.values()) == [3]
+    assert await values_of(client, name) == [b"a", b"b", b"c"]
+
+
+async def test_the_older_of_two_writers_is_fenced(client: Client, name: str) -> None:
+    """Behaviour 4."""
+    await client.create_stream(name)
+    async with client.writer(name, writer_id=f"{name}:w") as older:
+        await older.write(b"before")
+        async with client.writer(name, writer_id=f"{name}:w") as newer:
+            with pytest.raises(WriterFencedError):
+                await older.write(b"fenced")
+            with pytest.raises(WriterFencedError):
+                older.write(b"refused at once")
+            await newer.write(b"after")
+        with pytest.raises(WriterFencedError):
+            await older.flush()
+    assert await values_of(client, name) == [b"before", b"after"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round_number", range(3))
+async def test_a_killed_server_costs_no_event_and_doubles_none(
+    millrace_server: TestServer, name: str, round_number: int
+) -> None:
+    """Behaviours 2 and 3: what has no ack is sent again as it was packed; the server stores each number once."""
+    options = WriterOptions(block_size_bytes=2048, in_flight_bytes_max=200_000)
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+        async with client.writer(name, options=options) as writer:
+            futures = [writer.write(b"%d" % number, key=f"{number % 5}") for number in range(1000)]
+            await futures[200 * (round_number + 1)]
+            await asyncio.to_thread(millrace_server.kill)
+            futures += [writer.write(b"%d" % number, key=f"{number % 5}") for number in range(1000, 2000)]
+            await asyncio.to_thread(millrace_server.start)
+            await writer.flush()
+            assert writer.statistics().retries > 0
+            assert all(future.done() and future.exception() is None for future in futures)
+            assert writer.pending_bytes == 0
+
+        seen = defaultdict(list)
+        async with client.reader(name, end=millrace.TAIL) as reader:
+            async for event in reader:
+                seen[event.key].append(int(event.value))
+        assert seen == {f"{key}": list(range(key, 2000, 5)) for key in range(5)}
+
+
+@pytest.mark.slow
+async def test_a_writer_goes_on_after_an_orderly_restart(millrace_server: TestServer, name: str) -> None:
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name)
+        async with client.writer(name) as writer:
+            for number in range(5):
+                await writer.write(b"%d" % number)
+                await asyncio.to_thread(millrace_server.restart)
+        assert await values_of(client, name) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_many_events_are_one_contiguous_block(client: Client, name: str) -> None:
+    """Behaviour 7: two writers interleave freely, each one's order kept."""
+    await client.create_stream(name)
+    async with client.writer(name) as first, client.writer(name) as second:
+        for number in range(10):
+            first.write(b"single-%d" % number)
+            first.write_many([b"first-%d" % number] * 5)
+            second.write_many([b"second-%d" % number] * 5)
+            await asyncio.sleep(0)
+
+    values = await values_of(client, name)
+    assert [value for value in values if value.startswith(b"single")] == [b"single-%d" % number for number in range(10)]
+    for mark in (b"first", b"second"):
+        blocks = [b"%b-%d" % (mark, number) for number in range(10)]
+        places = [values.index(value) for value in blocks]
+        assert places == sorted(places)
+        assert all(values[place : place + 5] == [value] * 5 for place, value in zip(places, blocks, strict=True))
+
+
+async def test_many_events_with_their_own_keys_go_where_single_ones_go(client: Client, name: str) -> None:
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(3)))
+    keys = [f"k{number}" for number in range(30)]
+    async with client.writer(name) as writer:
+        singles = [await writer.write(b"single", key=key) for key in keys]
+        await writer.write_many([b"many"] * 30, keys=keys, timestamps_us=list(range(30)))
+
+    places: dict[str | None, set[int]] = defaultdict(set)
+    times = {}
+    async with client.reader(name, end=millrace.TAIL) as reader:
+        async for event in reader:
+            places[event.key].add(event.segment_id)
+            if event.value == b"many":
+                times[event.key] = event.timestamp_us
+    assert places == {key: {stored.segment_id} for key, stored in zip(keys, singles, strict=True)}
+    assert times == {key: number for number, key in enumerate(keys)}
+
+
+async def test_events_that_do_not_fit_are_refused_and_nothing_is_taken(client: Client, name: str) -> None:
+    """Behaviour 8."""
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+    largest = bytes(EVENT_SIZE_BYTES_MAX)
+    async with client.writer(name) as writer:
+        with pytest.raises(EventTooLargeError):
+            writer.write(largest + b"x")
+        with pytest.raises(EventTooLargeError):
+            writer.write_many([largest, largest], key="k")
+        with pytest.raises(EventTooLargeError):
+            writer.write(b"", key="k" * 65537)
+        with pytest.raises(InvalidArgumentError):
+            writer.write(b"", timestamp_us=2**63)
+        with pytest.raises(InvalidArgumentError):
+            writer.write_many([b"a"], keys=["a", "b"])
+        with pytest.raises(InvalidArgumentError):
+            writer.write_many([])
+        with pytest.raises(TypeError):
+            writer.write("text")  # type: ignore[arg-type]  # wrong on purpose
+        assert writer.pending_bytes == 0
+        await writer.write(largest)
+    assert [len(value) for value in await values_of(client, name)] == [len(largest)]
+
+
+async def test_the_buffer_is_bounded_and_drained(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    options = WriterOptions(buffer_bytes_max=20_000, drain_high_bytes=10_000, drain_low_bytes=5_000)
+    async with client.writer(name, options=options) as writer:
+        written = 20_000 // (1000 + EVENT_COST_BYTES)
+        for _ in range(written):
+            writer.write(b"x" * 1000)
+        with pytest.raises(BufferFullError) as caught:
+            writer.write(b"x" * 1000)
+        assert caught.value.retriable
+        await writer.drain()
+        assert writer.pending_bytes <= 5_000
+        await writer.send(b"x" * 1000)
+    assert len(await values_of(client, name)) == written + 1
+
+
+async def test_a_cancelled_wait_loses_nothing(client: Client, name: str) -> None:
+    """Behaviour 9: the outcome can be asked for by writer and event number."""
+    await client.create_stream(name)
+    async with client.writer(name, writer_id=f"{name}:w") as writer:
+        future = writer.write(b"x")
+        future.cancel()
+        await writer.flush()
+        state = await client.writer_state(name, f"{name}:w")
+    assert state is not None
+    assert list(state.values()) == [1]
+    assert await values_of(client, name) == [b"x"]
+
+
+async def test_sealing_a_stream_fails_pending_writes_as_sealed(client: Client, name: str) -> None:
+    """Behaviour 21."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write(b"stored")
+        await client.seal_stream(name)
+        futures = [writer.write(b"late") for _ in range(3)]
+        with pytest.raises(SegmentSealedError):
+            await writer.flush()
+        assert all(isinstance(future.exception(), SegmentSealedError) for future in futures)
+        assert writer.pending_bytes == 0
+    with pytest.raises(StreamSealedError):
+        async with client.writer(name):
+            pass
+    assert await values_of(client, name) == [b"stored"]
+
+
+async def test_a_writer_that_failed_says_so_when_it_is_left(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    writer = await client.writer(name).__aenter__()
+    await client.seal_stream(name)
+    writer.write(b"nobody looks at this future")
+    with pytest.raises(SegmentSealedError):
+        await writer.__aexit__(None, None, None)
+
+
+async def test_the_error_of_the_body_is_not_hidden_by_that_of_the_writer(client: Client, name: str) -> None:
+    await client.create_stream(name)
+
+    async def body() -> None:
+        async with client.writer(name) as writer:
+            writer.write(b"stored all the same")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await body()
+    assert await values_of(client, name) == [b"stored all the same"]
+
+
+async def test_a_closed_or_unopened_writer_refuses(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    writer = client.writer(name)
+    with pytest.raises(ClientClosedError):
+        writer.write(b"x")
+    async with writer:
+        await writer.write(b"x")
+    with pytest.raises(ClientClosedError):
+        writer.write(b"x")
+
+
+async def test_a_cancelled_body_waits_for_nothing_and_settles_every_future(
+    millrace_server: TestServer, name: str
+) -> None:
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name)
+        futures: list[asyncio.Future[Stored]] = []
+        written = asyncio.Event()
+
+        async def body() -> None:
+            async with client.writer(name) as writer:
+                await writer.write(b"stored")
+                await asyncio.to_thread(millrace_server.kill)
+                futures.extend(writer.write(b"%d" % number) for number in range(5))
+                written.set()
+                await writer.flush()
+
+        task = asyncio.create_task(body())
+        await written.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert all(isinstance(result, ClientClosedError) for result in results)
+
+
+async def test_wrong_streams_and_ids_are_refused(client: Client, name: str) -> None:
+    with pytest.raises(StreamNotFoundError):
+        async with client.writer(name):
+            pass
+    with pytest.raises(InvalidNameError):
+        client.writer("no-scope")
+    with pytest.raises(InvalidNameError):
+        client.writer(name, writer_id="")
+    with pytest.raises(InvalidNameError):
+        client.writer(name, writer_id="tab\t")
+
+
+@pytest.mark.parametrize("compression", millrace.Compression)
+async def test_compressed_blocks_are_read_like_others(
+    client: Client, name: str, compression: millrace.Compression
+) -> None:
+    await client.create_stream(name)
+    values = [b"abc" * 100, b"", os.urandom(100)]
+    async with client.writer(name, options=WriterOptions(compression=compression)) as writer:
+        await writer.write_many(values, key="k")
+    assert await values_of(client, name) == values
+
+
+async def test_a_forked_child_cannot_write(client: Client, name: str) -> None:
+    """Behaviour 10."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        child = os.fork()
+        if child == 0:  # nothing of pytest may run here
+            try:
+                writer.write(b"from the child")
+                os._exit(1)
+            except millrace.ForkedClientError:
+                os._exit(0)
+            finally:
+                os._exit(2)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        await writer.write(b"from the parent")
+    assert await values_of(client, name) == [b"from the parent"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"block_size_bytes": 1},
+        {"drain_low_bytes": 2, "drain_high_bytes": 1},
+        {"in_flight_bytes_max": 0},
+    ],
+)
+async def test_options_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        WriterOptions(**wrong)  # type: ignore[arg-type]  # only numbers here
+
+
+# --- a stream that is scaled under its writer ---
+
+
+async def scale(client: Client, stream: str) -> list[int]:
+    """Split the one open segment into three, or merge all into one; return the ids of the new ones."""
+    opened = (await client.stream_info(stream)).open_segments
+    ranges = [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)] if len(opened) == 1 else [(0.0, 1.0)]
+    info = await client.scale_stream(stream, seal=[segment.segment_id for segment in opened], ranges=ranges)
+    return [segment.segment_id for segment in info.open_segments]
+
+
+async def numbers_of(client: Client, stream: str) -> dict[str | None, list[int]]:
+    """The numbers of the events of each key, as a reader is given them."""
+    seen = defaultdict(list)
+    async with client.reader(stream, end=millrace.TAIL) as reader:
+        async for event in reader:
+            seen[event.key].append(int(event.value))
+    return seen
+
+
+@pytest.mark.both_loops
+async def test_what_a_replaced_segment_did_not_store_goes_to_its_successors(client: Client, name: str) -> None:
+    """Behaviour 22: everything once, each key in order, and every future is told where its event is."""
+    await client.create_stream(name)
+    options = WriterOptions(block_size_bytes=1024, in_flight_bytes_max=20_000)
+    async with client.writer(name, writer_id=f"{name}:w", options=options) as writer:
+        futures = []
+        for number in range(2000):
+            futures.append(writer.write(b"%d" % number, key=f"k{number % 7}"))
+            if number % 250 == 0:
+                futures.append(writer.write_many([b"%d" % number] * 3, key="block"))
+                await asyncio.sleep(0)
+                await scale(client, name)
+        await writer.flush()
+        assert writer.statistics().reroutes > 0
+        assert writer.pending_bytes == 0
+        stored = await asyncio.gather(*futures)
+        assert await client.writer_state(name, f"{name}:w") == {
+            **dict.fromkeys([segment.segment_id for segment in (await client.stream_info(name)).segments], 0),
+            **writer.last_event_numbers,
+        }
+        assert sum(writer.last_event_numbers.values()) == 2000 + 8 * 3
+    seen = await numbers_of(client, name)
+    blocks = [number for number in range(0, 2000, 250) for _ in range(3)]
+    assert seen == {"block": blocks} | {f"k{key}": list(range(key, 2000, 7)) for key in range(7)}
+    assert len({record.segment_id for record in stored}) > 1
+
+
+async def test_an_idle_writer_learns_of_a_scale_when_it_writes(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        first = await writer.write(b"0", key="k")
+        for _ in range(3):
+            opened = await scale(client, name)
+        second = await writer.write(b"1", key="k")
+        assert first.segment_id not in opened
+        assert second.segment_id in opened
+        assert (second.offset, second.event_number) == (0, 1)
+    assert await numbers_of(client, name) == {"k": [0, 1]}
+
+
+async def test_a_block_stays_one_as_long_as_its_keys_stay_together(client: Client, name: str) -> None:
+    """Behaviour 7, across a scale: a block of one key is stored whole, one of many keys whole per segment."""
+    await client.create_stream(name)
+    keys = [f"k{number}" for number in range(30)]
+    async with client.writer(name) as writer:
+        await scale(client, name)
+        one = writer.write_many([b"%d" % number for number in range(30)], key="one")
+        none = writer.write_many([b"%d" % number for number in range(30)])
+        many = writer.write_many([b"%d" % number for number in range(30)], keys=keys)
+        await writer.flush()
+    assert (await one).event_count == (await none).event_count == 30
+    assert (await many).event_count < 30
+    async with client.reader(name, end=millrace.TAIL) as reader:
+        events = [event async for event in reader]
+    for key in ("one", None):
+        block = [event for event in events if event.key == key]
+        assert [int(event.value) for event in block] == list(range(30))
+        assert [event.event_index for event in block] == list(range(30))
+        assert len({(event.segment_id, event.offset) for event in block}) == 1
+    split = [event for event in events if event.key in keys]
+    assert sorted(int(event.value) for event in split) == list(range(30))
+    assert len({(event.segment_id, event.offset) for event in split}) == 3
+    for place in {(event.segment_id, event.offset) for event in split}:
+        inside = [int(event.value) for event in split if (event.segment_id, event.offset) == place]
+        assert inside == sorted(inside)
+
+
+async def test_flush_waits_for_what_was_rerouted(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        for _ in range(5):
+            await scale(client, name)
+            futures = [writer.write(b"0", key=f"k{number}") for number in range(50)]
+            await writer.flush()
+            assert all(future.done() and future.exception() is None for future in futures)
+
+
+async def test_a_stream_that_is_scaled_and_then_sealed_fails_writes_as_sealed(client: Client, name: str) -> None:
+    """Behaviour 21."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write(b"stored")
+        await scale(client, name)
+        await client.seal_stream(name)
+        futures = [writer.write(b"late", key=f"k{number}") for number in range(5)]
+        with pytest.raises(StreamSealedError):
+            await writer.flush()
+        assert all(isinstance(future.exception(), StreamSealedError) for future in futures)
+        with pytest.raises(StreamSealedError):
+            writer.write(b"refused at once")
+    assert await values_of(client, name) == [b"stored"]
+
+
+async def test_a_deleted_stream_ends_its_writers(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    writer = await client.writer(name).__aenter__()
+    await client.seal_stream(name)
+    await client.delete_stream(name)
+    future = writer.write(b"x")
+    with pytest.raises(StreamNotFoundError):
+        await writer.flush()
+    assert isinstance(future.exception(), StreamNotFoundError)
+
+
+async def test_a_writer_does_not_go_on_in_another_stream_of_that_name(client: Client, name: str) -> None:
+    """Behaviour 19."""
+    await client.create_stream(name)
+    writer = await client.writer(name).__aenter__()
+    await writer.write(b"old")
+    await client.seal_stream(name)
+    await client.delete_stream(name)
+    await client.create_stream(name)
+    writer.write(b"lost")
+    with pytest.raises(StreamNotFoundError, match="another stream"):
+        await writer.flush()
+    assert await values_of(client, name) == []
+
+
+async def test_a_segment_that_is_gone_by_now_is_replaced_too(client: Client, name: str) -> None:
+    """A writer that was idle while its segment was replaced and truncated away goes on in what is left."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        await writer.write(b"0", key="k")
+        await scale(client, name)
+        async with client.writer(name) as other:  # only a truncation behind the beginnings lets go of what was replaced
+            await other.write(b"9", key="z")
+        await client.truncate_stream(name, millrace.TAIL)
+        assert len((await client.stream_info(name)).segments) == 3
+        await writer.write(b"1", key="k")
+    assert await numbers_of(client, name) == {"k": [1]}
+
+
+async def test_a_writer_that_is_opened_counts_what_is_in_segments_that_were_replaced(client: Client, name: str) -> None:
+    """Behaviour 1, across scales: the numbers of all segments together count the events of the writer."""
+    await client.create_stream(name)
+    for round_number in range(4):
+        async with client.writer(name, writer_id=f"{name}:w") as writer:
+            assert sum(writer.last_event_numbers.values()) == round_number * 2
+            await writer.write(b"%d" % (2 * round_number), key="k")
+            await scale(client, name)
+            await writer.write(b"%d" % (2 * round_number + 1), key="k")
+    state = await client.writer_state(name, f"{name}:w")
+    assert state is not None
+    assert sum(state.values()) == 8
+    assert await numbers_of(client, name) == {"k": list(range(8))}
+
+
+async def test_who_opened_the_id_before_the_scale_does_not_repeat_what_the_older_one_wrote_behind_it(
+    client: Client, name: str
+) -> None:
+    """Behaviours 3 and 4: numbers in a successor go on where the fenced writer ended there."""
+    await client.create_stream(name)
+    async with client.writer(name, writer_id=f"{name}:w") as older:
+        newer = client.writer(name, writer_id=f"{name}:w")
+        routing = await client.stream_info(name)
+        await scale(client, name)
+        for number in range(3):
+            await older.write(b"%d" % number, key="k")
+        await newer.open()
+        # As if the answer about the stream had come before the scale, and the writer were opened after it.
+        newer._router = type(newer._router)(
+            [segment.segment_id for segment in routing.segments],
+            [segment.key_range.low for segment in routing.segments],
+        )
+        newer._lanes = [newer._lane(routing.segments[0].segment_id, 0)]
+        newer._current = newer._lanes[0]
+        stored = [await newer.write(b"%d" % number, key="k") for number in range(3, 6)]
+        assert [record.event_number for record in stored] == [4, 5, 6]
+        await newer.close()
+        with pytest.raises(WriterFencedError):
+            await older.write(b"late", key="k")
+        older._failure = None
+    assert await numbers_of(client, name) == {"k": [0, 1, 2, 3, 4, 5]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["named", "unnamed"])
+async def test_a_kill_around_a_scale_costs_no_event_and_doubles_none(
+    millrace_server: TestServer, name: str, kind: str
+) -> None:
+    """Behaviours 2, 3 and 22."""
+    options = WriterOptions(block_size_bytes=2048, in_flight_bytes_max=50_000)
+    writer_id = f"{name}:w" if kind == "named" else None
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name)
+        async with client.writer(name, writer_id=writer_id, options=options) as writer:
+            for number in range(6000):
+                writer.write(b"%d" % number, key=f"k{number % 7}")
+                if number % 1000 == 500:
+                    await asyncio.sleep(0)
+                    scaling = asyncio.create_task(scale(client, name))
+                    for _ in range(number // 1000):  # a little later each time
+                        await asyncio.sleep(0.002)
+                    await asyncio.to_thread(millrace_server.kill)
+                    await asyncio.to_thread(millrace_server.start)
+                    await scaling
+            await writer.flush()
+            assert sum(writer.last_event_numbers.values()) == 6000
+        assert await numbers_of(client, name) == {f"k{key}": list(range(key, 6000, 7)) for key in range(7)}

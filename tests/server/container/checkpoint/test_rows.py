@@ -1,0 +1,130 @@
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.server.container.checkpoint.rows import chunk_borders, chunk_differences, take_rows
+from millrace.server.container.checkpoint.schema import (
+    ATTRIBUTES,
+    CHUNKS,
+    PROGRESS,
+    SEGMENTS,
+    STREAMS,
+    WRITERS,
+)
+from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.startup import state_of
+from millrace.server.container.state.segment import ChunkRecord
+from tests.server.container.histories import history
+
+
+def chunk(start: int, length: int = 10, *, wall: int = 0) -> ChunkRecord:
+    return ChunkRecord(start, length, f"chunk-{start}-{length}", length + 99, start // 5, (start + length) // 5, wall)
+
+
+CHUNKS_BEFORE = [chunk(start) for start in range(0, 100, 10)]
+
+
+@given(st.integers(0, 10), st.integers(0, 10), st.integers(0, 5))
+def test_differences_turn_the_stored_chunks_into_the_wanted_ones(first: int, last: int, more: int) -> None:
+    """Truncation drops some at the front, compaction replaces some at the end, flushes add some."""
+    wanted = CHUNKS_BEFORE[first : max(first, last)] + [chunk(10 * max(first, last) + 7 * n, 7) for n in range(more)]
+    removed, added = chunk_differences(5, stored=CHUNKS_BEFORE, wanted=wanted)
+
+    stored = {(5, record.start_offset): (5, *record[:2]) for record in CHUNKS_BEFORE}
+    for key in removed:
+        stored.pop(key, None)
+    for row in added:
+        assert row[:2] not in stored
+        stored[row[:2]] = row[:3]
+    assert list(stored.values()) == [(5, *record[:2]) for record in wanted]
+    assert len(added) == more
+
+
+def test_equal_lists_have_no_differences() -> None:
+    assert chunk_differences(5, stored=CHUNKS_BEFORE, wanted=list(CHUNKS_BEFORE)) == ([], [])
+
+
+def test_chunks_that_vanish_altogether_are_removed() -> None:
+    removed, added = chunk_differences(5, stored=CHUNKS_BEFORE[:2], wanted=[])
+    assert (removed, added) == ([(5, 0), (5, 10)], [])
+
+
+def test_new_chunks_are_removed_before_they_are_added() -> None:
+    """A save whose outcome was not known may have stored them."""
+    removed, added = chunk_differences(5, stored=[], wanted=CHUNKS_BEFORE[:1])
+    assert removed == [(5, 0)]
+    assert added == [(5, 0, 10, 109, 0, 2, 0, "chunk-0-10")]
+
+
+def test_of_chunks_that_may_or_may_not_be_stored_all_are_removed() -> None:
+    """A save whose outcome was not known may have stored others than are wanted now."""
+    removed, added = chunk_differences(5, stored=None, wanted=CHUNKS_BEFORE[3:5])
+    assert removed == [(5,)]
+    assert [row[:3] for row in added] == [(5, 30, 10), (5, 40, 10)]
+
+
+@given(st.lists(st.integers(-100, 100), min_size=1, max_size=9), st.integers(-100, 100))
+def test_borders_are_never_dated_later_than_the_append_there(walls: list[int], created: int) -> None:
+    chunks = [chunk(10 * number, wall=wall) for number, wall in enumerate(walls)]
+    borders = chunk_borders(chunks, created_us=created)
+
+    assert [border.offset for border in borders] == list(range(0, 10 * len(walls) + 1, 10))
+    assert [border.events for border in borders] == list(range(0, 2 * len(walls) + 1, 2))
+    times = [border.wall_time_us for border in borders]
+    assert times == sorted(times)
+    assert times[0] <= walls[0]
+    for number, time in enumerate(times[1:], start=1):
+        assert time == max(walls[:number])
+
+
+def test_only_what_changed_is_taken(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint.db")
+    store.load()
+    past = history(
+        *[("create", 0, 0)] * 5, *[("open_writer", number, 1) for number in range(3)], state=state_of(store, None)
+    )
+    for number in range(15):
+        past.step("append_as_writer", number % 5, number)
+        past.step("set_attribute", number % 5, number)
+    rows = take_rows(past.state, past.state.take_changes())
+    store.save(rows, sequence=1, replay_from=1, container_epoch=1)
+    past.state.stored()
+    past.step("append_as_writer", 2, 1)
+    past.step("set_attribute", 3, 1)
+
+    rows = take_rows(past.state, past.state.take_changes())
+
+    assert [row[0] for row in rows.added[SEGMENTS]] == [3, 4]
+    assert [row[0] for row in rows.added[PROGRESS]] == [3]
+    assert [row[:2] for row in rows.added[ATTRIBUTES]] == [(4, "schlüssel-1")]
+    assert rows.added[WRITERS] == []
+    assert list(rows.chunks) == [3, 4]
+    assert rows.counts[SEGMENTS] == 5
+    store.close()
+
+
+def test_what_was_deleted_meanwhile_is_not_taken() -> None:
+    """Changes given back by a failed save may name what is gone by now."""
+    past = history(("create", 0, 0), ("open_writer", 0, 1), ("append_as_writer", 0, 5), ("set_attribute", 0, 5))
+    past.state.take_changes()
+    past.step("delete", 0, 0)
+    past.state.give_back()
+
+    rows = take_rows(past.state, past.state.take_changes())
+
+    assert not any((rows.added[SEGMENTS], rows.added[PROGRESS], rows.added[ATTRIBUTES]))
+    assert all((1,) in rows.removed[table] for table in (SEGMENTS, PROGRESS, ATTRIBUTES))
+    assert (1,) in rows.removed[CHUNKS]
+    assert rows.chunks == {}
+
+
+def test_key_ranges_keep_all_64_bits() -> None:
+    past = history(("create_stream", 0, 2**16))
+    rows = take_rows(past.state, past.state.take_changes())
+    ((*_, parts, _epochs),) = rows.added[STREAMS]
+    assert [part[1:3] for part in json.loads(parts)] == [
+        ["0000000000000000", "8000000000000000"],
+        ["8000000000000001", "ffffffffffffffff"],
+    ]

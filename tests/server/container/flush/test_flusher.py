@@ -1,0 +1,434 @@
+"""What goes to tier 2, when, and what a failing tier 2 does to everybody else."""
+
+import asyncio
+import contextlib
+import shutil
+import sqlite3
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.server.container.checkpoint import reader as checkpoint_archive
+from millrace.server.container.checkpoint import store as checkpoint
+from millrace.server.container.checkpoint import verification as checkpoint_verification
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, COPIES_KEPT
+from millrace.server.container.flush import flusher as flushing
+from millrace.server.container.flush.flusher import Flusher
+from millrace.server.container.state.segment import Segment
+from millrace.server.errors import CheckpointDamagedError, StorageError
+from millrace.server.tier2 import ChunkInfo
+from millrace.wire import frames as f
+from millrace.wire.errors import ErrorCode
+from millrace.wire.limits import KIB
+from tests.support.protocol import Peer, Stored, code_of
+from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
+from tests.support.storage import FaultyStorage
+
+
+def segment_of(server: Server, segment_id: int) -> Segment:
+    assert server._open is not None
+    return server._open.container.segment(segment_id)
+
+
+def flusher_of(server: Server) -> Flusher:
+    assert server._open is not None
+    return server._open.flusher
+
+
+async def flushed(server: Server, peer: Peer, segment_id: int) -> None:
+    """Wait until a segment is in tier 2."""
+    async with asyncio.timeout(10):
+        while segment_of(server, segment_id).tail:
+            await peer.info(segment_id)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_full_tier_2_throttles_then_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    """Behaviour 44: the log grows to its bound, then refuses; everything is stored when there is space again."""
+    storage = FaultyStorage(capacity_bytes=100 * KIB)
+    async with (
+        Server(server_options(tmp_path, container=BUSY), storage=storage) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        content = b""
+        refused = 0
+        async with asyncio.timeout(30):
+            while refused < 3:
+                piece = bytes([len(content) // KIB % 251]) * (4 * KIB)
+                (outcome,) = await peer.settled(await peer.append(segment_id, piece))
+                if isinstance(outcome, Stored):
+                    content += piece
+                else:
+                    assert outcome is ErrorCode.NO_SPACE
+                    refused += 1
+        assert len(content) > 300 * KIB
+        assert await peer.read_all(segment_id) == content
+        storage.capacity_bytes = None
+        async with asyncio.timeout(30):
+            while not isinstance((await peer.settled(await peer.append(segment_id, b"end")))[0], Stored):
+                pass
+        await flushed(server, peer, segment_id)
+        assert await peer.read_all(segment_id) == content + b"end"
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_path: Path) -> None:
+    """Behaviour 44: deletes work, and it recovers by itself; the copy of the checkpoint must still fit."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=BUSY, wal=replace(SMALL_WAL, files_max=32))
+    async with (
+        Server(options, storage=storage) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        doomed, segment_id = await peer.create_segment("raw/doomed"), await peer.create_segment("raw/a")
+        await peer.store(doomed, *[bytes(8 * KIB)] * 50)
+        await flushed(server, peer, doomed)
+        storage.capacity_bytes = storage.size_bytes + 260 * KIB
+        await peer.store(segment_id, *[bytes(8 * KIB)] * 60)
+        await asyncio.sleep(0.2)
+        assert segment_of(server, segment_id).tail
+        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        await flushed(server, peer, segment_id)
+        assert await peer.read_all(segment_id) == bytes(480 * KIB)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_one_damaged_chunk_holds_up_no_other_flush(tmp_path: Path) -> None:
+    """Behaviour 41: only its range refuses; what is appended behind it is flushed, for this segment and others."""
+    storage = FaultyStorage()
+    container = replace(BUSY, chunk_size_bytes_small=48 * KIB)
+    options = server_options(tmp_path, container=container)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        a, b = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
+        await peer.store(a, b"a" * 100)
+        await flushed(server, peer, a)
+        for name in storage.names():
+            storage.replace(name, bytes(len(await storage.read(name, offset=0, size=1 << 20))))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.store(a, b"A" * 100)
+        await peer.store(b, b"B" * 100)
+        await flushed(server, peer, a)
+        await flushed(server, peer, b)
+        assert await peer.read_all(b) == b"B" * 100
+        assert await peer.read_all(a, start=100) == b"A" * 100
+        assert await code_of(peer.read(a, 0)) is ErrorCode.SEGMENT_DAMAGED
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_chunks_are_deleted_only_when_no_copy_in_use_refers_to_them(tmp_path: Path) -> None:
+    """Behaviour 41: with the checkpoint lost at any time, its newest copy in tier 2 leads to all bytes."""
+    storage = FaultyStorage()
+    referred: list[tuple[str, bool]] = []
+
+    def step(when: str, action: str, name: str) -> None:
+        if (when, action) == ("before", "delete") and name.startswith("segments/"):
+            newest = storage.names("checkpoints/")[-1]
+            referred.append((name, name.encode() in storage._chunks[newest]))
+
+    storage.on_step = step
+    container = replace(BUSY, chunk_size_bytes_small=32 * KIB)
+    async with (
+        Server(server_options(tmp_path, container=container), storage=storage) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        async with asyncio.timeout(20):
+            while len(referred) < 5:
+                await peer.store(segment_id, bytes(500))
+                await flushed(server, peer, segment_id)
+        assert not any(is_referred for _, is_referred in referred)
+        assert len(storage.names("checkpoints/")) <= COPIES_KEPT + 1
+        storage.on_step = lambda when, action, name: None
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_flushing_goes_on_while_nobody_writes(tmp_path: Path) -> None:
+    """Behaviour 51: writers that are throttled send nothing that would wake the flusher."""
+    storage = FaultyStorage()
+    storage.open.clear()
+    container = replace(QUIET, flush_size_bytes=8 * KIB, chunk_size_bytes_max=8 * KIB)
+    options = server_options(tmp_path, container=container, wal=replace(SMALL_WAL, files_max=32))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, *[bytes(4 * KIB)] * 20)
+        storage.open.set()
+        async with asyncio.timeout(10):
+            while segment_of(server, segment_id).tail.size >= 8 * KIB:
+                await peer.info(segment_id)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_segment_emptied_while_it_waits_to_be_flushed_stops_nobody(tmp_path: Path) -> None:
+    storage = FaultyStorage()
+    async with (
+        Server(server_options(tmp_path, container=BUSY), storage=storage) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        kept = await peer.create_segment("raw/kept")
+        for number in range(100):
+            segment_id = await peer.create_segment(f"raw/s{number}")
+            await peer.store(segment_id, bytes(2000))
+            await peer.append(kept, bytes(100))
+            await peer.start(f.TruncateSegment(segment_id, 2000) if number % 2 else f.DeleteSegment(segment_id))
+        await flushed(server, peer, kept)
+        assert server._fatal is None
+        assert (await peer.info(kept)).length == 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_index_in_memory_stays_thin(tmp_path: Path) -> None:
+    """What is in tier 2 costs one entry a chunk in memory, however long the segment."""
+    async with (
+        Server(server_options(tmp_path, container=BUSY, wal=replace(SMALL_WAL, files_max=64))) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        for _ in range(40):
+            await peer.store(segment_id, *[bytes(15 * KIB)] * 4)
+        await flushed(server, peer, segment_id)
+        segment = segment_of(server, segment_id)
+        segment.index.check()
+        assert len(segment.index) <= len(segment.chunks) + 2
+
+
+class SlowToDelete(FaultyStorage):
+    """Deletes nothing until the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_delete = asyncio.Event()
+        self.deleting = asyncio.Event()
+        self.deleted: list[str] = []
+
+    async def delete(self, name: str) -> None:
+        self.deleting.set()
+        await self.may_delete.wait()
+        self.deleted.append(name)
+        await super().delete(name)
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_chunk_once(tmp_path: Path) -> None:
+    storage = SlowToDelete()
+    options = server_options(tmp_path, container=replace(QUIET, chunk_size_bytes_small=48 * KIB))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        flusher = flusher_of(server)
+        kept, doomed = await peer.create_segment("raw/kept"), await peer.create_segment("raw/doomed")
+        await peer.store(kept, b"k" * 100)
+        await peer.store(doomed, b"d" * 100)
+        await flusher.flush()
+        old = storage.names()
+        await peer.store(kept, b"K" * 100)
+        await flusher.flush()  # the small chunk is written anew
+        await flusher.checkpoint()
+        # A copy that knows of it deletes the old one, and a checkpoint at the same time those of a deleted segment.
+        copying = asyncio.create_task(flusher.copy())
+        await storage.deleting.wait()
+        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        saved, _ = flusher._saved
+        checkpointing = asyncio.create_task(flusher.checkpoint())
+        async with asyncio.timeout(10):
+            while flusher._saved[0] == saved:
+                await peer.info(kept)
+        storage.may_delete.set()
+        await asyncio.gather(copying, checkpointing)
+        assert sorted(storage.deleted) == sorted(old)
+        assert len(storage.names()) == 1
+        assert await peer.read_all(kept) == b"k" * 100 + b"K" * 100
+
+
+@pytest.mark.asyncio
+async def test_chunks_are_deleted_later_when_old_copies_cannot_be_deleted_now(tmp_path: Path) -> None:
+    class AwayAtTimes(FaultyStorage):
+        away = False
+
+        async def list(self, prefix: str = "") -> list[ChunkInfo]:
+            if self.away and prefix == CHECKPOINT_PREFIX:
+                raise StorageError("tier 2 is away")
+            return await super().list(prefix)
+
+    storage = AwayAtTimes()
+    options = server_options(tmp_path, container=replace(QUIET, chunk_size_bytes_small=48 * KIB))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        flusher = flusher_of(server)
+        segment_id = await peer.create_segment("raw/a")
+        for _ in range(2):
+            await peer.store(segment_id, b"x" * 100)
+            await flusher.flush()
+        await flusher.checkpoint()
+        storage.away = True
+        with pytest.raises(StorageError, match="away"):
+            await flusher.copy()
+        storage.away = False
+        await flusher.copy()
+        assert len(storage.names()) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_copy_taken_before_a_merge_was_flushed_leads_to_all_bytes(tmp_path: Path) -> None:
+    """Behaviour 41: the chunks of a merged segment go only when a copy knows where its bytes are now."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        flusher = flusher_of(server)
+        target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
+        await peer.store(target, b"a" * 1000)
+        await peer.store(source, b"b" * 1000)
+        await flusher.flush()
+        await flusher.checkpoint()
+        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        await peer.ask(f.MergeSegment(target_id=target, source_id=source), f.SegmentInfo)
+        await flusher.checkpoint()
+        await flusher.copy()
+        before = storage.names()
+        await flusher.flush()
+        await flusher.checkpoint()
+        assert set(before) < set(storage.names())
+    (tmp_path / "containers/0000/checkpoint.db").unlink()
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(target) == b"a" * 1000 + b"b" * 1000
+        flusher = flusher_of(server)
+        await flusher.flush()
+        await flusher.checkpoint()
+        await flusher.copy()
+        assert await peer.read_all(target) == b"a" * 1000 + b"b" * 1000
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_was_full_at_the_stop_takes_appends_after_the_next_start(tmp_path: Path) -> None:
+    """Behaviour 44: tier 2 was full, came back, and then the server was stopped: it recovers without anybody's help."""
+    storage = FaultyStorage()
+    storage.failing = True
+    options = server_options(tmp_path, container=BUSY)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        outcomes: list[object] = []
+        async with asyncio.timeout(30):
+            while ErrorCode.NO_SPACE not in outcomes:
+                outcomes = [*await peer.settled(await peer.append(segment_id, *[bytes(4 * KIB)] * 16))]
+        length = (await peer.info(segment_id)).length
+        await peer.close()
+        storage.failing = False
+    assert not storage.names(CHECKPOINT_PREFIX)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        async with asyncio.timeout(10):
+            while not isinstance((await peer.settled(await peer.append(segment_id, b"end")))[0], Stored):
+                pass
+        assert (await peer.info(segment_id)).length == length + 3
+
+
+@pytest.mark.asyncio
+async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 48: a stop has a deadline, and verifying the copy of a large checkpoint takes minutes."""
+    pauses = 0
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def pause(duration_s: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        begun.set()
+        assert may_go_on.wait(10)
+
+    monkeypatch.setattr(flushing, "time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(checkpoint_verification, "PAGE_ROWS_COUNT", 1)
+    container = replace(QUIET, chunk_size_bytes_small=48 * KIB, garbage_interval_s=0.0)
+    server = Server(server_options(tmp_path, container=container), storage=FaultyStorage())
+    await server.start()
+    async with await Peer.connect(server.address) as peer:
+        for number in range(20):
+            segment_id = await peer.create_segment(f"raw/{number}")
+        for _ in range(2):
+            await peer.store(segment_id, b"x" * 100)
+            await flusher_of(server).flush()
+        # A copy is due: it lets the small chunk be deleted that was written anew.
+        await flusher_of(server).checkpoint()
+        flusher_of(server)._work.set()
+        assert await asyncio.to_thread(begun.wait, 10)
+
+    await server.stop()
+    may_go_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+    assert pauses == 1
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 41: the copy is not published, and the container goes on."""
+    storage = FaultyStorage()
+    async with (
+        Server(server_options(tmp_path, container=QUIET), storage=storage) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        await flusher_of(server).checkpoint()
+        assert server._open is not None
+        checkpoints = server._open.checkpoints
+        export = checkpoints.export
+
+        def export_to_a_bad_disk(path: Path) -> int:
+            size = export(path)
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                copy.execute("UPDATE segments SET created_us = created_us + 1")
+            return size
+
+        monkeypatch.setattr(checkpoints, "export", export_to_a_bad_disk)
+        with pytest.raises(StorageError, match="the checkpoint is not") as caught:
+            await flusher_of(server).copy()
+        monkeypatch.undo()
+        assert not isinstance(caught.value, CheckpointDamagedError)
+        assert not storage.names(CHECKPOINT_PREFIX)
+        await flusher_of(server).copy()
+        assert len(storage.names(CHECKPOINT_PREFIX)) == 1
+        assert (await peer.info(segment_id)).segment_id == segment_id
+        assert server._open.container.checkpoint_damage is None
+
+
+@pytest.mark.asyncio
+async def test_no_chunk_is_published_under_an_epoch_that_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 44: the disk is full from the start to the stop; the next start would give the same epoch again."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    full = False
+    connect = checkpoint_archive.connect
+
+    def connect_to_full(path: Path, *, create: bool = False) -> sqlite3.Connection:
+        connection = connect(path, create=create)
+        if full:
+            connection.execute("PRAGMA max_page_count=1")
+        return connection
+
+    monkeypatch.setattr(checkpoint, "connect", connect_to_full)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await flusher_of(server).checkpoint()
+        for number in range(100):
+            await peer.create_segment(f"raw/{'long' * 20}-{number}")
+        killed = tmp_path.with_name("killed")
+        await asyncio.to_thread(shutil.copytree, tmp_path, killed)
+    options = server_options(killed, container=QUIET)
+    full = True
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.store(segment_id, b"x" * 100)
+    assert storage.names() == []
+    full = False
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await flusher_of(server).flush()
+        assert len(storage.names()) == 1
+        assert await peer.read_all(segment_id) == b"x" * 100
