@@ -14,7 +14,7 @@ from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
-from millrace.server.container.startup import CHECKPOINT_NAME, LOG_FOLDER, state_of
+from millrace.server.container.recovery import CHECKPOINT_NAME, LOG_FOLDER, state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange
 from millrace.server.errors import ServerError

@@ -20,7 +20,8 @@ from typing import Any, Final, cast
 
 from millrace.server.console.site import ConsoleSite
 from millrace.server.container.control import SegmentControl
-from millrace.server.container.startup import OpenContainer, open_container
+from millrace.server.container.running import OpenContainer
+from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection, FrontCounters
 from millrace.server.front.replies import error_reply
 from millrace.server.front.router import Handlers

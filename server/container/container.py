@@ -75,7 +75,7 @@ class Decision:
 
 
 class SegmentContainer:
-    """Segments, their log and their tier 2. Made and started by `opening.open_container`."""
+    """Segments, their log and their tier 2. Made and started by `startup.open_container`."""
 
     def __init__(
         self,

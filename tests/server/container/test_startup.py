@@ -19,7 +19,8 @@ from millrace.server.container.checkpoint import store as checkpoint
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.startup import OpenContainer, open_container
+from millrace.server.container.running import OpenContainer
+from millrace.server.container.startup import open_container
 from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics

@@ -10,7 +10,8 @@ from pathlib import Path
 from millrace.client.blocks import pack_block
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.startup import OpenContainer, open_container
+from millrace.server.container.running import OpenContainer
+from millrace.server.container.startup import open_container
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.startup import state_of
+from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import StorageError
 from millrace.wire import frames as f

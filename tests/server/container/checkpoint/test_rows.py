@@ -14,7 +14,7 @@ from millrace.server.container.checkpoint.schema import (
     WRITERS,
 )
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.startup import state_of
+from millrace.server.container.recovery import state_of
 from millrace.server.container.state.segment import ChunkRecord
 from tests.server.container.histories import history
 

@@ -17,7 +17,7 @@ from millrace.server.container.checkpoint import store as checkpoints
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, TABLES, schema
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
-from millrace.server.container.startup import state_of
+from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import (
     CheckpointDamagedError,

@@ -8,7 +8,7 @@ from millrace.server.container.checkpoint.reader import connect
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import verify_rows
-from millrace.server.container.startup import state_of
+from millrace.server.container.recovery import state_of
 from millrace.server.errors import CheckpointDamagedError
 from millrace.wire import frames as f
 
