@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from millrace.client.admin.streams import StreamInfo, stream_info
+from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
-from millrace.client.transport.reconnect import Session
 from millrace.client.write.segment_writer import passes
 from millrace.wire.checksum import Buffer
 from millrace.wire.frames import (
@@ -60,14 +60,14 @@ READ_AHEAD_BYTES: Final = 256 * KIB
 DELIVERY_TIMEOUT_S: Final = 120.0
 
 
-async def byte_stream_info(session: Session, stream: str) -> StreamInfo:
+async def byte_stream_info(channel: Channel, stream: str) -> StreamInfo:
     """Return a stream that can be used as a byte stream.
 
     Raises:
         StreamNotFoundError: there is none.
         InvalidArgumentError: it has, or had, more than one segment.
     """
-    info = stream_info(await session.request(GetStream(stream), StreamInfoMessage))
+    info = stream_info(await channel.request(GetStream(stream), StreamInfoMessage))
     if info.epoch or len(info.segments) != 1:
         raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
     return info
@@ -77,9 +77,9 @@ class ByteWriter:
     """Writes bytes at the end of a byte stream. Made by `client.byte_writer`; an async context manager."""
 
     def __init__(
-        self, session: Session, stream: str, *, writer_id: str | None, start_over_if_expired: bool = False
+        self, channel: Channel, stream: str, *, writer_id: str | None, start_over_if_expired: bool = False
     ) -> None:
-        self._session = session
+        self._channel = channel
         self.stream = stream
         self._writer_id = writer_id or ""
         self._start_over = int(start_over_if_expired)
@@ -103,16 +103,16 @@ class ByteWriter:
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             InvalidArgumentError: the stream has, or had, more than one segment.
         """
-        info = await byte_stream_info(self._session, self.stream)
+        info = await byte_stream_info(self._channel, self.stream)
         if info.sealed:
             raise StreamSealedError(f"{self.stream} is sealed")
         self._segment_id = info.segments[0].segment_id
         request = OpenWriter(self._writer_id, [self._segment_id], self._start_over)
-        opened = await self._session.request(request, WriterOpened)
+        opened = await self._channel.request(request, WriterOpened)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
         # Asked only now: whoever had the id has stored all that it ever will.
-        self._acked_offset = (await byte_stream_info(self._session, self.stream)).segments[0].length
+        self._acked_offset = (await byte_stream_info(self._channel, self.stream)).segments[0].length
         self._failure = None
         return self
 
@@ -170,12 +170,12 @@ class ByteWriter:
         """
         self._check()
         request = TruncateStream(self.stream, [CutPosition(self._segment_id, offset)])
-        await self._session.request(request, StreamInfoMessage)
+        await self._channel.request(request, StreamInfoMessage)
 
     async def seal(self) -> None:
         """Flush, let the stream take no more bytes, for ever, and close."""
         await self.flush()
-        await self._session.request(SealStream(self.stream), StreamInfoMessage)
+        await self._channel.request(SealStream(self.stream), StreamInfoMessage)
         self._stop()
 
     async def close(self) -> None:
@@ -190,7 +190,7 @@ class ByteWriter:
     # --- inside ---
 
     def _check(self) -> None:
-        self._session.check()
+        self._channel.check()
         if self._failure is not None:
             raise self._failure
 
@@ -208,7 +208,7 @@ class ByteWriter:
     async def _send(self) -> None:
         """Send what is in the buffer, an append at a time; what is written meanwhile makes the next one larger."""
         while self._buffer:
-            payload = bytes(memoryview(self._buffer)[: min(APPEND_SIZE_BYTES, self._session.append_size_max)])
+            payload = bytes(memoryview(self._buffer)[: min(APPEND_SIZE_BYTES, self._channel.append_size_max)])
             del self._buffer[: len(payload)]
             self._sending_bytes = len(payload)
             await self._append(payload)
@@ -225,7 +225,7 @@ class ByteWriter:
         is_doubtful = False
         while True:
             try:
-                connection = self._session.live or await self._session.connection_by(deadline_s)
+                connection = self._channel.live or await self._channel.connection_by(deadline_s)
                 await connection.wait_for_room(len(payload))
                 append = _Append(loop, len(payload))
                 connection.send_append(
@@ -250,7 +250,7 @@ class ByteWriter:
                     raise
                 is_doubtful = is_doubtful or isinstance(error, ConnectionLostError | OutcomeUnknownError)
                 attempt += 1
-                wait_s = self._session.options.backoff.wait_s(
+                wait_s = self._channel.options.backoff.wait_s(
                     attempt,
                     chance=random(),
                     retry_after_s=error.retry_after_s if isinstance(error, ThrottledError) else 0.0,
@@ -283,8 +283,8 @@ class ByteReader:
     One task at a time may use it.
     """
 
-    def __init__(self, session: Session, stream: str, *, offset: int, follow: bool) -> None:
-        self._session = session
+    def __init__(self, channel: Channel, stream: str, *, offset: int, follow: bool) -> None:
+        self._channel = channel
         self.stream = stream
         self._offset = offset
         self._follow = follow
@@ -299,7 +299,7 @@ class ByteReader:
             StreamNotFoundError: there is none.
             InvalidArgumentError: it has, or had, more than one segment.
         """
-        self._segment_id = (await byte_stream_info(self._session, self.stream)).segments[0].segment_id
+        self._segment_id = (await byte_stream_info(self._channel, self.stream)).segments[0].segment_id
         return self
 
     async def __aexit__(
@@ -320,7 +320,7 @@ class ByteReader:
         if whence == io.SEEK_CUR:
             offset += self._offset
         elif whence == io.SEEK_END:
-            offset += (await byte_stream_info(self._session, self.stream)).segments[0].length
+            offset += (await byte_stream_info(self._channel, self.stream)).segments[0].length
         elif whence != io.SEEK_SET:
             raise InvalidArgumentError(f"whence={whence} is none of SEEK_SET, SEEK_CUR and SEEK_END")
         if offset < 0:
@@ -391,7 +391,7 @@ class ByteReader:
             wait_ms=int(READ_WAIT_S_MAX * 1000) if self._follow else 0,
         )
         try:
-            return await self._session.read(request)
+            return await self._channel.read(request)
         except SegmentNotFoundError as error:  # the only segment is never truncated away
             raise StreamNotFoundError(f"{self.stream} was deleted") from error
         except SegmentTruncatedError as error:

@@ -43,9 +43,9 @@ from millrace.client.read.epochs import StreamSegment
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.slices import resolve_cut, slices_between
 from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
+from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.transport.looks import Looks
-from millrace.client.transport.reconnect import Session, SessionStatistics
 from millrace.client.write.writer import Writer, WriterOptions
 from millrace.client.write.writer_info import WriterInfo
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
@@ -99,8 +99,8 @@ R = TypeVar("R")
 class ClientStatistics:
     """What the two connections of a client have done."""
 
-    writes: SessionStatistics
-    reads: SessionStatistics
+    writes: ChannelStatistics
+    reads: ChannelStatistics
 
 
 class CutRequest:
@@ -160,8 +160,8 @@ class Client:
         self.address = parse_address(address)
         self.options = options
         guard = ForkGuard()
-        self._writes = Session(self.address, options, guard)
-        self._reads = Session(self.address, options, guard)
+        self._writes = Channel(self.address, options, guard)
+        self._reads = Channel(self.address, options, guard)
         self.segments = Segments(writes=self._writes, reads=self._reads)
 
     async def __aenter__(self) -> Self:

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.cuts import TAIL, StreamCut
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 
 from .epochs import Epochs
 from .link import Link
@@ -56,8 +56,8 @@ class MillraceBatchReader(DataSourceReader):
         """Yield the events of a partition; in a task."""
         return read_partition(self._options, self._schema, partition)
 
-    async def _plan(self, client: Client, session: Session) -> list[RangePartition]:
-        planner = Planner(client, session, self._options)
+    async def _plan(self, client: Client, channel: Channel) -> list[RangePartition]:
+        planner = Planner(client, channel, self._options)
         return await settled(lambda: self._plan_once(planner))
 
     async def _plan_once(self, planner: Planner) -> list[RangePartition]:

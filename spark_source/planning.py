@@ -26,7 +26,7 @@ from millrace.client.read.block_scan import Mark, after_block, after_bytes, afte
 from millrace.client.read.cut_resolution import cut_at_time
 from millrace.client.read.slices import slices_between
 from millrace.client.read.splits import SegmentRange, plan_segment
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 
 from .epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
@@ -65,11 +65,11 @@ async def settled(plan: Callable[[], Awaitable[T]]) -> T:
 
 
 class Planner:
-    """Plans for one stream over one client and session."""
+    """Plans for one stream over one client and channel."""
 
-    def __init__(self, client: Client, session: Session, options: SourceOptions) -> None:
+    def __init__(self, client: Client, channel: Channel, options: SourceOptions) -> None:
         self._client = client
-        self._session = session
+        self._channel = channel
         self._options = options
 
     async def look(self, *cuts: Iterable[int]) -> Epochs:
@@ -103,7 +103,7 @@ class Planner:
             OptionError: the cut does not fit the stream.
         """
         if isinstance(choice, TimeCut):
-            cut = await cut_at_time(self._session, epochs.stream, choice.unix_us)
+            cut = await cut_at_time(self._channel, epochs.stream, choice.unix_us)
             return cut_of(cut.stream, epochs.later(uncounted(cut), epochs.head))
         if not isinstance(choice, StreamCut):
             return epochs.stream.head() if choice is HEAD else epochs.stream.tail()
@@ -164,7 +164,7 @@ class Planner:
         unknown = [segment_id for segment_id, mark in marks.items() if mark.events == UNCOUNTED]
         found = await asyncio.gather(
             *(
-                mark_of(self._session, segment_id, place=marks[segment_id].place, tail=epochs.end(segment_id))
+                mark_of(self._channel, segment_id, place=marks[segment_id].place, tail=epochs.end(segment_id))
                 for segment_id in unknown
             )
         )
@@ -221,7 +221,7 @@ class Planner:
         marks = await asyncio.gather(
             *(
                 after_events(
-                    self._session, segment_id, start=start[segment_id], end=end[segment_id], count=shares[segment_id]
+                    self._channel, segment_id, start=start[segment_id], end=end[segment_id], count=shares[segment_id]
                 )
                 for segment_id in shares
             )
@@ -237,7 +237,7 @@ class Planner:
         lead_share = share(limit, sizes)[lead]
         first = await self._after_bytes(lead, start[lead], end[lead], size_bytes=lead_share)
         if first == start[lead]:
-            first = await after_block(self._session, lead, start=start[lead], end=end[lead])
+            first = await after_block(self._channel, lead, start=start[lead], end=end[lead])
         reached = {**start, lead: first}
         left = limit - (first.offset - start[lead].offset)
         others = {segment_id: size for segment_id, size in sizes.items() if segment_id != lead}
@@ -251,7 +251,7 @@ class Planner:
         return {**reached, **dict(zip(shares, marks, strict=True))}
 
     async def _after_bytes(self, segment_id: int, start: Mark, end: Mark, *, size_bytes: int) -> Mark:
-        return await after_bytes(self._session, segment_id, start=start, end=end, size_bytes=size_bytes)
+        return await after_bytes(self._channel, segment_id, start=start, end=end, size_bytes=size_bytes)
 
     # --- ranges ---
 
@@ -262,7 +262,7 @@ class Planner:
         """
         planned: list[list[SegmentRange]] = await asyncio.gather(
             *(
-                plan_segment(self._session, segment_id, start=first, end=last, max_bytes=self._options.partition_bytes)
+                plan_segment(self._channel, segment_id, start=first, end=last, max_bytes=self._options.partition_bytes)
                 for segment_id, first, last in slices_between(start, end, epochs.stream)
             )
         )
@@ -289,7 +289,7 @@ class Planner:
     async def _written_before(self, segment_id: int, mark: Mark) -> int:
         """Return when the oldest event behind a mark was written; 0 if nobody knows, or it is gone by now."""
         try:
-            return await written_before(self._session, segment_id, offset=mark.offset)
+            return await written_before(self._channel, segment_id, offset=mark.offset)
         except (SegmentTruncatedError, SegmentNotFoundError):
             return 0
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.cuts import TAIL
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 
 from .epochs import START, Epochs, Marks, cut_of
 from .errors import MissingRange
@@ -171,8 +171,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _ask(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
-        async def act(client: Client, session: Session) -> T:
-            planner = Planner(client, session, self._options)
+        async def act(client: Client, channel: Channel) -> T:
+            planner = Planner(client, channel, self._options)
             return await settled(lambda: plan(planner))
 
         return self._link.call(act)

@@ -18,8 +18,8 @@ from millrace.client.errors import (
     SegmentNotFoundError,
 )
 from millrace.client.read.subscription import SegmentPushes
+from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
-from millrace.client.transport.reconnect import Session
 from millrace.wire.checksum import Buffer
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.frames import (
@@ -127,7 +127,7 @@ def checked_payload(data: Buffer) -> Buffer:
 class Segments:
     """The segments of a server: `client.segments`."""
 
-    def __init__(self, *, writes: Session, reads: Session) -> None:
+    def __init__(self, *, writes: Channel, reads: Channel) -> None:
         self._writes = writes
         self._reads = reads
         self._ids: dict[str, int] = {}
@@ -326,15 +326,15 @@ class Segments:
 class Segment:
     """A handle of one segment for pipelines of appends: made by `client.segments.open`."""
 
-    def __init__(self, name: str, segment_id: int, session: Session) -> None:
+    def __init__(self, name: str, segment_id: int, channel: Channel) -> None:
         self.name = name
         self.segment_id = segment_id
-        self._session = session
+        self._channel = channel
 
     async def append(self, data: Buffer, *, expected_offset: int | None = None) -> int:
         """Append bytes and return their offset; see `Segments.append`."""
         expected = -1 if expected_offset is None else expected_offset
-        return await self._session.append(checked_payload(data), segment_id=self.segment_id, expected_offset=expected)
+        return await self._channel.append(checked_payload(data), segment_id=self.segment_id, expected_offset=expected)
 
     def append_nowait(self, data: Buffer) -> "asyncio.Future[int]":
         """Send an append now; the future holds its offset once it is durable. Applied in the order of the calls.
@@ -345,21 +345,21 @@ class Segment:
             BufferFullError: too many appends wait for their acks; `await drain()` between bursts.
             ConnectionLostError: there is no open connection; `await drain()` makes one.
         """
-        self._session.check()
+        self._channel.check()
         data = checked_payload(data)
-        connection = self._session.live
+        connection = self._channel.live
         if connection is None:
-            raise ConnectionLostError(f"not connected to {self._session.address}")
+            raise ConnectionLostError(f"not connected to {self._channel.address}")
         if not connection.has_room(len(data)):
             raise BufferFullError(
                 pending_bytes=connection.statistics().in_flight_bytes,
-                limit_bytes=self._session.options.in_flight_bytes_max,
+                limit_bytes=self._channel.options.in_flight_bytes_max,
             )
         return connection.append(data, segment_id=self.segment_id)
 
     async def drain(self) -> None:
         """Wait until the connection is open and has room for another append. Cancelling is safe."""
-        connection = await self._session.connection()
+        connection = await self._channel.connection()
         await connection.wait_for_room(APPEND_SIZE_BYTES_MAX)
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from millrace.client.blocks import block_size
 from millrace.client.errors import BlockCorruptError, CutInvalidError, OffsetBeyondEndError
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 from millrace.wire.checksum import Buffer
 from millrace.wire.codec import derive
 from millrace.wire.frames import GetIndex, Index, IndexEntry, Read, Seek
@@ -48,7 +48,7 @@ class _Header(NamedTuple):
     event_count: int
 
 
-async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], tail: Mark) -> Mark:
+async def mark_of(channel: Channel, segment_id: int, *, place: tuple[int, int], tail: Mark) -> Mark:
     """Return the mark of a place between the start and the tail of a segment. Cancelling is safe.
 
     Raises:
@@ -58,10 +58,10 @@ async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], 
     offset, event_index = place
     if place == (0, 0):
         return Mark(0, 0, 0)
-    known = await _first_border_behind(session, segment_id, offset=offset, tail=tail)
+    known = await _first_border_behind(channel, segment_id, offset=offset, tail=tail)
     counted = 0
     first_count = 0
-    async for header in _headers(session, segment_id, start=offset, end=known.offset):
+    async for header in _headers(channel, segment_id, start=offset, end=known.offset):
         first_count = first_count or header.event_count
         counted += header.event_count
     if event_index > first_count:
@@ -69,15 +69,15 @@ async def mark_of(session: Session, segment_id: int, *, place: tuple[int, int], 
     return Mark(offset, event_index, known.events - counted + event_index)
 
 
-async def after_events(session: Session, segment_id: int, *, start: Mark, end: Mark, count: int) -> Mark:
+async def after_events(channel: Channel, segment_id: int, *, start: Mark, end: Mark, count: int) -> Mark:
     """Return the mark so many events behind `start`, or `end` where that comes first. Cancelling is safe."""
     target = start.events + count
     if target >= end.events:
         return end
     low = IndexEntry(start.offset, start.events - start.event_index, 0)
-    low = await _border_before_event(session, segment_id, low=low, target=target, end=end)
+    low = await _border_before_event(channel, segment_id, low=low, target=target, end=end)
     events = low.events
-    async for header in _headers(session, segment_id, start=low.offset, end=end.offset + 1):
+    async for header in _headers(channel, segment_id, start=low.offset, end=end.offset + 1):
         if events == target:
             return Mark(header.offset, 0, target)
         if events + header.event_count > target:
@@ -87,7 +87,7 @@ async def after_events(session: Session, segment_id: int, *, start: Mark, end: M
     return Mark(end.offset, 0, target)
 
 
-async def after_bytes(session: Session, segment_id: int, *, start: Mark, end: Mark, size_bytes: int) -> Mark:
+async def after_bytes(channel: Channel, segment_id: int, *, start: Mark, end: Mark, size_bytes: int) -> Mark:
     """Return the last border at most so many bytes behind `start`, or `end` where that comes first.
 
     It is `start` itself where the next block does not fit. Cancelling is safe.
@@ -97,7 +97,7 @@ async def after_bytes(session: Session, segment_id: int, *, start: Mark, end: Ma
         return end
     low = IndexEntry(start.offset, start.events - start.event_index, 0)
     borders = await _borders(
-        session,
+        channel,
         segment_id,
         start=max(start.offset, limit - INDEX_GAP_BYTES_MAX),
         end=limit + 1,
@@ -107,7 +107,7 @@ async def after_bytes(session: Session, segment_id: int, *, start: Mark, end: Ma
         low = borders[-1]
     found = Mark(low.offset, 0, low.events) if low.offset > start.offset else start
     events = low.events
-    async for header in _headers(session, segment_id, start=low.offset, end=end.offset):
+    async for header in _headers(channel, segment_id, start=low.offset, end=end.offset):
         events += header.event_count
         if header.offset + header.size > limit:
             break
@@ -115,22 +115,22 @@ async def after_bytes(session: Session, segment_id: int, *, start: Mark, end: Ma
     return found
 
 
-async def after_block(session: Session, segment_id: int, *, start: Mark, end: Mark) -> Mark:
+async def after_block(channel: Channel, segment_id: int, *, start: Mark, end: Mark) -> Mark:
     """Return the border behind the block that `start` lies in, or `end` where that comes first. Cancelling is safe."""
     if start.offset >= end.offset:
         return end
-    async for header in _headers(session, segment_id, start=start.offset, end=end.offset):
+    async for header in _headers(channel, segment_id, start=start.offset, end=end.offset):
         return Mark(header.offset + header.size, 0, start.events - start.event_index + header.event_count)
     return end
 
 
-async def written_before(session: Session, segment_id: int, *, offset: int) -> int:
+async def written_before(channel: Channel, segment_id: int, *, offset: int) -> int:
     """Return the wall time, in Unix microseconds, of the last noted append at or before an offset; 0 if there is none.
 
     The append at the offset itself came at most a second later, while the segment was written to. Cancelling is safe.
     """
     borders = await _borders(
-        session,
+        channel,
         segment_id,
         start=max(0, offset - INDEX_GAP_BYTES_MAX),
         end=offset + 1,
@@ -138,12 +138,12 @@ async def written_before(session: Session, segment_id: int, *, offset: int) -> i
     )
     if borders:
         return borders[-1].wall_time_us
-    first = (await session.request(Seek(segment_id, 0), Index)).entries
+    first = (await channel.request(Seek(segment_id, 0), Index)).entries
     return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
 
 async def _border_before_event(
-    session: Session, segment_id: int, *, low: IndexEntry, target: int, end: Mark
+    channel: Channel, segment_id: int, *, low: IndexEntry, target: int, end: Mark
 ) -> IndexEntry:
     """Return a noted border with at most `target` events before it, near the last one such, from `low` on.
 
@@ -154,13 +154,13 @@ async def _border_before_event(
     high_offset = low.offset
     while high_offset < end.offset:
         high_offset = min(end.offset, low.offset + ahead_bytes)
-        low, behind = await _closer(session, segment_id, low=low, high_offset=high_offset, target=target)
+        low, behind = await _closer(channel, segment_id, low=low, high_offset=high_offset, target=target)
         if behind is not None:
             high_offset = behind.offset
             break
         ahead_bytes *= 2
     while high_offset - low.offset > 2 * INDEX_SPACING_BYTES:
-        closer, behind = await _closer(session, segment_id, low=low, high_offset=high_offset, target=target)
+        closer, behind = await _closer(channel, segment_id, low=low, high_offset=high_offset, target=target)
         if behind is None and closer == low:
             break
         low = closer
@@ -169,46 +169,46 @@ async def _border_before_event(
 
 
 async def _closer(
-    session: Session, segment_id: int, *, low: IndexEntry, high_offset: int, target: int
+    channel: Channel, segment_id: int, *, low: IndexEntry, high_offset: int, target: int
 ) -> tuple[IndexEntry, IndexEntry | None]:
     """Return two borders around an event, closer than `low` and `high_offset`; None where no closer upper one is."""
     spacing_bytes = max(1, (high_offset - low.offset) // INDEX_COUNT_MAX)
-    borders = await _borders(session, segment_id, start=low.offset, end=high_offset, spacing_bytes=spacing_bytes)
+    borders = await _borders(channel, segment_id, start=low.offset, end=high_offset, spacing_bytes=spacing_bytes)
     place = bisect_right(borders, target, key=lambda border: border.events)
     return borders[place - 1] if place else low, borders[place] if place < len(borders) else None
 
 
-async def _first_border_behind(session: Session, segment_id: int, *, offset: int, tail: Mark) -> IndexEntry:
+async def _first_border_behind(channel: Channel, segment_id: int, *, offset: int, tail: Mark) -> IndexEntry:
     """Return the first noted border behind an offset; the tail is one."""
     window_end = offset
     while window_end < tail.offset:
         window_end = min(tail.offset, window_end + INDEX_GAP_BYTES_MAX)
         request = GetIndex(segment_id=segment_id, start=offset, end=window_end, spacing_bytes=1, count_max=1)
-        reply = await session.request(request, Index)
+        reply = await channel.request(request, Index)
         if reply.entries and reply.entries[0].offset > offset:
             return reply.entries[0]
     return IndexEntry(tail.offset, tail.events, 0)
 
 
-async def _borders(session: Session, segment_id: int, *, start: int, end: int, spacing_bytes: int) -> list[IndexEntry]:
+async def _borders(channel: Channel, segment_id: int, *, start: int, end: int, spacing_bytes: int) -> list[IndexEntry]:
     """Return the noted borders inside (start, end), so far apart."""
     if end - start < 1:
         return []
     request = GetIndex(
         segment_id=segment_id, start=start, end=end, spacing_bytes=spacing_bytes, count_max=INDEX_COUNT_MAX
     )
-    reply = await session.request(request, Index)
+    reply = await channel.request(request, Index)
     return [entry for entry in reply.entries if start < entry.offset < end]
 
 
-async def _headers(session: Session, segment_id: int, *, start: int, end: int) -> AsyncIterator[_Header]:
+async def _headers(channel: Channel, segment_id: int, *, start: int, end: int) -> AsyncIterator[_Header]:
     """Yield the headers of the blocks that start in [start, end), in order."""
     data: Buffer = memoryview(b"")
     base = offset = start
     size_max = WALK_READ_BYTES
     while offset < end:
         if offset + BLOCK_HEADER_SIZE_BYTES > base + len(data):
-            chunk = await session.read(Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=0))
+            chunk = await channel.read(Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=0))
             base, data = chunk.offset, chunk.data
             if base != offset or len(data) < BLOCK_HEADER_SIZE_BYTES:
                 raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from millrace.client.blocks import EventBlock, block_size, unpack_block
 from millrace.client.errors import BlockCorruptError, CutInvalidError, MillraceError
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 
 from .subscription import SegmentPushes
 
@@ -46,7 +46,7 @@ class SegmentFeed:
 
     def __init__(
         self,
-        session: Session,
+        channel: Channel,
         segment_id: int,
         *,
         start: tuple[int, int],
@@ -68,7 +68,7 @@ class SegmentFeed:
         self._failure: MillraceError | None = None
         self._finished = end is not None and start >= end
         self._pushes = SegmentPushes(
-            session, segment_id, offset=start[0], window_bytes=window_bytes, on_change=self._pushed
+            channel, segment_id, offset=start[0], window_bytes=window_bytes, on_change=self._pushed
         )
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from millrace.client.admin.streams import StreamInfo
 from millrace.client.blocks import Event, Position, block_size, unpack_block
 from millrace.client.cuts import StreamCut
 from millrace.client.errors import CutInvalidError, InvalidArgumentError, OffsetBeyondEndError
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 from millrace.wire.frames import Index, Read, Seek
 from millrace.wire.limits import KIB, MIB
 
@@ -39,7 +39,7 @@ class Distance:
     events: int
 
 
-async def cut_at_time(session: Session, stream: StreamInfo, timestamp_us: int) -> StreamCut:
+async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -> StreamCut:
     """Return the cut in front of the first event with this timestamp or a later one. Cancelling is safe."""
     lineage = stream.lineage()
     places: dict[int, tuple[int, int]] = {}
@@ -47,7 +47,7 @@ async def cut_at_time(session: Session, stream: StreamInfo, timestamp_us: int) -
     while wanted:
         found = await asyncio.gather(
             *(
-                _place_at(session, segment_id, timestamp_us, end_offset=lineage.by_id[segment_id].length)
+                _place_at(channel, segment_id, timestamp_us, end_offset=lineage.by_id[segment_id].length)
                 for segment_id in wanted
             )
         )
@@ -56,42 +56,42 @@ async def cut_at_time(session: Session, stream: StreamInfo, timestamp_us: int) -
     return StreamCut.of(stream.name, places)
 
 
-async def cut_after_events(session: Session, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
+async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
     """Return the cut so many events behind another, or the tail where that comes first. Cancelling is safe."""
     count = index(count)
     if count < 0:
         raise InvalidArgumentError(f"{count} events cannot be counted")
 
     async def advance(segment_id: int, mark: Mark, end: Mark, share: int) -> Mark:
-        return await after_events(session, segment_id, start=mark, end=end, count=share)
+        return await after_events(channel, segment_id, start=mark, end=end, count=share)
 
     return await _cut_after(
-        session, stream, start=start, amount=count, between=lambda a, b: b.events - a.events, advance=advance
+        channel, stream, start=start, amount=count, between=lambda a, b: b.events - a.events, advance=advance
     )
 
 
-async def cut_after_bytes(session: Session, stream: StreamInfo, *, start: StreamCut, size_bytes: int) -> StreamCut:
+async def cut_after_bytes(channel: Channel, stream: StreamInfo, *, start: StreamCut, size_bytes: int) -> StreamCut:
     """Return a cut at most so many bytes behind another, at borders of blocks. Cancelling is safe."""
     size_bytes = index(size_bytes)
     if size_bytes < 0:
         raise InvalidArgumentError(f"{size_bytes} bytes cannot be counted")
 
     async def advance(segment_id: int, mark: Mark, end: Mark, share: int) -> Mark:
-        return await after_bytes(session, segment_id, start=mark, end=end, size_bytes=share)
+        return await after_bytes(channel, segment_id, start=mark, end=end, size_bytes=share)
 
     return await _cut_after(
-        session, stream, start=start, amount=size_bytes, between=lambda a, b: b.offset - a.offset, advance=advance
+        channel, stream, start=start, amount=size_bytes, between=lambda a, b: b.offset - a.offset, advance=advance
     )
 
 
-async def distance(session: Session, stream: StreamInfo, *, start: StreamCut, end: StreamCut) -> Distance:
+async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, end: StreamCut) -> Distance:
     """Return what lies between two resolved cuts. Cancelling is safe."""
     lineage = stream.lineage()
     starts, ends = lineage.progress(start.places), lineage.progress(end.places)
     differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
     marks = await asyncio.gather(
         *(
-            mark_of(session, segment_id, place=places[segment_id], tail=_end(lineage, segment_id))
+            mark_of(channel, segment_id, place=places[segment_id], tail=_end(lineage, segment_id))
             for segment_id in differing
             for places in (starts, ends)
         )
@@ -103,7 +103,7 @@ async def distance(session: Session, stream: StreamInfo, *, start: StreamCut, en
     )
 
 
-async def fetch_event(session: Session, position: Position) -> Event:
+async def fetch_event(channel: Channel, position: Position) -> Event:
     """Return the event at a position. Cancelling is safe.
 
     Raises:
@@ -117,7 +117,7 @@ async def fetch_event(session: Session, position: Position) -> Event:
     wanted = 0
     while not wanted or len(data) < wanted:
         size_max = max(FETCH_SIZE_BYTES, wanted - len(data))
-        chunk = await session.read(Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0))
+        chunk = await channel.read(Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0))
         if not len(chunk.data):
             raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
         data += chunk.data
@@ -129,7 +129,7 @@ async def fetch_event(session: Session, position: Position) -> Event:
 
 
 async def _cut_after(
-    session: Session,
+    channel: Channel,
     stream: StreamInfo,
     *,
     start: StreamCut,
@@ -142,7 +142,7 @@ async def _cut_after(
     ids = [segment_id for segment_id, _ in start.positions]
     found = await asyncio.gather(
         *(
-            mark_of(session, segment_id, place=place, tail=_end(lineage, segment_id))
+            mark_of(channel, segment_id, place=place, tail=_end(lineage, segment_id))
             for segment_id, place in start.positions
         )
     )
@@ -183,14 +183,14 @@ def _end(lineage: Lineage, segment_id: int) -> Mark:
     return Mark(segment.length, 0, segment.event_count)
 
 
-async def _place_at(session: Session, segment_id: int, timestamp_us: int, *, end_offset: int) -> tuple[int, int]:
+async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> tuple[int, int]:
     """Return the place of the first event at or after a time; the server names a border near in front of it."""
-    reply = await session.request(Seek(segment_id, timestamp_us), Index)
+    reply = await channel.request(Seek(segment_id, timestamp_us), Index)
     if not reply.entries or reply.entries[0].offset >= end_offset:
         return end_offset, 0
     changed = asyncio.Event()
     feed = SegmentFeed(
-        session,
+        channel,
         segment_id,
         start=(reply.entries[0].offset, 0),
         end=(end_offset, 0),

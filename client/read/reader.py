@@ -27,7 +27,7 @@ from millrace.client.errors import (
     ServerFailedError,
     StreamNotFoundError,
 )
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 from millrace.wire.frames import GetStream, GetStreamHistory
 from millrace.wire.frames import StreamHistory as StreamHistoryMessage
 from millrace.wire.frames import StreamInfo as StreamInfoMessage
@@ -73,7 +73,7 @@ class Reader:
 
     def __init__(
         self,
-        session: Session,
+        channel: Channel,
         stream: StreamInfo,
         *,
         start: StreamCut,
@@ -81,7 +81,7 @@ class Reader:
         options: ReaderOptions,
         is_from_head: bool = False,
     ) -> None:
-        self._session = session
+        self._channel = channel
         self.stream = stream.name
         self._stream_id = stream.stream_id
         self._options = options
@@ -114,7 +114,7 @@ class Reader:
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
-        self._session.check()
+        self._channel.check()
         for feed in self._feeds.values():
             feed.start()
         return self
@@ -128,7 +128,7 @@ class Reader:
     def close(self) -> None:
         """Fetch no more. `position` still says how far the reader came."""
         self._closed = True
-        if self._refreshing is not None and not self._session.guard.forked:
+        if self._refreshing is not None and not self._channel.guard.forked:
             self._refreshing.cancel()
         for feed in self._feeds.values():
             feed.close()
@@ -231,7 +231,7 @@ class Reader:
             if placed is not None:
                 self._is_at_head = False
                 return placed
-            self._session.check()
+            self._channel.check()
             if self._advance_wanted:
                 continue  # what was just taken held no event, and was the last of its segment
             if self._failure is not None:
@@ -270,7 +270,7 @@ class Reader:
         return False
 
     async def _stream_now(self) -> StreamInfo:
-        info = stream_info(await self._session.request(GetStream(self.stream), StreamInfoMessage))
+        info = stream_info(await self._channel.request(GetStream(self.stream), StreamInfoMessage))
         if info.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         return info
@@ -280,7 +280,7 @@ class Reader:
     def _add_feed(self, segment_id: int) -> None:
         place = self._places[segment_id]
         self._feeds[segment_id] = SegmentFeed(
-            self._session,
+            self._channel,
             segment_id,
             start=place,
             end=self._limits.get(segment_id, place) if self._is_bounded else None,
@@ -344,7 +344,7 @@ class Reader:
         listed = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.
-            history = stream_history(await self._session.request(GetStreamHistory(self.stream), StreamHistoryMessage))
+            history = stream_history(await self._channel.request(GetStreamHistory(self.stream), StreamHistoryMessage))
             listed = {segment.segment_id: segment for segment in segments_of_history(history)} | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:

@@ -17,7 +17,7 @@ from millrace.client.errors import (
     SegmentNotFoundError,
     SegmentTruncatedError,
 )
-from millrace.client.transport.reconnect import Session
+from millrace.client.transport.channel import Channel
 from millrace.wire.frames import GetIndex, Index
 from millrace.wire.limits import MIB
 
@@ -49,7 +49,7 @@ class SegmentRange:
 
 
 async def plan_segment(
-    session: Session, segment_id: int, *, start: tuple[int, int], end: tuple[int, int], max_bytes: int
+    channel: Channel, segment_id: int, *, start: tuple[int, int], end: tuple[int, int], max_bytes: int
 ) -> list[SegmentRange]:
     """Return the ranges of one segment between two places, each of about `max_bytes`. Cancelling is safe."""
     if max_bytes < 1:
@@ -63,7 +63,7 @@ async def plan_segment(
             spacing_bytes=max_bytes,
             count_max=INDEX_PAGE_COUNT,
         )
-        reply = await session.request(request, Index)
+        reply = await channel.request(request, Index)
         borders = [(entry.offset, 0) for entry in reply.entries if places[-1] < (entry.offset, 0) < end]
         if not borders:
             break
@@ -76,15 +76,15 @@ async def plan_segment(
     ]
 
 
-async def plan_ranges(session: Session, slices: Iterable[SegmentSlice], *, max_bytes: int) -> list[SegmentRange]:
+async def plan_ranges(channel: Channel, slices: Iterable[SegmentSlice], *, max_bytes: int) -> list[SegmentRange]:
     """Return the ranges of slices of segments, in the order of slices and offsets. Cancelling is safe."""
     ranges: list[SegmentRange] = []
     for segment_id, start, end in slices:
-        ranges += await plan_segment(session, segment_id, start=start, end=end, max_bytes=max_bytes)
+        ranges += await plan_segment(channel, segment_id, start=start, end=end, max_bytes=max_bytes)
     return ranges
 
 
-async def read_range(session: Session, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
+async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
     """Yield the events of a range as record batches, in order; needs pyarrow. Closing the iterator ends the fetching.
 
     Raises:
@@ -94,7 +94,7 @@ async def read_range(session: Session, part: SegmentRange) -> "AsyncIterator[pa.
     """
     changed = asyncio.Event()
     feed = SegmentFeed(
-        session,
+        channel,
         part.segment_id,
         start=(part.start_offset, part.start_index),
         end=(part.end_offset, part.end_index),

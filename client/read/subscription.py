@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 from millrace.client.errors import ConnectionLostError, MillraceError
+from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk, Connection
-from millrace.client.transport.reconnect import Session
 from millrace.wire.frames import DataFlag
 
 logger = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ class SegmentPushes:
 
     def __init__(
         self,
-        session: Session,
+        channel: Channel,
         segment_id: int,
         *,
         offset: int,
         window_bytes: int,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        self._session = session
+        self._channel = channel
         self.segment_id = segment_id
         # Behind the last byte that came.
         self._offset = offset
@@ -91,7 +91,7 @@ class SegmentPushes:
         """
         self.start()
         while not self._queue:
-            self._session.check()
+            self._channel.check()
             if self.failure is not None:
                 raise self.failure
             if self.ended:
@@ -108,7 +108,7 @@ class SegmentPushes:
             return
         self._closed = True
         self._queue.clear()
-        if self._session.guard.forked:
+        if self._channel.guard.forked:
             return
         if self._task is not None:
             self._task.cancel()
@@ -149,7 +149,7 @@ class SegmentPushes:
             self.start()
         elif error.retriable:
             if not self._refusals:
-                self._deadline_s = asyncio.get_running_loop().time() + self._session.options.request_timeout_s
+                self._deadline_s = asyncio.get_running_loop().time() + self._channel.options.request_timeout_s
             self._refusal = error
             self._refusals += 1
             self.start()
@@ -161,12 +161,12 @@ class SegmentPushes:
 
     async def _subscribe(self) -> None:
         if self._refusal is not None:
-            await self._session.wait_before_retry(self._refusals, self._refusal, self._deadline_s)
+            await self._channel.wait_before_retry(self._refusals, self._refusal, self._deadline_s)
             self._refusal = None
-        deadline_s = asyncio.get_running_loop().time() + self._session.options.request_timeout_s
-        connection = await self._session.connection_by(deadline_s)
+        deadline_s = asyncio.get_running_loop().time() + self._channel.options.request_timeout_s
+        connection = await self._channel.connection_by(deadline_s)
         while not connection.is_open:  # lost again while this task waited for its turn
-            connection = await self._session.connection_by(deadline_s)
+            connection = await self._channel.connection_by(deadline_s)
         credit_bytes = max(0, self._window_bytes - self._held_bytes)
         self._ungranted_bytes = 0
         self._connection = connection

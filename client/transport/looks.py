@@ -5,14 +5,14 @@ from random import random
 
 from millrace.client.errors import MillraceError, RequestTimeoutError
 
-from .reconnect import Session
+from .channel import Channel
 
 
 class Looks:
     """Looks at one stream for one purpose: how many there were, and until when there may be more."""
 
-    def __init__(self, session: Session, stream: str, *, purpose: str, limit_s: float) -> None:
-        self._session = session
+    def __init__(self, channel: Channel, stream: str, *, purpose: str, limit_s: float) -> None:
+        self._channel = channel
         self._stream = stream
         self._purpose = purpose
         self._limit_s = limit_s
@@ -30,7 +30,7 @@ class Looks:
             RequestTimeoutError: it would come too late; says what was tried.
         """
         self._count += 1
-        wait_s = self._session.options.backoff.wait_s(self._count, chance=random()) if waits else 0.0
+        wait_s = self._channel.options.backoff.wait_s(self._count, chance=random()) if waits else 0.0
         if asyncio.get_running_loop().time() + wait_s > self._deadline_s:
             raise RequestTimeoutError(
                 f"{self._purpose}: {self._stream} changed each of {self._count} times between being asked which"

@@ -41,9 +41,9 @@ from millrace.client.errors import (
     StreamNotFoundError,
     ThrottledError,
 )
+from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.looks import Looks
-from millrace.client.transport.reconnect import Session
 from millrace.wire.frames import GetStream, GetWriter, OpenWriter, StreamInfo, WriterOpened
 from millrace.wire.limits import (
     APPEND_SIZE_BYTES_MAX,
@@ -112,15 +112,15 @@ class Writer:
 
     def __init__(
         self,
-        session: Session,
+        channel: Channel,
         stream: str,
         *,
         writer_id: str | None,
         start_over_if_expired: bool = False,
         options: WriterOptions,
     ) -> None:
-        self._session = session
-        self._guard = session.guard
+        self._channel = channel
+        self._guard = channel.guard
         self.stream = stream
         self.writer_id = writer_id
         self._start_over = int(start_over_if_expired)
@@ -193,12 +193,12 @@ class Writer:
             RequestTimeoutError: the stream changed faster than it could be asked about, for `delivery_timeout_s`.
         """
         limit_s = self._options.delivery_timeout_s
-        looks = Looks(self._session, self.stream, purpose="the writer was not opened", limit_s=limit_s)
+        looks = Looks(self._channel, self.stream, purpose="the writer was not opened", limit_s=limit_s)
         while True:
-            stream = await self._session.request(GetStream(self.stream), StreamInfo)
+            stream = await self._channel.request(GetStream(self.stream), StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
             try:
-                opened = await self._session.request(
+                opened = await self._channel.request(
                     OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over), WriterOpened
                 )
                 break
@@ -207,13 +207,13 @@ class Writer:
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         # Whoever had the id may have found successors just before it was fenced. Now it writes nothing any more.
         while opened.known:
-            stream = await self._session.request(GetStream(self.stream), StreamInfo)
+            stream = await self._channel.request(GetStream(self.stream), StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
             asked = _asked(stream, router)
             if {state.segment_id for state in opened.states}.issuperset(asked):
                 break
             with suppress(SegmentNotFoundError):
-                opened = await self._session.request(GetWriter(self.writer_id or "", asked), WriterOpened)
+                opened = await self._channel.request(GetWriter(self.writer_id or "", asked), WriterOpened)
             # At once: a stream that is scaled all the time has to stand still from that question to the next.
             await looks.again(waits=False)
         self._heed_limits()
@@ -410,10 +410,10 @@ class Writer:
 
     def connection_with_room(self, lane: Lane, size: int) -> Connection | None:
         """Return the connection if a block may be sent now; called by a lane."""
-        connection = self._session.live
+        connection = self._channel.live
         if connection is None:
             self._standing.add(lane)
-            self._start_retry(ConnectionLostError(f"not connected to {self._session.address}"))
+            self._start_retry(ConnectionLostError(f"not connected to {self._channel.address}"))
             return None
         if self._in_flight_bytes and self._in_flight_bytes + size > self._options.in_flight_bytes_max:
             if lane not in self._blocked:
@@ -482,7 +482,7 @@ class Writer:
 
     def _heed_limits(self) -> None:
         """Keep blocks below the largest append of the server, which is what the last connection said."""
-        self.append_size_max = self._session.append_size_max
+        self.append_size_max = self._channel.append_size_max
         self._block_size_bytes = min(self._options.block_size_bytes, self.append_size_max // 2)
         self._event_size_unchecked = min(EVENT_SIZE_BYTES_MAX, self.append_size_max - _SINGLE_OVERHEAD_BYTES_MAX)
 
@@ -570,7 +570,7 @@ class Writer:
         deadline_s = self._trouble_deadline_s
         self._attempt += 1
         self._retries += 1
-        wait_s = self._session.options.backoff.wait_s(
+        wait_s = self._channel.options.backoff.wait_s(
             self._attempt,
             chance=random(),
             retry_after_s=error.retry_after_s if isinstance(error, ThrottledError) else 0.0,
@@ -581,7 +581,7 @@ class Writer:
                 if self._loop.time() + wait_s > deadline_s:
                     raise error
                 await asyncio.sleep(wait_s)
-            await self._session.connection_by(deadline_s)
+            await self._channel.connection_by(deadline_s)
             self._heed_limits()
         except MillraceError as last:
             unknown = OutcomeUnknownError(f"given up after {self._options.delivery_timeout_s:g} s: {last}")
@@ -613,14 +613,14 @@ class Writer:
         if self._trouble_deadline_s is None:
             self._trouble_deadline_s = self._loop.time() + self._options.delivery_timeout_s
         deadline_s = self._trouble_deadline_s
-        stream = await self._session.request(GetStream(self.stream), StreamInfo)
+        stream = await self._channel.request(GetStream(self.stream), StreamInfo)
         self._check_same(stream)
         router = Router.of_stream(self.stream, stream.segments)
         still_open = [lane for lane in self._lanes if lane.is_stalled and lane.segment_id in router.segment_ids]
         if still_open:
             # What sealed them is not durable yet. If the server was killed before it was, it never will be.
             self._looks += 1
-            wait_s = self._session.options.backoff.wait_s(self._looks, chance=random())
+            wait_s = self._channel.options.backoff.wait_s(self._looks, chance=random())
             if self._loop.time() + wait_s > deadline_s:
                 raise OutcomeUnknownError(f"{self.stream}: its segments refuse, and nothing replaces them")
             await asyncio.sleep(wait_s)
@@ -651,7 +651,7 @@ class Writer:
         """
         if not self.writer_id or not segment_ids:
             return {}
-        reply = await self._session.request(GetWriter(self.writer_id, segment_ids), WriterOpened)
+        reply = await self._channel.request(GetWriter(self.writer_id, segment_ids), WriterOpened)
         return {state.segment_id: state.last_event_number for state in reply.states}
 
     def _switch(self, router: Router, replaced: list[Lane], last: dict[int, int], *, left_ids: set[int]) -> None:

@@ -11,8 +11,8 @@ from millrace.client.errors import InvalidArgumentError, OffsetBeyondEndError, S
 from millrace.client.options import ClientOptions, parse_address
 from millrace.client.read.block_scan import Mark, after_block, after_bytes, after_events, mark_of, written_before
 from millrace.client.testing import TestServer
+from millrace.client.transport.channel import Channel
 from millrace.client.transport.fork_guard import ForkGuard
-from millrace.client.transport.reconnect import Session
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,8 +46,8 @@ async def fill(client: Client, name: str, *, seed: int, blocks: int, large: bool
     return Filled(segment.segment_id, places, Mark(segment.length, 0, segment.event_count))
 
 
-def open_session(server: TestServer) -> Session:
-    return Session(parse_address(server.address), ClientOptions(), ForkGuard())
+def open_channel(server: TestServer) -> Channel:
+    return Channel(parse_address(server.address), ClientOptions(), ForkGuard())
 
 
 @pytest.mark.slow
@@ -57,17 +57,17 @@ async def test_events_are_counted_exactly_from_anywhere_to_anywhere(
 ) -> None:
     """Behaviour 56: what a limit of events in a batch stands on."""
     filled = await fill(client, name, seed=7, blocks=120, large=large)
-    session = open_session(server)
+    channel = open_channel(server)
     total = len(filled.places)
     chance = random.Random(8)
     for _ in range(60):
         first, last = sorted(chance.choices(range(total + 1), k=2))
         start, end = filled.mark(first), filled.mark(last)
         count = chance.randrange(1, total)
-        assert await mark_of(session, filled.segment_id, place=start.place, tail=filled.tail) == start
-        reached = await after_events(session, filled.segment_id, start=start, end=end, count=count)
+        assert await mark_of(channel, filled.segment_id, place=start.place, tail=filled.tail) == start
+        reached = await after_events(channel, filled.segment_id, start=start, end=end, count=count)
         assert reached == filled.mark(min(first + count, last))
-    await session.close()
+    await channel.close()
 
 
 @pytest.mark.slow
@@ -76,35 +76,35 @@ async def test_bytes_are_counted_to_the_last_border_within(
     server: TestServer, client: Client, name: str, *, large: bool
 ) -> None:
     filled = await fill(client, name, seed=9, blocks=120, large=large)
-    session = open_session(server)
+    channel = open_channel(server)
     chance = random.Random(10)
     for _ in range(60):
         start = filled.mark(chance.randrange(len(filled.places)))
         size = chance.choice([1, 500, 70_000, 2_000_000])
-        reached = await after_bytes(session, filled.segment_id, start=start, end=filled.tail, size_bytes=size)
+        reached = await after_bytes(channel, filled.segment_id, start=start, end=filled.tail, size_bytes=size)
         within = [border for border in filled.borders if start.offset < border <= start.offset + size]
         assert reached.place == ((within[-1], 0) if within else start.place)
         assert filled.mark(reached.events) == reached
-        behind = await after_block(session, filled.segment_id, start=start, end=filled.tail)
+        behind = await after_block(channel, filled.segment_id, start=start, end=filled.tail)
         assert behind.place == (next(border for border in filled.borders if border > start.offset), 0)
         assert filled.mark(behind.events) == behind
-    await session.close()
+    await channel.close()
 
 
 async def test_places_are_found_behind_a_truncation(server: TestServer, client: Client, name: str) -> None:
     filled = await fill(client, name, seed=11, blocks=40, large=False)
-    session = open_session(server)
+    channel = open_channel(server)
     border = filled.borders[20]
     await client.truncate_stream(name, millrace.StreamCut.of(name, {filled.segment_id: (border, 0)}))
     head = filled.mark(filled.places.index((border, 0)))
 
-    assert await mark_of(session, filled.segment_id, place=(border, 0), tail=filled.tail) == head
+    assert await mark_of(channel, filled.segment_id, place=(border, 0), tail=filled.tail) == head
     for count in (1, 5, 100):
-        reached = await after_events(session, filled.segment_id, start=head, end=filled.tail, count=count)
+        reached = await after_events(channel, filled.segment_id, start=head, end=filled.tail, count=count)
         assert reached == filled.mark(min(head.events + count, len(filled.places)))
     with pytest.raises(SegmentTruncatedError):
-        await mark_of(session, filled.segment_id, place=(filled.borders[1], 0), tail=filled.tail)
-    await session.close()
+        await mark_of(channel, filled.segment_id, place=(filled.borders[1], 0), tail=filled.tail)
+    await channel.close()
 
 
 async def test_a_place_that_no_event_has_is_refused(server: TestServer, client: Client, name: str) -> None:
@@ -113,22 +113,22 @@ async def test_a_place_that_no_event_has_is_refused(server: TestServer, client: 
         await writer.write_many([b"a", b"b"])
     (segment,) = (await client.stream_info(name)).segments
     tail = Mark(segment.length, 0, 2)
-    session = open_session(server)
+    channel = open_channel(server)
 
-    assert await mark_of(session, segment.segment_id, place=(0, 2), tail=tail) == Mark(0, 2, 2)
+    assert await mark_of(channel, segment.segment_id, place=(0, 2), tail=tail) == Mark(0, 2, 2)
     with pytest.raises(InvalidArgumentError, match="has 2 events"):
-        await mark_of(session, segment.segment_id, place=(0, 3), tail=tail)
+        await mark_of(channel, segment.segment_id, place=(0, 3), tail=tail)
     with pytest.raises(OffsetBeyondEndError):
-        await after_events(session, segment.segment_id, start=Mark(0, 0, 0), end=Mark(tail.offset + 100, 0, 9), count=5)
-    await session.close()
+        await after_events(channel, segment.segment_id, start=Mark(0, 0, 0), end=Mark(tail.offset + 100, 0, 9), count=5)
+    await channel.close()
 
 
 async def test_the_time_of_writing_is_near(server: TestServer, client: Client, name: str) -> None:
     filled = await fill(client, name, seed=12, blocks=5, large=False)
-    session = open_session(server)
+    channel = open_channel(server)
 
-    times = [await written_before(session, filled.segment_id, offset=border) for border in filled.borders]
+    times = [await written_before(channel, filled.segment_id, offset=border) for border in filled.borders]
 
     assert times[0] > 1_600_000_000_000_000
     assert times == list(accumulate(times, max))
-    await session.close()
+    await channel.close()

@@ -1,4 +1,4 @@
-"""A connection that comes back: connects when it is needed, and again after it was lost.
+"""A channel to one server: connects when it is needed, and again after the connection was lost.
 
 A request that may be repeated is sent again, with growing waits, until its time limit; one that may not fails with
 `OutcomeUnknownError` once it was sent and its connection died. An append without a writer is never sent twice, except
@@ -38,15 +38,15 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStatistics:
-    """What a session has done."""
+class ChannelStatistics:
+    """What a channel has done."""
 
     connects: int
     retries: int
     connection: ConnectionStatistics | None
 
 
-class Session:
+class Channel:
     """At most one open connection to one address. Belongs to one event loop."""
 
     def __init__(self, address: Address, options: ClientOptions, guard: ForkGuard) -> None:
@@ -71,15 +71,15 @@ class Session:
         return APPEND_SIZE_BYTES_MAX if self._connection is None else self._connection.append_size_max
 
     def check(self) -> None:
-        """Raise if the session cannot be used: closed, or in a forked child."""
+        """Raise if the channel cannot be used: closed, or in a forked child."""
         self.guard.check()
         if self._closed:
             raise ClientClosedError("the client was closed")
 
-    def statistics(self) -> SessionStatistics:
-        """Return what the session has done."""
+    def statistics(self) -> ChannelStatistics:
+        """Return what the channel has done."""
         connection = self._connection
-        return SessionStatistics(
+        return ChannelStatistics(
             connects=self._connects,
             retries=self._retries,
             connection=connection.statistics() if connection is not None else None,
