@@ -104,18 +104,16 @@ class ClientStatistics:
 
 
 class CutRequest:
-    """A cut to be asked for: `await` it for the tail, or one of its methods for another place."""
+    """A cut to be asked for: `await` it for the one that `stream_cut` was asked for, or one of its methods."""
 
-    def __init__(self, client: "Client", stream: str, at_time: "int | datetime | None") -> None:
+    def __init__(self, client: "Client", stream: str, ask: "Callable[[CutRequest], Awaitable[StreamCut]]") -> None:
         self._client = client
         self._stream = stream
-        self._at_time = at_time
+        self._ask = ask
 
-    def __await__(self) -> Generator[object, None, StreamCut]:
-        """Return the tail as it is now, or the cut at the time that was given."""
-        if self._at_time is not None:
-            return self.at_time(self._at_time).__await__()
-        return self.tail().__await__()
+    def __await__(self) -> Generator[Any, Any, StreamCut]:
+        """Return the cut that was asked for."""
+        return self._ask(self).__await__()
 
     async def tail(self) -> StreamCut:
         """Return the cut behind everything that is durable now."""
@@ -329,13 +327,32 @@ class Client:
             raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
         return await truncate(cut)
 
-    def stream_cut(self, name: str, *, at_time: int | datetime | None = None) -> CutRequest:
+    def stream_cut(
+        self,
+        name: str,
+        *,
+        at_time: int | datetime | None = None,
+        after_events: int | None = None,
+        after_bytes: int | None = None,
+        start: Cut = HEAD,
+    ) -> CutRequest:
         """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
 
         `await client.stream_cut(name).at_time(...)`, `.after_events(...)`, `.after_bytes(...)` and `.head()` are other
-        places; see `CutRequest`.
+        places, of which the arguments are short forms; see `CutRequest`.
+
+        Raises:
+            InvalidArgumentError: more than one place is asked for.
         """
-        return CutRequest(self, name, at_time)
+        if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
+            raise InvalidArgumentError("a cut is at a time, or after so many events, or after so many bytes")
+        if at_time is not None:
+            return CutRequest(self, name, lambda request: request.at_time(at_time))
+        if after_events is not None:
+            return CutRequest(self, name, lambda request: request.after_events(after_events, start=start))
+        if after_bytes is not None:
+            return CutRequest(self, name, lambda request: request.after_bytes(after_bytes, start=start))
+        return CutRequest(self, name, CutRequest.tail)
 
     async def distance(self, start: Cut, end: Cut, *, stream: str | None = None) -> Distance:
         """Return the bytes and events between two cuts of one stream.

@@ -1,3 +1,4 @@
+import inspect
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -5,8 +6,53 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import millrace
-from millrace.client.read.reader import ReaderOptions
+from millrace import blocking
+from millrace.client import byte_stream
+from millrace.client.admin.bookmarks import Bookmarks, Cursors
+from millrace.client.admin.segments import Segments
+from millrace.client.client import Client
+from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
+from millrace.client.write.segment_writer import Owner
+from millrace.client.write.writer import Writer
+
+# What a class for threads leaves out, and why.
+LEFT_OUT = {
+    Client: set(),
+    Segments: {"open"},  # a handle to pipeline appends from inside the loop: `append_nowait` is the one for threads
+    Bookmarks: set(),
+    Cursors: set(),
+    # `write` waits for room, and `with` opens; what the writer of a segment asks for is no part of the surface.
+    Writer: {"open", "send", "drain", "statistics"} | {name for name in vars(Owner) if not name.startswith("_")},
+    Reader: {"close", "next_events"},  # `with` closes it; `__next__` takes blocks of events
+    byte_stream.ByteWriter: {"durable_offset"},
+    byte_stream.ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
+}
+
+
+def public_names(kind: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers_static(kind, callable_or_property) if not name.startswith("_")}
+
+
+def callable_or_property(member: object) -> bool:
+    return callable(member) or isinstance(member, property)
+
+
+@pytest.mark.parametrize("source", LEFT_OUT, ids=lambda kind: kind.__name__)
+def test_threads_have_every_method_of_the_async_client(source: type) -> None:
+    """A method that is added to the async client needs one line in `blocking`, or a reason above."""
+    threaded = getattr(blocking, source.__name__)
+
+    assert public_names(source) - public_names(threaded) == LEFT_OUT[source]
+    for name in sorted(public_names(source) & public_names(threaded)):
+        member = inspect.getattr_static(threaded, name)
+        assert inspect.getdoc(member), f"{threaded.__name__}.{name} has no docstring"
+
+
+def test_signatures_and_docstrings_are_those_of_the_async_client() -> None:
+    assert inspect.signature(blocking.Client.create_stream) == inspect.signature(Client.create_stream)
+    assert inspect.getdoc(blocking.Client.create_stream) == inspect.getdoc(Client.create_stream)
+    assert "entered with `with`" in (inspect.getdoc(blocking.Client.writer) or "")
 
 
 def test_segments_and_streams_without_await(server: TestServer, name: str) -> None:

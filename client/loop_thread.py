@@ -1,0 +1,211 @@
+"""Methods for threads, derived from coroutines: one event loop in a thread of its own, and calls that run in it.
+
+A `Blocking[A]` stands for an object `A` that lives in the loop. Its methods are derived from those of `A`, by one
+function for each way of waiting:
+
+    class Segments(Blocking[AsyncSegments]):
+        append = waited(AsyncSegments.append)      # runs the coroutine and returns its result
+        tail = iterated(AsyncSegments.tail)        # an iterator that runs one step at a time
+
+Parameters, types and the docstring are those of the coroutine, so a change there is a change here, and a type checker
+sees the whole signature. As `anyio.from_thread.start_blocking_portal`, with a check for forked processes.
+"""
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import Concatenate, Final, Generic, ParamSpec, TypeVar
+
+import uvloop
+
+from millrace.client.transport.fork_guard import ForkGuard
+
+from .errors import ClientClosedError
+
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+B = TypeVar("B")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._guard = ForkGuard()
+        self._loop = uvloop.new_event_loop()
+        # A daemon: a program that forgets to close its client still ends.
+        self._thread = threading.Thread(target=self._run, name="millrace", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Await in the loop what `function` returns there, and return its result; an interrupt of the wait cancels it.
+
+        Raises like `start`.
+        """
+        future = self.start(function)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, function: Callable[[], Awaitable[T]]) -> "concurrent.futures.Future[T]":
+        """Await in the loop what `function` returns there; the future holds the result.
+
+        Raises:
+            ForkedClientError: the process was forked; the thread is in the parent.
+            ClientClosedError: the loop was stopped.
+        """
+        self._guard.check()
+        if not self._thread.is_alive():
+            raise ClientClosedError("the client was closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking client cannot be used inside its own event loop")
+
+        async def run() -> T:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def stop(self) -> None:
+        """End the loop and its thread; in a forked child there is no such thread."""
+        if self._guard.forked or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+class Blocking(Generic[A_co]):
+    """An object for threads that stands for `target`, which lives in the loop."""
+
+    def __init__(self, loop: LoopThread, target: A_co) -> None:
+        self._loop = loop
+        self._target = target
+
+    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        return self._loop.call(function)
+
+    def _start(self, function: Callable[[], Awaitable[T]]) -> "concurrent.futures.Future[T]":
+        return self._loop.start(function)
+
+    def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        """Yield the items of an asynchronous iterator, one step in the loop for each; leaving early closes it."""
+        iterator = make()
+
+        async def close() -> None:
+            if hasattr(iterator, "aclose"):
+                await iterator.aclose()
+
+        try:
+            while True:
+                try:
+                    item = self._loop.call(lambda: anext(iterator))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            self._loop.call(close)
+
+    @contextmanager
+    def _enter(
+        self, make: Callable[[], AbstractAsyncContextManager[B]], shell: "Callable[[LoopThread, B], T]"
+    ) -> Iterator[T]:
+        """Enter an asynchronous context manager in the loop; yield what it gives, in its shell for threads."""
+
+        async def enter() -> tuple[AbstractAsyncContextManager[B], B]:
+            manager = make()
+            return manager, await manager.__aenter__()
+
+        manager, entered = self._loop.call(enter)
+        try:
+            yield shell(self._loop, entered)
+        except BaseException as error:
+            leave = functools.partial(manager.__aexit__, type(error), error, error.__traceback__)
+            self._loop.call(leave)
+            raise
+        else:
+            self._loop.call(lambda: manager.__aexit__(None, None, None))
+
+
+def waited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[A], P], T]:
+    """Return the method that waits for a coroutine and returns its result."""
+
+    @documented(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(lambda: method(self._target, *args, **kwargs))
+
+    return call
+
+
+def started(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> "Callable[Concatenate[Blocking[A], P], concurrent.futures.Future[T]]":
+    """Return the method that starts a coroutine and returns a future; calls of one thread start in their order."""
+
+    @documented(method)
+    def start(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> "concurrent.futures.Future[T]":
+        return self._start(lambda: method(self._target, *args, **kwargs))
+
+    return start
+
+
+def iterated(
+    method: Callable[Concatenate[A, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Blocking[A], P], Iterator[T]]:
+    """Return the method that iterates over what an asynchronous iterator yields."""
+
+    @documented(method)
+    def iterate(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._iterate(lambda: method(self._target, *args, **kwargs))
+
+    return iterate
+
+
+def entered(
+    method: Callable[Concatenate[A, P], AbstractAsyncContextManager[B]], shell: Callable[[LoopThread, B], T]
+) -> Callable[Concatenate[Blocking[A], P], AbstractContextManager[T]]:
+    """Return the method for `with` of one for `async with`; `shell` makes what is entered usable for threads."""
+
+    @documented(method)
+    def enter(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
+        return self._enter(lambda: method(self._target, *args, **kwargs), shell)
+
+    return enter
+
+
+def wrapped(
+    method: Callable[Concatenate[A, P], B], shell: Callable[[LoopThread, B], T]
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """Return the method that returns what another one does, without waiting, in a shell for threads."""
+
+    @documented(method)
+    def wrap(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return shell(self._loop, method(self._target, *args, **kwargs))
+
+    return wrap
+
+
+def documented(method: Callable[..., object]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that gives name, signature and docstring of a method, in the words of a thread."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        functools.update_wrapper(function, method)
+        function.__doc__ = (method.__doc__ or "").replace("async with", "with").replace("await ", "")
+        return function
+
+    return decorate

@@ -1,0 +1,156 @@
+"""Calls from threads into a loop, without a server."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import millrace
+from millrace.client.loop_thread import Blocking, LoopThread, entered, iterated, started, waited, wrapped
+
+
+class Counter:
+    """Lives in the loop, and remembers what was done to it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def add(self, left: int, *, right: int = 1) -> int:
+        """Return the sum; `await` it."""
+        await asyncio.sleep(0)
+        if left < 0:
+            raise ValueError("below 0")
+        return left + right
+
+    async def count(self, end: int) -> AsyncIterator[int]:
+        """Count up to `end`."""
+        try:
+            for number in range(end):
+                yield number
+        finally:
+            self.log.append("closed")
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[str]:
+        """Open something, with `async with`."""
+        self.log.append("opened")
+        try:
+            yield "it"
+        except ValueError:
+            self.log.append("failed")
+            raise
+        finally:
+            self.log.append("closed")
+
+    async def wait(self) -> None:
+        """Wait until cancelled."""
+        self.log.append("waiting")
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            raise
+
+    def plain(self) -> "Counter":
+        """Return the counter."""
+        return self
+
+
+class BlockingCounter(Blocking[Counter]):
+    add = waited(Counter.add)
+    add_soon = started(Counter.add)
+    count = iterated(Counter.count)
+    opened = entered(Counter.opened, lambda _loop, item: item.upper())
+    wait = waited(Counter.wait)
+    plain = wrapped(Counter.plain, lambda loop, counter: (loop, counter))
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def counter(loop: LoopThread) -> BlockingCounter:
+    return BlockingCounter(loop, Counter())
+
+
+def test_a_call_returns_the_result_or_raises_the_error(counter: BlockingCounter) -> None:
+    assert counter.add(2) == 3
+    assert counter.add(2, right=3) == 5
+    assert counter.add_soon(4).result() == 5
+    with pytest.raises(ValueError, match="below 0"):
+        counter.add(-1)
+
+
+def test_the_docstring_speaks_to_threads() -> None:
+    assert BlockingCounter.add.__doc__ == "Return the sum; `await` it."
+    assert BlockingCounter.opened.__doc__ == "Open something, with `with`."
+    assert BlockingCounter.add.__name__ == "add"
+
+
+def test_an_iterator_that_is_left_early_is_closed(counter: BlockingCounter, loop: LoopThread) -> None:
+    target = counter.plain()[1]
+    assert list(counter.count(3)) == [0, 1, 2]
+    numbers = counter.count(3)
+    assert next(numbers) == 0
+    numbers.close()  # type: ignore[attr-defined]  # an iterator for the caller; a generator in fact
+    assert target.log == ["closed", "closed"]
+    assert counter.plain()[0] is loop
+
+
+def test_what_is_entered_has_its_shell(counter: BlockingCounter) -> None:
+    with counter.opened() as item:
+        assert item == "IT"
+    assert counter.plain()[1].log == ["opened", "closed"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), StopIteration("x"), KeyboardInterrupt()])
+def test_a_context_is_left_with_the_error_of_its_body(counter: BlockingCounter, error: BaseException) -> None:
+    with pytest.raises(type(error)), counter.opened():
+        raise error
+    expected = ["opened", "failed", "closed"] if isinstance(error, ValueError) else ["opened", "closed"]
+    assert counter.plain()[1].log == expected
+
+
+def test_an_interrupt_of_the_wait_cancels_the_call(counter: BlockingCounter) -> None:
+    log = counter.plain()[1].log
+
+    def interrupt() -> None:
+        while "waiting" not in log:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            counter.wait()
+    finally:
+        interrupter.join()
+        signal.signal(signal.SIGINT, previous)
+    counter.add(1)  # behind the cancellation in the loop
+    counter.add(1)
+    assert log == ["waiting", "cancelled"]
+
+
+def test_a_stopped_loop_refuses(loop: LoopThread, counter: BlockingCounter) -> None:
+    loop.stop()
+    loop.stop()
+    with pytest.raises(millrace.ClientClosedError):
+        counter.add(1)
+
+
+def test_a_call_inside_the_loop_is_refused(loop: LoopThread, counter: BlockingCounter) -> None:
+    async def call() -> int:
+        return counter.add(1)
+
+    with pytest.raises(RuntimeError, match="inside its own event loop"):
+        loop.call(call)
