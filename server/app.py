@@ -265,11 +265,10 @@ class Server:
             labels_of=labels_of,
         )
         self._open = opened
-        streams = StreamController(opened.container, opened.history)
+        streams = StreamController(opened.container)
         catalog = Catalog(opened.container.state, opened.checkpoints.streams)
         self._streams = StreamsRunner(
             container=opened.container,
-            history=opened.history,
             streams=streams,
             catalog=catalog,
             timeline_file=ClockHistoryFile(self._files, self._folder.container(0), boot=boot_id(), clock=self._clock),
@@ -281,7 +280,6 @@ class Server:
         )
         self._handlers = Handlers(
             container=opened.container,
-            history=opened.history,
             control=control,
             streams=streams,
             catalog=catalog,

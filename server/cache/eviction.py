@@ -77,10 +77,6 @@ class SegmentedLru(Generic[Key]):
             self.protected_bytes -= cost
         self.size_bytes -= cost
 
-    def is_protected(self, key: Key) -> bool:
-        """Return whether an entry is protected now."""
-        return key in self._protected
-
     def check(self) -> None:
         """Assert the invariants, in linear time."""
         assert not self._probation.keys() & self._protected.keys()

@@ -15,19 +15,19 @@ from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, Segmen
 from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_chunk
 
 FOOTERS_COUNT_MAX: Final = 4096
-SHARP_COUNT_MAX: Final = 4096
+INDEXES_COUNT_MAX: Final = 4096
 
 
-class History:
-    """Reads of tier 2 for all segments of a container."""
+class CatchUpReader:
+    """Reads of tier 2 for all segments of a container. Belongs to one event loop."""
 
-    def __init__(self, *, storage: ChunkStorage, cache: PageCache, sharp_count_max: int = SHARP_COUNT_MAX) -> None:
+    def __init__(self, *, storage: ChunkStorage, cache: PageCache, indexes_count_max: int = INDEXES_COUNT_MAX) -> None:
         self._storage = storage
         self._cache = cache
         self._footers: OrderedDict[str, ChunkFooter] = OrderedDict()
-        self._sharp_count_max = sharp_count_max
-        # Chunks whose sparse index was merged into that of their segment, the one that was asked for last at the end.
-        self._sharp: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
+        self._indexes_count_max = indexes_count_max
+        # Chunks whose sparse index is loaded into that of their segment, the one that was asked for last at the end.
+        self._indexed: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
 
     def read_now(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | None:
         """Return bytes from the cache, in pieces: fewer than asked for where it ends, None if it has not even one."""
@@ -76,26 +76,29 @@ class History:
             self._footers.move_to_end(chunk.name)
         return footer
 
-    async def sharpen(self, segment: Segment, start: int, end: int) -> None:
-        """Merge the sparse indexes of the chunks in [start, end) into that of the segment.
+    async def load_index(self, segment: Segment, start: int, end: int) -> None:
+        """Load the sparse indexes of the chunks in [start, end) into that of the segment. Safe to cancel.
 
-        A segment knows one border for each of its chunks only, but for those that were asked for last. A chunk whose
-        index is damaged is left aside: answers then lie further back, never wrong.
+        A segment holds one border for each of its chunks, and all of them for those that were asked for last. A chunk
+        whose index is damaged is skipped: answers then are earlier than they could be, never wrong.
+
+        Raises:
+            StorageError: tier 2 failed.
         """
         for chunk in list(segment.chunks):
             if chunk.start_offset < end and chunk.end_offset > start:
-                if chunk.name in self._sharp:
-                    self._sharp.move_to_end(chunk.name)
+                if chunk.name in self._indexed:
+                    self._indexed.move_to_end(chunk.name)
                     continue
                 try:
                     footer = await self.footer(chunk)
                 except (ChunkCorruptError, ChunkNotFoundError):
                     continue
                 segment.index.merge(entry for entry in footer.entries() if entry.offset >= segment.start_offset)
-                self._sharp[chunk.name] = segment, chunk
-                if len(self._sharp) > self._sharp_count_max:
-                    _, (other, oldest) = self._sharp.popitem(last=False)
-                    other.index.thin(oldest.start_offset, oldest.end_offset)
+                self._indexed[chunk.name] = segment, chunk
+                if len(self._indexed) > self._indexes_count_max:
+                    _, (other, oldest) = self._indexed.popitem(last=False)
+                    other.index.evict(oldest.start_offset, oldest.end_offset)
 
     async def _fetch(self, segment: Segment, offset: int, size: int) -> memoryview:
         chunk = self._chunk_at(segment, offset)

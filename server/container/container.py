@@ -47,7 +47,7 @@ from .admission import (
     payload_size,
     progress_of,
 )
-from .catch_up_reader import History
+from .catch_up_reader import CatchUpReader
 from .memtable import Extent, LinkedExtent
 from .options import ContainerOptions
 
@@ -81,13 +81,14 @@ class SegmentContainer:
         self,
         *,
         state: ContainerState,
-        history: History,
+        reader: CatchUpReader,
         options: ContainerOptions,
         clock: Clock,
     ) -> None:
         self.state = state
         self.options = options
         self.clock = clock
+        self.reader = reader
         self.sequence = 0  # of the last log batch applied
         # No single append, and no run of several, may have more bytes, headers included.
         self.run_size_bytes_max = FRAME_SIZE_BYTES_MAX
@@ -96,7 +97,6 @@ class SegmentContainer:
         # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
         self.bringer = EntityLoader(state)
-        self._history = history
         self._wal: Wal | None = None
         self._failure: ServerError | None = None
         self._relief: set[Callable[[], None]] = set()
@@ -453,7 +453,7 @@ class SegmentContainer:
             return []
         extent = segment.tail.at(offset)
         if extent is None:
-            return self._history.read_now(segment, offset, size_max)
+            return self.reader.read_now(segment, offset, size_max)
         if isinstance(extent, LinkedExtent):
             place = extent.source_offset + offset - extent.offset
             return self.read_now(self.state.segments[extent.source_id], place, min(size_max, extent.end - offset))
@@ -472,7 +472,7 @@ class SegmentContainer:
             extent = segment.tail.at(offset)
             if not isinstance(extent, LinkedExtent):
                 try:
-                    pieces = await self._history.read(segment, offset, size_max)
+                    pieces = await self.reader.read(segment, offset, size_max)
                 except (SegmentDamagedError, StorageError):
                     # Chunks go when a segment is truncated or deleted. Then it is that which is to be told.
                     segment.check_readable(offset)

@@ -5,9 +5,9 @@ A crash between publishing a chunk and saving the checkpoint that names it leave
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from millrace.server.container.checkpoint.reader import SegmentArchive
+from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
 from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.tier2 import ChunkStorage, parse_chunk_name
@@ -25,7 +25,7 @@ async def collect_orphans(
     container_epoch: int,
     grace_s: float,
     keeps_orphans: bool,
-    give_up: Callable[[list[str]], None],
+    garbage: GarbageQueue,
     clock: Clock,
 ) -> None:
     """Give up, after the grace, the chunks of earlier epochs that no segment knows. Safe to cancel.
@@ -36,7 +36,7 @@ async def collect_orphans(
         container_epoch: of this start: only chunks of earlier epochs can be orphans.
         grace_s: how long after the start to search.
         keeps_orphans: report them only.
-        give_up: takes the names of the orphans, to delete them once no copy of the checkpoint in use refers to them.
+        garbage: takes the orphans, to be deleted once a copy of a checkpoint that does not refer to them is published.
         clock: for the waits.
     """
     await clock.sleep(grace_s)
@@ -48,7 +48,7 @@ async def collect_orphans(
         # They may hold what the checkpoint or the log has lost.
         logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
         return
-    give_up(orphans)
+    garbage.add(orphans, delete_after=DeleteAfter.COPY)
     logger.info("orphan chunks given up count=%d", len(orphans))
 
 

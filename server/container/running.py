@@ -12,7 +12,6 @@ from millrace.server.host.clock import Clock
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import Wal
 
-from .catch_up_reader import History
 from .container import SegmentContainer
 from .options import ContainerOptions
 from .orphans import collect_orphans
@@ -43,7 +42,6 @@ class OpenContainer:
         self,
         *,
         container: SegmentContainer,
-        history: History,
         wal: Wal,
         flusher: Flusher,
         checkpoints: CheckpointStore,
@@ -56,7 +54,6 @@ class OpenContainer:
         clock: Clock,
     ) -> None:
         self.container = container
-        self.history = history
         self.wal = wal
         self.flusher = flusher
         self.checkpoints = checkpoints
@@ -99,7 +96,7 @@ class OpenContainer:
             container_epoch=self._container_epoch,
             grace_s=self._options.orphan_grace_s,
             keeps_orphans=self._keeps_orphans,
-            give_up=self.flusher.give_up,
+            garbage=self.container.state.garbage,
             clock=self._clock,
         )
 

@@ -29,7 +29,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
 from millrace.server.wal import LogOwner, Wal, WalOptions
 
-from .catch_up_reader import History
+from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
 from .options import ContainerOptions
 from .recovery import (
@@ -81,7 +81,7 @@ async def open_container(
     while True:
         checkpoint, was_restored = await load_checkpoint(checkpoints, storage)
         is_restored = is_restored or was_restored
-        history = History(storage=storage, cache=cache)
+        reader = CatchUpReader(storage=storage, cache=cache)
         try:
             state = await asyncio.to_thread(
                 state_of, checkpoints, checkpoint, resident_count_max=container_options.resident_count_max
@@ -90,7 +90,7 @@ async def open_container(
             await set_aside(checkpoints, error)
             is_restored = True
             continue
-        container = SegmentContainer(state=state, history=history, options=container_options, clock=clock)
+        container = SegmentContainer(state=state, reader=reader, options=container_options, clock=clock)
         wal = Wal(
             files,
             folder / LOG_FOLDER,
@@ -136,7 +136,7 @@ async def open_container(
         has_failed=lambda: container.has_failed,
         wal=wal,
         storage=storage,
-        history=history,
+        reader=reader,
         checkpoints=checkpoints,
         container_epoch=epoch,
         page_size_bytes=page_size_bytes,
@@ -177,7 +177,6 @@ async def open_container(
     )  # fmt: skip
     return OpenContainer(
         container=container,
-        history=history,
         wal=wal,
         flusher=flusher,
         checkpoints=checkpoints,

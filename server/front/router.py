@@ -7,7 +7,6 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from millrace.server.container.catch_up_reader import History
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.state.segment import Segment
@@ -41,7 +40,6 @@ class Handlers:
         self,
         *,
         container: SegmentContainer,
-        history: History,
         control: SegmentControl,
         streams: StreamController,
         catalog: Catalog,
@@ -50,7 +48,6 @@ class Handlers:
         self.container = container
         self._catalog = catalog
         self._explain = explain
-        self._history = history
         self._control = control
         self._streams = streams
         self._table: dict[type[f.Message], Handler] = {
@@ -117,13 +114,13 @@ class Handlers:
     async def _truncate_segment(self, message: f.TruncateSegment) -> f.Message:
         segment = self.container.segment(message.segment_id)
         await self._control.truncate(segment, message.offset)
-        self._history.forget(segment)
+        self.container.reader.forget(segment)
         return segment_info(segment)
 
     async def _delete_segment(self, message: f.DeleteSegment) -> f.Message:
         segment = self.container.segment(message.segment_id)
         await self._control.delete(segment)
-        self._history.forget(segment)
+        self.container.reader.forget(segment)
         return f.Done(1)
 
     async def _merge_segment(self, message: f.MergeSegment) -> f.Message:
@@ -211,7 +208,7 @@ class Handlers:
         start, end = max(message.start, segment.start_offset), min(message.end, segment.length)
         if message.spacing_bytes < 1:
             raise InvalidArgumentError("spacing_bytes must be above 0", subject=segment.name)
-        await self._history.sharpen(segment, start, end)
+        await self.container.reader.load_index(segment, start, end)
         borders = segment.index.split(start, end, target_bytes=message.spacing_bytes)
         count_max = min(message.count_max, INDEX_ENTRIES_COUNT_MAX)
         found = (segment.index.floor(border) for border in borders[:count_max])
@@ -221,7 +218,7 @@ class Handlers:
         segment = self.container.segment(message.segment_id)
         near = segment.index.seek_time(message.wall_time_us)
         if near is not None:
-            await self._history.sharpen(segment, near.offset, near.offset + 1)
+            await self.container.reader.load_index(segment, near.offset, near.offset + 1)
             near = segment.index.seek_time(message.wall_time_us)
         if near is None or near.offset < segment.start_offset:
             return f.Index([f.IndexEntry(segment.start_offset, 0, 0)])
@@ -255,7 +252,7 @@ class Handlers:
         before = [self.container.segment(segment_id) for segment_id in self._streams.find(message.name).segment_ids]
         stream = await self._streams.truncate(message.name, message.positions)
         for segment in before:
-            self._history.forget(segment)
+            self.container.reader.forget(segment)
         return self._streams.describe(stream)
 
     async def _scale_stream(self, message: f.ScaleStream) -> f.Message:

@@ -11,7 +11,6 @@ border that is known tell which it is.
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from millrace.server.container.catch_up_reader import History
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CutInvalidError
@@ -33,9 +32,7 @@ class _Block(NamedTuple):
     event_count: int
 
 
-async def check_border(
-    container: SegmentContainer, history: History, segment: Segment, *, offset: int, event_index: int = 0
-) -> None:
+async def check_border(container: SegmentContainer, segment: Segment, *, offset: int, event_index: int = 0) -> None:
     """Check that a place between the start and the end of a segment is one between two events. Cancelling is safe.
 
     Args:
@@ -49,7 +46,7 @@ async def check_border(
     """
     if not event_index and offset in (segment.start_offset, segment.length):
         return
-    start = await _known_border(history, segment, offset)
+    start = await _known_border(container, segment, offset)
     if not event_index and offset == start:
         return
     segment.check_readable(offset)
@@ -73,10 +70,10 @@ async def check_border(
         )
 
 
-async def _known_border(history: History, segment: Segment, offset: int) -> int:
+async def _known_border(container: SegmentContainer, segment: Segment, offset: int) -> int:
     """Return the last border at or before an offset that is known without reading the segment."""
     if offset < segment.flushed_offset:
-        await history.sharpen(segment, offset, offset + 1)
+        await container.reader.load_index(segment, offset, offset + 1)
     entry = segment.index.floor(offset)
     extent = segment.tail.at(offset)
     known = [segment.start_offset]

@@ -8,7 +8,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from millrace.server.container.catch_up_reader import History
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream, covers_key_space_once
 from millrace.server.errors import (
@@ -42,9 +41,8 @@ PARTS_PER_STREAM_COUNT_MAX = 4 * SEGMENTS_PER_STREAM_MAX
 class StreamController:
     """Creates, describes, seals, truncates and deletes streams."""
 
-    def __init__(self, container: SegmentContainer, history: History) -> None:
+    def __init__(self, container: SegmentContainer) -> None:
         self._container = container
-        self._history = history
         self._state = container.state
         self._creating: dict[str, asyncio.Future[None]] = {}
         self._scaling: dict[str, asyncio.Future[None]] = {}
@@ -378,7 +376,7 @@ class StreamController:
             try:
                 segment = self._container.segment(segment_id)
                 if offset >= segment.start_offset:
-                    await check_border(self._container, self._history, segment, offset=offset, event_index=event_index)
+                    await check_border(self._container, segment, offset=offset, event_index=event_index)
             except (SegmentNotFoundError, SegmentTruncatedError):
                 continue
 

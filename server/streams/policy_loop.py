@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from millrace.server.container.catch_up_reader import History
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -86,7 +85,6 @@ class StreamsRunner:
         self,
         *,
         container: SegmentContainer,
-        history: History,
         streams: StreamController,
         catalog: Catalog,
         timeline_file: ClockHistoryFile,
@@ -95,7 +93,6 @@ class StreamsRunner:
         self._container = container
         self._state = container.state
         self._clock = container.clock
-        self._history = history
         self._streams = streams
         self._catalog = catalog
         self._options = options
@@ -352,7 +349,7 @@ class StreamsRunner:
         for segment_id, offset in near.positions.items():
             segment = self._state.segments.get(segment_id)
             if segment is not None and offset < segment.flushed_offset:
-                await self._history.sharpen(segment, offset, offset + 1)
+                await self._container.reader.load_index(segment, offset, offset + 1)
 
     async def _truncate(self, stream: Stream, cut: Cut, reason: str) -> None:
         segments = [self._state.segments[segment_id] for segment_id in cut.progress]
@@ -360,7 +357,7 @@ class StreamsRunner:
         positions = [f.CutPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
         await self._streams.truncate(stream.name, positions)
         for segment in segments:
-            self._history.forget(segment)
+            self._container.reader.forget(segment)
         size_bytes = max(0, before - cut.remaining_bytes)
         self._watch(stream).truncations.append(
             Truncation(at_us=self._clock.unix_us(), reason=reason, size_bytes=size_bytes)

@@ -2,7 +2,6 @@
 
 from .layout import ChunkFooter, ChunkId, IndexEntry, chunk_name, encode_chunk, parse_chunk_name, segment_prefix
 from .local import LocalStorage
-from .memory import MemoryStorage
 from .options import Tier2Options
 from .reader import open_chunk, read_chunk, verify_chunk
 from .storage import ChunkInfo, ChunkStorage
@@ -14,7 +13,6 @@ __all__ = [
     "ChunkStorage",
     "IndexEntry",
     "LocalStorage",
-    "MemoryStorage",
     "Tier2Options",
     "chunk_name",
     "encode_chunk",

@@ -10,9 +10,10 @@ import pytest_asyncio
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
-from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, MemoryStorage, Tier2Options
+from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, Tier2Options
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
+from tests.support.storage import MemoryStorage
 
 NAME = "segments/07/chunk-1.chunk"
 

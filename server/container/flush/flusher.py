@@ -16,13 +16,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from millrace.server.container.catch_up_reader import History
+from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.checkpoint.backup import copy_name, delete_old_copies, publish_copy
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.server.errors import (
     CheckpointDamagedError,
@@ -60,7 +61,7 @@ class Flusher:
         has_failed: Callable[[], bool],
         wal: Wal,
         storage: ChunkStorage,
-        history: History,
+        reader: CatchUpReader,
         checkpoints: CheckpointStore,
         container_epoch: int,
         page_size_bytes: int,
@@ -76,7 +77,7 @@ class Flusher:
         self._has_failed = has_failed
         self._wal = wal
         self._storage = storage
-        self._history = history
+        self._reader = reader
         self._checkpoints = checkpoints
         self._container_epoch = container_epoch
         self._page_size_bytes = page_size_bytes
@@ -96,12 +97,8 @@ class Flusher:
         self._checkpoint_s = clock.monotonic_s()
         self._copied_s = self._checkpoint_s
         self._copy_count = 0
-        # Chunks to delete, all without a reference from the checkpoint. What was deleted or truncated goes at once:
-        # were the state restored from an older copy, the log would delete it again. A small chunk that was written
-        # anew is another matter, for the log knows nothing of that: a copy must come first that knows of it.
-        self._garbage: list[str] = []
-        self._replaced_in_copy: list[str] = []
-        self._garbage_lock = asyncio.Lock()
+        # Number of the last checkpoint, as the garbage queue counts them.
+        self._saved_number = 0
         self._is_ending = False
         self._copy_size_bytes = 0
 
@@ -163,20 +160,18 @@ class Flusher:
             sequence = self._sequence()
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
             rows = take_rows(state, state.take_changes(), labels_of=self._labels_of)
-            garbage, replaced = state.garbage, state.replaced
-            state.garbage, state.replaced = [], []
+            number = state.garbage.checkpoint_begun()
             self._checkpoint_s = self._clock.monotonic_s()
             try:
                 await self._save(rows, sequence=sequence, replay_from=replay_from)
             except BaseException:
                 state.give_back()
-                state.garbage, state.replaced = garbage + state.garbage, replaced + state.replaced
                 raise
             state.stored()
             self._epoch_is_stored = True
             self._saved = (sequence, replay_from)
-            self._garbage += garbage
-            self._replaced_in_copy += replaced
+            self._saved_number = number
+            state.garbage.checkpoint_stored(number)
             await self._delete_garbage()
 
     async def copy(self) -> None:
@@ -190,28 +185,21 @@ class Flusher:
         checkpoints = self._checkpoints
         async with self._checkpoint_lock:
             sequence, replay_from = self._saved
-            replaced, self._replaced_in_copy = self._replaced_in_copy, []
+            number = self._saved_number
             self._copied_s = self._clock.monotonic_s()
-            try:
-                self._copy_size_bytes = await asyncio.to_thread(checkpoints.export, checkpoints.copy_path)
-            except BaseException:
-                self._replaced_in_copy += replaced
-                raise
+            self._copy_size_bytes = await asyncio.to_thread(checkpoints.export, checkpoints.copy_path)
         try:
             await asyncio.to_thread(self._verify_copy)
             self._copy_count += 1
             name = copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
             await publish_copy(self._storage, checkpoints.copy_path, name=name, size=self._copy_size_bytes)
-        except BaseException:
-            self._replaced_in_copy += replaced
-            raise
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
         if replay_from - 1 > self._recycled_sequence:
             self._wal.recycle(replay_from - 1)
             self._recycled_sequence = replay_from - 1
             self._on_relief()
-        self._garbage += replaced
+        self._state.garbage.copy_published(number)
         await delete_old_copies(self._storage)
         await self._delete_garbage()
 
@@ -236,19 +224,13 @@ class Flusher:
             raise ShuttingDownError("the copy of the checkpoint is not waited for")
         time.sleep(COPY_PAUSE_S)
 
-    def give_up(self, chunk_names: list[str]) -> None:
-        """Delete chunks that the checkpoint does not refer to, once its newest copy does not either."""
-        self._state.replaced += chunk_names
-
     async def _delete_garbage(self) -> None:
-        async with self._garbage_lock:
-            while self._garbage:
-                name = self._garbage.pop()
-                try:
-                    await self._storage.delete(name)
-                except BaseException:
-                    self._garbage.append(name)
-                    raise
+        while (name := self._state.garbage.take()) is not None:
+            try:
+                await self._storage.delete(name)
+            except BaseException:
+                self._state.garbage.put_back(name)
+                raise
 
     async def _save(self, rows: CheckpointRows, *, sequence: int, replay_from: int) -> None:
         await asyncio.to_thread(
@@ -284,7 +266,7 @@ class Flusher:
 
     @property
     def _checkpoint_is_due(self) -> bool:
-        if not (any(self._state.changes) or self._state.garbage or self._state.replaced):
+        if not (any(self._state.changes) or self._state.garbage.waits_for_checkpoint):
             return False
         is_pressing = (self._recycling_pays and self._copying is None) or self._changes_are_many
         age_s = self._clock.monotonic_s() - self._checkpoint_s
@@ -298,7 +280,7 @@ class Flusher:
     @property
     def _garbage_is_due(self) -> bool:
         age_s = self._clock.monotonic_s() - self._copied_s
-        return bool(self._replaced_in_copy) and age_s >= self._options.garbage_interval_s
+        return self._state.garbage.waits_for_copy and age_s >= self._options.garbage_interval_s
 
     async def _wait_for_work(self) -> None:
         """Return when poked, or when the oldest bytes (or the checkpoint) may have come of age."""
@@ -373,16 +355,16 @@ class Flusher:
         record, pieces = await asyncio.to_thread(self._encode, segment, small, payload_before, extents, index)
         await self._storage.publish(record.name, pieces)
         if segment.deleted or segment.start_offset >= record.end_offset:
-            self._state.garbage.append(record.name)
+            self._state.garbage.add([record.name], delete_after=DeleteAfter.NOW)
             return
         if small and segment.chunks and segment.chunks[-1] == small:
             segment.chunks.pop()
-            self._state.replaced.append(small.name)
+            self._state.garbage.add([small.name], delete_after=DeleteAfter.COPY)
         segment.chunks.append(record)
         # The chunk has the entries now, and gives them back when they are asked for.
-        segment.index.thin(record.start_offset, record.end_offset)
+        segment.index.evict(record.start_offset, record.end_offset)
         self._state.segments.changed(segment)
-        self._state.release(segment, record.end_offset, is_flushed=True)
+        self._state.release(segment, record.end_offset, delete_after=DeleteAfter.COPY)
 
     async def _flush_link(self, segment: Segment, link: LinkedExtent) -> None:
         """Copy the bytes of a segment that was merged into this one to chunks of this one, then let go of it."""
@@ -428,11 +410,11 @@ class Flusher:
             )
             start, start_events = end, end_events
         if segment.deleted or segment.start_offset >= link.end:
-            self._state.garbage += [record.name for record in records]
+            self._state.garbage.add((record.name for record in records), delete_after=DeleteAfter.NOW)
             return
         segment.chunks += records
         self._state.segments.changed(segment)
-        self._state.release(segment, link.end, is_flushed=True)
+        self._state.release(segment, link.end, delete_after=DeleteAfter.COPY)
 
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
         pieces = []
@@ -452,8 +434,8 @@ class Flusher:
         return last
 
     async def _payload_of(self, segment: Segment, chunk: ChunkRecord) -> list[memoryview]:
-        await self._history.sharpen(segment, chunk.start_offset, chunk.end_offset)
-        footer = await self._history.footer(chunk)
+        await self._reader.load_index(segment, chunk.start_offset, chunk.end_offset)
+        footer = await self._reader.footer(chunk)
         pieces, offset = [], chunk.start_offset
         while offset < chunk.end_offset:
             pieces.append(await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset))

@@ -18,6 +18,7 @@ from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX,
 from millrace.wire import frames as f
 from millrace.wire.names import segment_of_stream
 
+from .garbage import DeleteAfter, GarbageQueue
 from .segment import ChunkRecord, DamagedRange, Segment, WriterProgress
 from .stream import Stream
 
@@ -165,11 +166,8 @@ class ContainerState:
         self.unflushed: dict[int, Segment] = {}
         # Segments whose bytes stand in the tail of another, which they were merged into.
         self.merged: dict[int, Segment] = {}
-        # Chunks that nothing refers to any more. Those that records of the log have done away with are deleted once a
-        # checkpoint without them is durable: were the state restored from an older copy, the log would do it again.
-        # Those whose bytes were only written anew elsewhere have to wait for a copy that knows of it.
-        self.garbage: list[str] = []
-        self.replaced: list[str] = []
+        # Chunks that nothing refers to any more.
+        self.garbage = GarbageQueue()
         self._appliers: dict[type[f.Message], Callable[[Any], None]] = {
             f.SegmentCreated: self._segment_created,
             f.SegmentSealed: self._segment_sealed,
@@ -295,13 +293,17 @@ class ContainerState:
             self.tail_bytes += extent.size
         self.unflushed[segment.segment_id] = segment
 
-    def release(self, segment: Segment, offset: int, *, is_flushed: bool = False) -> None:
-        """Let go of the tail of a segment up to `offset`: its bytes are in tier 2, or nobody wants them any more."""
+    def release(self, segment: Segment, offset: int, *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT) -> None:
+        """Drop the tail of a segment up to `offset`: its bytes are in tier 2, or were truncated or deleted.
+
+        `delete_after` is of the chunks of merged segments that stood in it: COPY if their bytes were flushed, since no
+        record of the log tells that.
+        """
         for extent in segment.tail.release(offset):
             if isinstance(extent, Extent):
                 self.tail_bytes -= extent.size
             else:
-                self._delete_segments([extent.source_id], chunks_to=self.replaced if is_flushed else self.garbage)
+                self._delete_segments([extent.source_id], delete_after=delete_after)
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail:
@@ -366,7 +368,8 @@ class ContainerState:
             segment.start_offset = min(offset, segment.length)
             self.release(segment, segment.start_offset)
             kept = [chunk for chunk in segment.chunks if chunk.end_offset > segment.start_offset]
-            self.garbage += [chunk.name for chunk in segment.chunks[: len(segment.chunks) - len(kept)]]
+            gone = segment.chunks[: len(segment.chunks) - len(kept)]
+            self.garbage.add((chunk.name for chunk in gone), delete_after=DeleteAfter.CHECKPOINT)
             segment.chunks = kept
             segment.index.truncate(segment.start_offset)
             segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
@@ -378,16 +381,17 @@ class ContainerState:
         if segment is not None and segment.link is None:  # one that was merged belongs to its target now
             self._delete_segments([record.segment_id])
 
-    def _delete_segments(self, segment_ids: Iterable[int], *, chunks_to: list[str] | None = None) -> None:
-        garbage = self.garbage if chunks_to is None else chunks_to
+    def _delete_segments(
+        self, segment_ids: Iterable[int], *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT
+    ) -> None:
         for segment_id in segment_ids:
             segment = self.segments.remove(segment_id)
             if segment is None:
                 continue
             self.merged.pop(segment_id, None)
             segment.deleted = True
-            garbage += [chunk.name for chunk in segment.chunks]
-            self.release(segment, segment.length, is_flushed=garbage is self.replaced)
+            self.garbage.add((chunk.name for chunk in segment.chunks), delete_after=delete_after)
+            self.release(segment, segment.length, delete_after=delete_after)
             segment.notify()
 
     def _segment_merged(self, record: f.SegmentMerged) -> None:

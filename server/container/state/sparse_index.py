@@ -2,12 +2,12 @@
 
 An entry says: at this offset an append starts, so many events lie before it, and the log wrote it at this time. All
 three columns ascend (offsets strictly), so every question is a binary search for the nearest entry that is not too
-late; the asker walks on from there through the bytes themselves.
+late; the caller scans on from there through the bytes themselves.
 
 Entries are made as appends are applied, at least every 64 KiB or second as far as appends start that often, and are
-stored with each chunk. What is kept in memory for bytes in tier 2 may be thinned to the first entry of each chunk:
-answers then lie further back, and merging the entries of that one chunk makes them sharp again. So a segment of a
-terabyte costs some thousand entries, not millions.
+stored with each chunk. In memory, the entries of a chunk may be evicted but for the first: answers then are earlier
+than they could be, until the entries of that one chunk are loaded again. So a segment of a terabyte costs some thousand
+entries, not millions.
 """
 
 from array import array
@@ -43,9 +43,9 @@ class SparseIndex:
         return len(self._offsets)
 
     def add(self, offset: int, *, events: int, wall_time_us: int) -> None:
-        """Take note of an append that starts at `offset`, at or behind all that is known.
+        """Note an append that starts at `offset`, at or after all that is known.
 
-        An entry is made when the last one lies 64 KiB or a second behind. A wall clock that went back is held at the
+        An entry is made when the last one is 64 KiB or a second before it. A wall clock that went back is held at the
         latest time seen, so that time ascends with the offset.
         """
         wall_time_us = self._wall_max = max(wall_time_us, self._wall_max)
@@ -61,9 +61,9 @@ class SparseIndex:
         self._walls.append(wall_time_us)
 
     def merge(self, entries: Iterable[IndexEntry]) -> None:
-        """Take over the entries of a chunk, in order; those known already are left as they are.
+        """Add the entries of a chunk, in order; those known already are left as they are.
 
-        They must agree with what is known, as entries of one segment do; merging twice is merging once. Entries behind
+        They must agree with what is known, as entries of one segment do; merging twice is merging once. Entries after
         all that is known, the usual case while a container starts, are appended.
         """
         for entry in entries:
@@ -82,13 +82,13 @@ class SparseIndex:
         if self._walls:
             self._wall_max = max(self._wall_max, self._walls[-1])
 
-    def thin(self, start_offset: int, end_offset: int) -> None:
-        """Forget all entries in [start_offset, end_offset) but the first: a chunk holds them now."""
+    def evict(self, start_offset: int, end_offset: int) -> None:
+        """Drop all entries in [start_offset, end_offset) but the first: a chunk holds them."""
         first = bisect_left(self._offsets, start_offset) + 1
         self._delete(first, bisect_left(self._offsets, end_offset))
 
     def truncate(self, offset: int) -> None:
-        """Forget entries below `offset`, but for the nearest one, which still counts events for what remains."""
+        """Drop entries below `offset`, but for the nearest one, which still counts events for what remains."""
         self._delete(0, bisect_right(self._offsets, offset) - 1)
 
     def entries(self, start_offset: int, end_offset: int) -> list[IndexEntry]:
@@ -103,17 +103,10 @@ class SparseIndex:
     def seek_time(self, wall_time_us: int) -> IndexEntry | None:
         """Return the last entry before which no append of `wall_time_us` or later starts; None when there is none.
 
-        The first append of that time or later starts at or behind it, before the entry that follows or at it.
+        The first append of that time or later starts at or after it, before the entry that follows or at it.
         """
         # Strictly earlier: appends of the very time of an entry may also start before it.
         return self._nearest(max(1, bisect_left(self._walls, wall_time_us)) if self._walls else 0)
-
-    def seek_events(self, count: int) -> IndexEntry | None:
-        """Return the last entry with at most `count` events before it; None when there is none.
-
-        The event that has `count` events before it lies at or behind it.
-        """
-        return self._nearest(bisect_right(self._events, count))
 
     def split(self, start_offset: int, end_offset: int, *, target_bytes: int) -> list[int]:
         """Return the borders that cut [start_offset, end_offset) into parts of about `target_bytes`, ascending.
@@ -142,8 +135,8 @@ class SparseIndex:
             assert self._events[place - 1] <= self._events[place]
             assert self._walls[place - 1] <= self._walls[place]
 
-    def _nearest(self, place_behind: int) -> IndexEntry | None:
-        return self._entry(place_behind - 1) if place_behind else None
+    def _nearest(self, place_after: int) -> IndexEntry | None:
+        return self._entry(place_after - 1) if place_after else None
 
     def _entry(self, place: int) -> IndexEntry:
         return IndexEntry(self._offsets[place], self._events[place], self._walls[place])

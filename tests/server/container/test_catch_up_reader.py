@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.catch_up_reader import History
+from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.container_state import ContainerState
@@ -31,19 +31,19 @@ async def published(storage: FaultyStorage, start: int, end: int, *, epoch: int 
     return ChunkRecord(start, end - start, chunk_name(chunk), sum(map(len, pieces)), 0, 0, 0)
 
 
-async def history_of(*borders: int) -> tuple[History, FaultyStorage, Segment]:
+async def reader_of(*borders: int) -> tuple[CatchUpReader, FaultyStorage, Segment]:
     storage = FaultyStorage()
     segment = Segment(segment_id=7, name="raw/a", created_us=0)
     for start, end in pairwise(borders):
         segment.chunks.append(await published(storage, start, end))
     segment.length = segment.next_offset = segment.flushed_offset = borders[-1]
-    return History(storage=storage, cache=PageCache(CacheOptions())), storage, segment
+    return CatchUpReader(storage=storage, cache=PageCache(CacheOptions())), storage, segment
 
 
-async def read_all(history: History, segment: Segment, start: int) -> bytes:
+async def read_all(reader: CatchUpReader, segment: Segment, start: int) -> bytes:
     content = b""
     while start + len(content) < segment.length:
-        pieces = await history.read(segment, start + len(content), 50_000)
+        pieces = await reader.read(segment, start + len(content), 50_000)
         content += b"".join(pieces)
     return content
 
@@ -51,49 +51,49 @@ async def read_all(history: History, segment: Segment, start: int) -> bytes:
 @pytest.mark.asyncio
 async def test_reads_cross_the_borders_of_chunks() -> None:
     """Behaviour 17: the same bytes from tier 2."""
-    history, _, segment = await history_of(0, 10, 70_000, 70_001, len(CONTENT))
+    reader, _, segment = await reader_of(0, 10, 70_000, 70_001, len(CONTENT))
     for start in (0, 5, 10, 69_999, 70_000, 70_001, len(CONTENT) - 1):
-        assert await read_all(history, segment, start) == CONTENT[start:]
+        assert await read_all(reader, segment, start) == CONTENT[start:]
 
 
 @pytest.mark.asyncio
 async def test_a_damaged_page_refuses_itself_alone(tmp_path: Path) -> None:
     """Behaviour 41: a flipped bit in a chunk: only that range refuses, with file and offset."""
-    history, storage, segment = await history_of(0, len(CONTENT))
+    reader, storage, segment = await reader_of(0, len(CONTENT))
     name = segment.chunks[0].name
     data = bytearray(await storage.read(name, offset=0, size=1 << 20))
     data[80 + 100_000] ^= 4
     storage.replace(name, bytes(data))
-    assert b"".join(await history.read(segment, 0, 200_000)) == CONTENT[: 64 * KIB]
+    assert b"".join(await reader.read(segment, 0, 200_000)) == CONTENT[: 64 * KIB]
     with pytest.raises(SegmentDamagedError) as caught:
-        await history.read(segment, 100_000, 10)
+        await reader.read(segment, 100_000, 10)
     assert name in str(caught.value)
     assert str(80 + 64 * KIB) in str(caught.value)
-    assert await read_all(history, segment, 128 * KIB) == CONTENT[128 * KIB :]
+    assert await read_all(reader, segment, 128 * KIB) == CONTENT[128 * KIB :]
 
 
 @pytest.mark.asyncio
 async def test_a_missing_chunk_refuses_its_range_alone() -> None:
     """Behaviour 41: the same for a chunk that is gone."""
-    history, storage, segment = await history_of(0, 1000, 2000, 3000)
+    reader, storage, segment = await reader_of(0, 1000, 2000, 3000)
     await storage.delete(segment.chunks[1].name)
-    assert b"".join(await history.read(segment, 0, 1000)) == CONTENT[:1000]
+    assert b"".join(await reader.read(segment, 0, 1000)) == CONTENT[:1000]
     with pytest.raises(SegmentDamagedError):
-        await history.read(segment, 1000, 1000)
-    assert b"".join(await history.read(segment, 2000, 1000)) == CONTENT[2000:3000]
+        await reader.read(segment, 1000, 1000)
+    assert b"".join(await reader.read(segment, 2000, 1000)) == CONTENT[2000:3000]
 
 
 @pytest.mark.asyncio
 async def test_reads_stop_in_front_of_what_is_known_to_be_lost() -> None:
-    history, _, segment = await history_of(0, 1000, 2000)
+    reader, _, segment = await reader_of(0, 1000, 2000)
     segment.damages.append(DamagedRange(1500, 1600, "the log"))
-    assert b"".join(await history.read(segment, 1200, 1000)) == CONTENT[1200:1500]
+    assert b"".join(await reader.read(segment, 1200, 1000)) == CONTENT[1200:1500]
 
 
 @pytest.mark.asyncio
 async def test_a_chunk_that_is_replaced_while_it_is_read_is_read_from_its_successor() -> None:
     """Behaviour 16: small chunks are rewritten with what follows, and deleted, at any time."""
-    history, storage, segment = await history_of(0, 1000)
+    reader, storage, segment = await reader_of(0, 1000)
     old = segment.chunks[0]
     new = await published(storage, 0, 2000, epoch=2)
 
@@ -106,8 +106,8 @@ async def test_a_chunk_that_is_replaced_while_it_is_read_is_read_from_its_succes
                 await asyncio.sleep(0)
             return await storage.read(name, offset=offset, size=size)
 
-    history = History(storage=Replacing(), cache=PageCache(CacheOptions()))
-    assert b"".join(await history.read(segment, 500, 200)) == CONTENT[500:700]
+    reader = CatchUpReader(storage=Replacing(), cache=PageCache(CacheOptions()))
+    assert b"".join(await reader.read(segment, 500, 200)) == CONTENT[500:700]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
     start_offset: int, deleted: bool, error: type[Exception], offset: int
 ) -> None:
     """Behaviours 16 and 41: truncated or deleted meanwhile, or damaged; never taken for one another."""
-    _, storage, segment = await history_of(0, 1000, 2000)
+    _, storage, segment = await reader_of(0, 1000, 2000)
     first = segment.chunks[0]
 
     class Dropping(FaultyStorage):
@@ -131,10 +131,8 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
                 await storage.delete(name)
             return await storage.read(name, offset=offset, size=size)
 
-    history = History(storage=Dropping(), cache=PageCache(CacheOptions()))
-    container = SegmentContainer(
-        state=ContainerState(), history=history, options=ContainerOptions(), clock=SystemClock()
-    )
+    reader = CatchUpReader(storage=Dropping(), cache=PageCache(CacheOptions()))
+    container = SegmentContainer(state=ContainerState(), reader=reader, options=ContainerOptions(), clock=SystemClock())
     with pytest.raises(error):
         await container.read(segment, offset, 50)
     if not deleted:
@@ -145,7 +143,7 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
 async def test_the_sparse_indexes_of_a_few_chunks_only_are_held_in_memory() -> None:
     """Section 5: a segment of a terabyte costs some thousand entries, whoever planned to read the whole of it."""
     storage = FaultyStorage()
-    history = History(storage=storage, cache=PageCache(CacheOptions()), sharp_count_max=2)
+    reader = CatchUpReader(storage=storage, cache=PageCache(CacheOptions()), indexes_count_max=2)
     segment = Segment(segment_id=7, name="raw/a", created_us=0)
     for start in range(0, 50_000, 10_000):
         chunk = ChunkId(segment_id=7, start_offset=start, length=10_000, container_epoch=1)
@@ -160,10 +158,10 @@ async def test_the_sparse_indexes_of_a_few_chunks_only_are_held_in_memory() -> N
     segment.length = segment.next_offset = segment.flushed_offset = 50_000
 
     for _ in range(2):
-        await history.sharpen(segment, 0, 50_000)
+        await reader.load_index(segment, 0, 50_000)
         segment.index.check()
         assert len(segment.index) == 2 * 10 + 3
-        await history.sharpen(segment, 12_500, 12_501)
+        await reader.load_index(segment, 12_500, 12_501)
         near = segment.index.floor(12_500)
         assert near is not None
         assert near.offset == 12_000

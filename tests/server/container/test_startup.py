@@ -21,6 +21,7 @@ from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
+from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
@@ -503,7 +504,9 @@ async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(
         async with asyncio.timeout(10):
             await running
         assert container.container.checkpoint_damage is None
-        assert container.container.state.replaced == ([orphan] if task == "collect_orphans" else [])
+        assert container.container.state.garbage.names(DeleteAfter.COPY) == (
+            [orphan] if task == "collect_orphans" else []
+        )
 
 
 @pytest.mark.asyncio
@@ -534,4 +537,4 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
             assert not running.done()
             clock.move(3600.0)
             await running
-        assert container.container.state.replaced == [orphan]
+        assert container.container.state.garbage.names(DeleteAfter.COPY) == [orphan]

@@ -39,9 +39,9 @@ async def check_idle(server: Server) -> None:
             await asyncio.sleep(0)
     gc.collect()
     assert server._open is not None
-    # The log still holds its last batch, and what that was about; the history those whose indexes it has read.
-    sharp = {segment for segment, _ in server._open.history._sharp.values()}
-    assert len(set(server._open.container.state.segments.present()) - sharp) <= 1
+    # The log still holds its last batch, and what that was about; the reader those whose indexes it has loaded.
+    indexed = {segment for segment, _ in server._open.container.reader._indexed.values()}
+    assert len(set(server._open.container.state.segments.present()) - indexed) <= 1
 
 
 def reads_of(server: Server, *, in_loop: bool = False) -> list[str]:

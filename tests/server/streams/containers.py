@@ -22,12 +22,12 @@ from millrace.server.streams import (
     StreamsRunner,
     labels_of,
 )
-from millrace.server.tier2 import MemoryStorage
 from millrace.wire.decoder import scan_run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
 from tests.support.servers import SMALL_WAL
+from tests.support.storage import MemoryStorage
 
 SERVER_ID = uuid.UUID(int=7)
 
@@ -98,11 +98,10 @@ async def streams_in(
         on_failure=lambda error: None,
         labels_of=labels_of,
     )
-    controller = StreamController(opened.container, opened.history)
+    controller = StreamController(opened.container)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)
     runner = StreamsRunner(
         container=opened.container,
-        history=opened.history,
         streams=controller,
         catalog=catalog,
         timeline_file=ClockHistoryFile(OsFileSystem(), folder, boot=boot, clock=clock),

@@ -12,11 +12,11 @@ import pytest_asyncio
 from millrace.client.blocks import pack_block
 from millrace.server.errors import CutInvalidError, SegmentTruncatedError
 from millrace.server.streams.boundaries import check_border
-from millrace.server.tier2 import MemoryStorage
 from millrace.wire import frames as f
 from millrace.wire.names import KEY_SPACE
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,9 +41,9 @@ def blocks(*, seed: int) -> list[tuple[bytes, int]]:
 
 async def refusal(streams: Streams, segment_id: int, offset: int, event_index: int = 0) -> CutInvalidError | None:
     """Return why a place is no border, None if it is one."""
-    container, history = streams.opened.container, streams.opened.history
+    container = streams.opened.container
     try:
-        await check_border(container, history, container.segment(segment_id), offset=offset, event_index=event_index)
+        await check_border(container, container.segment(segment_id), offset=offset, event_index=event_index)
     except CutInvalidError as error:
         return error
     return None
@@ -61,7 +61,7 @@ async def test_a_place_inside_of_an_append_is_found_out(streams: Streams, *, flu
             await streams.opened.flusher.flush()
     segment = streams.opened.container.segment(segment_id)
     if flushed:
-        segment.index.thin(1, segment.flushed_offset)
+        segment.index.evict(1, segment.flushed_offset)
     borders = list(accumulate((len(block) for block, _ in written), initial=0))
     chance = random.Random(2)
     for (start, end), (_, count) in zip(pairwise(borders), written, strict=True):
@@ -126,7 +126,7 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
     segment = streams.opened.container.segment(segment_id)
     size = segment.length // 10
     await streams.opened.flusher.flush()
-    segment.index.thin(0, segment.length)
+    segment.index.evict(0, segment.length)
 
     looking = asyncio.create_task(streams.controller.truncate("a/b", [f.CutPosition(segment_id, 4 * size + 8)]))
     await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
     await looking
     assert segment.start_offset == 5 * size
     with pytest.raises(SegmentTruncatedError):
-        await check_border(streams.opened.container, streams.opened.history, segment, offset=4 * size)
+        await check_border(streams.opened.container, segment, offset=4 * size)
 
 
 async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams) -> None:

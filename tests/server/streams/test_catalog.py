@@ -8,9 +8,9 @@ import pytest
 from millrace.server.container.checkpoint.reader import CheckpointReader, StreamArchive
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.streams import Catalog
-from millrace.server.tier2 import MemoryStorage
 from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
 
 TAGGED = '{"tags": ["x"]}'
 NAMES = [f"a/{letter}" for letter in "abcdefgh"]

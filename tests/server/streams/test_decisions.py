@@ -16,11 +16,11 @@ from millrace.server.errors import (
     StreamNotSealedError,
     StreamSealedError,
 )
-from millrace.server.tier2 import MemoryStorage
 from millrace.wire import frames as f
 from millrace.wire.names import KEY_SPACE
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
 
 LAST = KEY_SPACE - 1
 HALF = KEY_SPACE // 2

@@ -12,11 +12,11 @@ import pytest_asyncio
 
 from millrace.server.container.checkpoint import reader as checkpoint_archive
 from millrace.server.streams import StreamsOptions
-from millrace.server.tier2 import MemoryStorage
 from millrace.wire import frames as f
 from millrace.wire.names import KEY_SPACE, key_place
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
 
 DAY_S = 86_400
 

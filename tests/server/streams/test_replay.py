@@ -7,12 +7,12 @@ import pytest
 
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.stream import covers_key_space_once
-from millrace.server.tier2 import MemoryStorage
 from millrace.wire import frames as f
 from millrace.wire.names import KEY_SPACE
 from tests.server.container.histories import durable_view
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
 
 HALF = KEY_SPACE // 2
 THIRDS = [

@@ -3,9 +3,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError
-from millrace.server.tier2 import ChunkFooter, IndexEntry, MemoryStorage, open_chunk, read_chunk, verify_chunk
+from millrace.server.tier2 import ChunkFooter, IndexEntry, open_chunk, read_chunk, verify_chunk
 from millrace.server.tier2.layout import SUMMARY_SIZE_BYTES
 from tests.server.tier2.chunks import encoded, flipped, published
+from tests.support.storage import MemoryStorage
 
 PAYLOAD = bytes(range(256)) * 12  # 3072 bytes, 6 pages of 512
 INDEX = [IndexEntry(1000 + 512 * i, 10 + i, 1_000_000 * i) for i in range(6)]

@@ -15,7 +15,8 @@ from millrace.server.container.checkpoint.backup import (
     whole_copies,
 )
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.tier2 import ChunkInfo, MemoryStorage
+from millrace.server.tier2 import ChunkInfo
+from tests.support.storage import MemoryStorage
 
 
 def test_the_newest_copy_sorts_last_also_when_nothing_was_appended_since() -> None:

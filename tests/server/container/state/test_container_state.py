@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from millrace.server.container.residency.entity_cache import EntityCache
 from millrace.server.container.state.container_state import FIRST_ID, ContainerState
+from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
 from millrace.server.container.state.stream import covers_key_space_once
 from millrace.wire import frames as f
@@ -124,7 +125,7 @@ def test_truncation_lets_go_of_all_that_lies_before() -> None:
 
     assert segment.start_offset == 25
     assert segment.chunks == []
-    assert state.garbage == ["first", "second"]
+    assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
     assert watcher.count == 1
@@ -154,7 +155,7 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     assert segment.deleted
     assert (list(state.segments.values()), state.segments.find(segment.name)) == ([], None)
     assert (state.unflushed, state.tail_bytes) == ({}, 0)
-    assert state.garbage == ["first"]
+    assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first"]
     assert watcher.count == 1
     assert (state.segments.changes.gone, state.segments.changes.changed) == ({segment.segment_id}, {})
     state.apply(f.SegmentCreated(state.take_id(), 18, "scope/segment"))
@@ -333,6 +334,7 @@ def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> No
         )  # fmt: skip
     segment = state.segments[third]
 
-    state.release(segment, segment.length, is_flushed=True)
+    state.release(segment, segment.length, delete_after=DeleteAfter.COPY)
 
-    assert (state.garbage, sorted(state.replaced)) == ([], [f"chunk-{first}", f"chunk-{second}"])
+    assert state.garbage.names(DeleteAfter.CHECKPOINT) == []
+    assert sorted(state.garbage.names(DeleteAfter.COPY)) == [f"chunk-{first}", f"chunk-{second}"]

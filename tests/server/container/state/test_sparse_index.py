@@ -67,15 +67,6 @@ def test_a_time_is_found_at_or_before_its_first_append(history: History, wall: i
     assert following == []
 
 
-@given(HISTORIES, st.integers(0, 4000))
-def test_an_event_is_found_at_or_behind_the_entry(history: History, count: int) -> None:
-    found = history.index.seek_events(count)
-
-    assert found is not None
-    assert found.events <= count
-    assert all(e.events > count for e in everything(history.index) if e.offset > found.offset)
-
-
 @given(HISTORIES, st.integers(0, 10**8))
 def test_the_floor_is_the_nearest_border_at_or_before(history: History, offset: int) -> None:
     found = history.index.floor(offset)
@@ -100,7 +91,7 @@ def test_parts_are_borders_and_no_shorter_than_asked(history: History, target: i
 
 @given(HISTORIES, st.data())
 def test_chunks_hold_all_entries_and_give_them_back(history: History, data: st.DataObject) -> None:
-    """Thinned to the first entry of each chunk, then merged in any order, twice: the same index."""
+    """Evicted but for the first entry of each chunk, then merged in any order, twice: the same index."""
     borders = sorted(data.draw(st.sets(st.sampled_from(history.offsets))) | {0, history.length})
     ranges = list(pairwise(borders))
     before = everything(history.index)
@@ -108,7 +99,7 @@ def test_chunks_hold_all_entries_and_give_them_back(history: History, data: st.D
     assert [entry for chunk in chunks for entry in chunk] == before
 
     for start, end in ranges:
-        history.index.thin(start, end)
+        history.index.evict(start, end)
     assert everything(history.index) == [chunk[0] for chunk in chunks if chunk]
     for chunk in data.draw(st.permutations(chunks + chunks)):
         history.index.merge(chunk)
@@ -134,9 +125,9 @@ def test_truncation_keeps_the_count_of_what_remains(history: History, offset: in
 def test_an_empty_index_knows_nothing() -> None:
     index = SparseIndex()
     index.truncate(10)
-    index.thin(0, 10)
+    index.evict(0, 10)
 
-    assert (index.floor(5), index.seek_time(5), index.seek_events(5)) == (None, None, None)
+    assert (index.floor(5), index.seek_time(5)) == (None, None)
     assert index.split(0, 100, target_bytes=10) == []
     assert len(index) == 0
 
@@ -166,6 +157,6 @@ def test_a_long_segment_costs_one_entry_a_chunk() -> None:
     for start in range(0, 100 * chunk, chunk):
         for offset in range(start, start + chunk, SPACING_BYTES):
             index.add(offset, events=offset, wall_time_us=offset)
-        index.thin(start, start + chunk)
+        index.evict(start, start + chunk)
 
     assert len(index) == 100
