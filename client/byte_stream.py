@@ -15,7 +15,6 @@ import asyncio
 import io
 import logging
 from dataclasses import replace
-from random import random
 from types import TracebackType
 from typing import Final, Self
 
@@ -48,7 +47,6 @@ from .errors import (
     SegmentTruncatedError,
     StreamNotFoundError,
     StreamSealedError,
-    ThrottledError,
     WriterExpiredError,
 )
 
@@ -220,12 +218,11 @@ class ByteWriter:
     async def _append(self, payload: bytes) -> None:
         """Store one append, once; try again until it is known to be stored."""
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + DELIVERY_TIMEOUT_S
-        attempt = 0
+        retry = self._channel.retry(DELIVERY_TIMEOUT_S, passes=passes)
         is_doubtful = False
         while True:
             try:
-                connection = self._channel.live or await self._channel.connection_by(deadline_s)
+                connection = await self._channel.connection_by(retry)
                 await connection.wait_for_room(len(payload))
                 append = _Append(loop, len(payload))
                 connection.send_append(
@@ -246,20 +243,11 @@ class ByteWriter:
                     f"sent, and not known to be stored when the writer expired: {error}"
                 ) from error
             except MillraceError as error:
-                if not passes(error):
-                    raise
                 is_doubtful = is_doubtful or isinstance(error, ConnectionLostError | OutcomeUnknownError)
-                attempt += 1
-                wait_s = self._channel.options.backoff.wait_s(
-                    attempt,
-                    chance=random(),
-                    retry_after_s=error.retry_after_s if isinstance(error, ThrottledError) else 0.0,
-                )
-                if loop.time() + wait_s > deadline_s:
-                    if isinstance(error, ConnectionLostError):
-                        raise OutcomeUnknownError(f"given up after {DELIVERY_TIMEOUT_S:g} s: {error}") from error
-                    raise
-                await asyncio.sleep(wait_s)
+                try:
+                    await retry.wait(error)
+                except ConnectionLostError:
+                    raise OutcomeUnknownError(f"given up after {DELIVERY_TIMEOUT_S:g} s: {error}") from error
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
         self._task = None

@@ -45,9 +45,8 @@ from millrace.client.read.slices import resolve_cut, slices_between
 from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
-from millrace.client.transport.looks import Looks
 from millrace.client.write.writer import Writer, WriterOptions
-from millrace.client.write.writer_info import WriterInfo
+from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.frames import (
     CreateStream,
@@ -59,7 +58,6 @@ from millrace.wire.frames import (
     Explanation,
     GetStream,
     GetStreamHistory,
-    GetWriter,
     KeyRangeRecord,
     ListStreams,
     Ping,
@@ -69,11 +67,10 @@ from millrace.wire.frames import (
     StreamList,
     TruncateStream,
     UpdateStream,
-    WriterOpened,
 )
 from millrace.wire.frames import StreamHistory as StreamHistoryMessage
 from millrace.wire.frames import StreamInfo as StreamInfoMessage
-from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, SEGMENTS_PER_STREAM_MAX
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 from millrace.wire.names import checked_name, checked_writer_id
 
 from .blocks import Event, Position
@@ -427,34 +424,7 @@ class Client:
         Of one that has expired it knows that and when, for as long as it had kept the rest. Raises like `writer_state`,
         but for WriterExpiredError.
         """
-        limit_s = self.options.request_timeout_s
-        looks = Looks(self._writes, stream, purpose=f"nothing is known of writer {writer_id!r}", limit_s=limit_s)
-        while True:
-            info = await self.stream_info(stream)
-            segment_ids = [segment.segment_id for segment in info.segments]
-            last: dict[int, int] = {}
-            try:
-                for start in range(0, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
-                    request = GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
-                    reply = await self._writes.request(request, WriterOpened)
-                    if not reply.known:
-                        last = {}
-                        break
-                    last.update((state.segment_id, state.last_event_number) for state in reply.states)
-            except SegmentNotFoundError as error:
-                await looks.again(error)  # truncated away between the requests
-                continue
-            if not reply.known and not reply.expired_us:
-                return None
-            return WriterInfo(
-                writer_id=writer_id,
-                stream=stream,
-                number=reply.writer_number,
-                epoch=reply.writer_epoch,
-                active_us=reply.active_us,
-                expired_us=reply.expired_us or None,
-                last_event_numbers=last,
-            )
+        return await fetch_writer_info(self._writes, _checked(stream), writer_id)
 
     @asynccontextmanager
     async def reader(

@@ -3,7 +3,7 @@
 import ssl
 from dataclasses import dataclass, field
 
-from millrace.client.transport.backoff import Backoff
+from millrace.client.transport.retry import Backoff
 from millrace.wire.limits import DATA_PORT, MIB
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from millrace.client.errors import ConnectionLostError, MillraceError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk, Connection
+from millrace.client.transport.retry import Retry
 from millrace.wire.frames import DataFlag
 
 logger = logging.getLogger(__name__)
@@ -50,10 +51,9 @@ class SegmentPushes:
         self._connection: Connection | None = None
         self._subscription = 0
         self._task: asyncio.Task[None] | None = None
-        # Why the server refused for now, how often in a row, and until when it is asked again.
+        # Why the server refused for now, and the attempts since it began to.
         self._refusal: MillraceError | None = None
-        self._refusals = 0
-        self._deadline_s = 0.0
+        self._retry: Retry | None = None
         self._closed = False
         # The segment is sealed and all of it has come.
         self.ended = False
@@ -126,7 +126,7 @@ class SegmentPushes:
                 f"segment {self.segment_id}: the server pushed offset {data.offset} in place of {self._offset}"
             )
             return
-        self._refusals = 0
+        self._retry = None
         size = len(data.data)
         self._offset += size
         self._held_bytes += size
@@ -148,10 +148,7 @@ class SegmentPushes:
         if isinstance(error, ConnectionLostError):
             self.start()
         elif error.retriable:
-            if not self._refusals:
-                self._deadline_s = asyncio.get_running_loop().time() + self._channel.options.request_timeout_s
             self._refusal = error
-            self._refusals += 1
             self.start()
         else:
             self.failure = error
@@ -161,12 +158,13 @@ class SegmentPushes:
 
     async def _subscribe(self) -> None:
         if self._refusal is not None:
-            await self._channel.wait_before_retry(self._refusals, self._refusal, self._deadline_s)
+            self._retry = self._retry or self._channel.retry()
+            await self._retry.wait(self._refusal)
             self._refusal = None
-        deadline_s = asyncio.get_running_loop().time() + self._channel.options.request_timeout_s
-        connection = await self._channel.connection_by(deadline_s)
+        retry = self._channel.retry()
+        connection = await self._channel.connection_by(retry)
         while not connection.is_open:  # lost again while this task waited for its turn
-            connection = await self._channel.connection_by(deadline_s)
+            connection = await self._channel.connection_by(retry)
         credit_bytes = max(0, self._window_bytes - self._held_bytes)
         self._ungranted_bytes = 0
         self._connection = connection

@@ -1,16 +1,25 @@
-"""A channel to one server: connects when it is needed, and again after the connection was lost.
+"""A channel to one server: a connection that is made when it is needed, and again after it was lost.
+
+    IDLE         there is no connection; the next use makes one
+    CONNECTING   one attempt is under way; all who need the connection wait for it
+    READY        the connection is open
+    CLOSED       for good; every use fails with `ClientClosedError`
+
+(gRPC has the same states for its channels; what is its TRANSIENT_FAILURE is here a wait in the `Retry` of a caller.)
 
 A request that may be repeated is sent again, with growing waits, until its time limit; one that may not fails with
-`OutcomeUnknownError` once it was sent and its connection died. An append without a writer is never sent twice, except
-under a condition that only the first can meet.
+`OutcomeUnknownError` once it was sent and its connection was lost. An append without a writer is never sent twice,
+except under a condition that only the first can meet.
 """
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from enum import Enum, auto
+from operator import attrgetter
+from random import random
+from typing import Final, TypeVar
 
 from millrace.client.errors import (
     ClientClosedError,
@@ -20,7 +29,6 @@ from millrace.client.errors import (
     MillraceError,
     OutcomeUnknownError,
     PipelineBrokenError,
-    RequestError,
     RequestTimeoutError,
 )
 from millrace.client.options import Address, ClientOptions
@@ -28,13 +36,48 @@ from millrace.wire.checksum import Buffer
 from millrace.wire.frames import Message, Read
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX
 
+from .clock import SYSTEM_CLOCK, Clock
 from .connection import Chunk, Connection, ConnectionStatistics, open_connection
 from .fork_guard import ForkGuard
+from .retry import Retry
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
+
+
+class ChannelState(Enum):
+    """Whether there is a connection; see the module docstring."""
+
+    IDLE = auto()
+    CONNECTING = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+class ChannelEvent(Enum):
+    """What changes the state of a channel."""
+
+    CONNECT = auto()
+    CONNECTED = auto()
+    FAILED = auto()
+    """The attempt to connect failed, or was cancelled."""
+    LOST = auto()
+    CLOSE = auto()
+
+
+IDLE, CONNECTING, READY, CLOSED = ChannelState
+CONNECT, CONNECTED, FAILED, LOST, CLOSE = ChannelEvent
+
+TRANSITIONS: Final[dict[ChannelState, dict[ChannelEvent, ChannelState]]] = {
+    IDLE: {CONNECT: CONNECTING, CLOSE: CLOSED},
+    CONNECTING: {CONNECTED: READY, FAILED: IDLE, CLOSE: CLOSED},
+    READY: {LOST: IDLE, CLOSE: CLOSED},
+    # The attempt that closing has cancelled ends after it, and so does the connection.
+    CLOSED: {FAILED: CLOSED, LOST: CLOSED, CLOSE: CLOSED},
+}
+"""Every legal event of every state, and the state after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +90,40 @@ class ChannelStatistics:
 
 
 class Channel:
-    """At most one open connection to one address. Belongs to one event loop."""
+    """At most one open connection to one address. Belongs to one event loop.
 
-    def __init__(self, address: Address, options: ClientOptions, guard: ForkGuard) -> None:
+    Args:
+        chance: returns a random number in [0, 1).
+        connect: makes an open connection in one attempt; raises like `open_connection`.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: ClientOptions,
+        guard: ForkGuard,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        chance: Callable[[], float] = random,
+        connect: Callable[[Address, ClientOptions], Awaitable[Connection]] = open_connection,
+    ) -> None:
         self.address = address
         self.options = options
         self.guard = guard
+        self.clock = clock
+        self._chance = chance
+        self._connect = connect
+        self.state = IDLE
+        # The last one that was open, also after it was lost.
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
-        self._closed = False
         self._connects = 0
         self._retries = 0
 
     @property
     def live(self) -> Connection | None:
         """The open connection, if there is one now."""
-        connection = self._connection
-        return connection if connection is not None and connection.is_open else None
+        return self._connection if self.state is READY else None
 
     @property
     def append_size_max(self) -> int:
@@ -73,7 +133,7 @@ class Channel:
     def check(self) -> None:
         """Raise if the channel cannot be used: closed, or in a forked child."""
         self.guard.check()
-        if self._closed:
+        if self.state is CLOSED:
             raise ClientClosedError("the client was closed")
 
     def statistics(self) -> ChannelStatistics:
@@ -85,6 +145,23 @@ class Channel:
             connection=connection.statistics() if connection is not None else None,
         )
 
+    def retry(
+        self, limit_s: float | None = None, *, passes: Callable[[MillraceError], bool] = attrgetter("retriable")
+    ) -> Retry:
+        """Return the attempts at something that needs this server.
+
+        Args:
+            limit_s: how long there may be another; None for `request_timeout_s` of the options.
+            passes: whether another attempt can succeed after an error.
+        """
+        return Retry(
+            self.options.backoff,
+            limit_s=self.options.request_timeout_s if limit_s is None else limit_s,
+            passes=passes,
+            clock=self.clock,
+            chance=self._chance,
+        )
+
     async def connection(self) -> Connection:
         """Return the open connection, after one attempt to make it if there is none. Cancelling is safe.
 
@@ -93,37 +170,32 @@ class Channel:
             RequestError: the server refused the handshake.
         """
         self.check()
-        connection = self._connection
-        if connection is not None and connection.is_open:
-            return connection
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect(), name=f"connect to {self.address}")
-            self._connecting.add_done_callback(self._connected)
+        if self.state is READY:
+            assert self._connection is not None
+            return self._connection
+        if self.state is IDLE:
+            self._change(CONNECT)
+            self._connecting = asyncio.create_task(self._connect_once(), name=f"connect to {self.address}")
+            self._connecting.add_done_callback(_retrieve)
+        assert self._connecting is not None
         # Shielded: others wait for the same attempt.
         return await asyncio.shield(self._connecting)
 
-    async def connection_by(self, deadline_s: float) -> Connection:
-        """Return the open connection, trying again until `deadline_s` on the loop's clock. Cancelling is safe.
+    async def connection_by(self, retry: Retry) -> Connection:
+        """Return the open connection, after as many attempts as `retry` allows. Cancelling is safe.
 
         Raises:
             ServerUnreachableError: no attempt succeeded.
             RequestError: the server refused the handshake for good.
         """
-        attempt = 0
         while True:
             try:
                 return await self.connection()
             except MillraceError as error:
-                attempt += 1
-                await self.wait_before_retry(attempt, error, deadline_s)
+                await self._wait(retry, error)
 
     async def request(
-        self,
-        message: Message,
-        reply: type[M],
-        *,
-        repeatable: bool = True,
-        timeout_s: float | None = None,
+        self, message: Message, reply: type[M], *, repeatable: bool = True, timeout_s: float | None = None
     ) -> M:
         """Send a request and return its reply. Cancelling forgets the reply; the request may still be carried out.
 
@@ -133,7 +205,7 @@ class Channel:
 
         Raises:
             RequestError: the server's answer.
-            OutcomeUnknownError: not repeatable, sent, and the connection died before the answer.
+            OutcomeUnknownError: not repeatable, sent, and the connection was lost before the answer.
             RequestTimeoutError, ConnectionLostError: no answer within the time limit.
         """
         return await self._repeat(
@@ -150,14 +222,13 @@ class Channel:
 
         Raises:
             RequestError: the server's answer; nothing was stored.
-            OutcomeUnknownError: sent, and the connection died before the answer.
+            OutcomeUnknownError: sent, and the connection was lost before the answer.
             ConnectionLostError: it could not be sent.
         """
-        self.check()
-        deadline_s = asyncio.get_running_loop().time() + self.options.request_timeout_s
+        retry = self.retry()
         lost: OutcomeUnknownError | None = None
         while True:
-            connection = self.live or await self.connection_by(deadline_s)
+            connection = await self.connection_by(retry)
             if not connection.has_room(len(payload)):
                 await connection.wait_for_room(len(payload))
                 if not connection.is_open:
@@ -170,7 +241,7 @@ class Channel:
                 # Two appends cannot both meet the condition, so a second attempt stores nothing twice.
                 lost = error
             except PipelineBrokenError:
-                # An append of another task failed in front of this one. Its own condition keeps it in order.
+                # An append of another task failed before this one. Its own condition keeps it in order.
                 if expected_offset < 0:
                     raise
             except ConditionFailedError:
@@ -178,66 +249,76 @@ class Channel:
                     raise lost from None  # perhaps it was our own first attempt that moved the end
                 raise
 
-    async def wait_before_retry(self, attempt: int, error: MillraceError, deadline_s: float) -> None:
-        """Wait as long as the rule of the options says, or raise `error` if it is final or the deadline comes first."""
-        if not error.retriable:
-            raise error
-        asked_s = error.retry_after_s if isinstance(error, RequestError) else 0.0
-        wait_s = self.options.backoff.wait_s(attempt, chance=random.random(), retry_after_s=asked_s)
-        if asyncio.get_running_loop().time() + wait_s >= deadline_s:
-            raise error
-        self._retries += 1
-        logger.debug("retry address=%s attempt=%d wait_s=%.3f error=%s", self.address, attempt, wait_s, error)
-        await asyncio.sleep(wait_s)
-        self.check()
-
     async def close(self) -> None:
         """Close the connection; what waits fails with `ClientClosedError`. In a forked child nothing is touched."""
-        if self._closed:
-            return
-        self._closed = True
+        was_open = self.live
+        self._change(CLOSE)
         if self.guard.forked:
             return
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._connection is not None:
-            await self._connection.close()
+        if was_open is not None:
+            await was_open.close()
+
+    # --- inside ---
+
+    def _change(self, event: ChannelEvent) -> None:
+        """Go to the state that follows; the only place that does."""
+        following = TRANSITIONS[self.state].get(event)
+        assert following is not None, f"{event} in {self.state}"
+        self.state = following
 
     async def _repeat(
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
     ) -> R:
-        self.check()
-        limit_s = self.options.request_timeout_s if timeout_s is None else timeout_s
-        deadline_s = asyncio.get_running_loop().time() + limit_s
-        attempt = 0
+        retry = self.retry(timeout_s)
         while True:
             sent = False
             try:
-                async with asyncio.timeout_at(deadline_s):
+                async with self.clock.timeout(retry.left_s):
                     connection = await self.connection()
                     sent = True
                     return await call(connection)
             except TimeoutError as error:
                 if isinstance(error, MillraceError):
                     raise
-                raise RequestTimeoutError(f"no answer from {self.address} within {limit_s:g} s") from None
+                raise RequestTimeoutError(f"no answer from {self.address} within {retry.limit_s:g} s") from None
             except MillraceError as error:
                 if sent and not repeatable and isinstance(error, ConnectionLostError):
                     facts = ErrorFacts(message="the connection was lost before the answer")
                     raise OutcomeUnknownError(facts) from error
-                attempt += 1
-                await self.wait_before_retry(attempt, error, deadline_s)
+                await self._wait(retry, error)
 
-    async def _connect(self) -> Connection:
-        connection = await open_connection(self.address, self.options)
-        if self._closed:
+    async def _wait(self, retry: Retry, error: MillraceError) -> None:
+        await retry.wait(error)
+        self._retries += 1
+        self.check()
+
+    async def _connect_once(self) -> Connection:
+        try:
+            connection = await self._connect(self.address, self.options)
+        except asyncio.CancelledError:
+            self._change(FAILED)
+            if self.state is CLOSED:  # `close` cancelled this; all who wait are told so
+                raise ClientClosedError("the client was closed") from None
+            raise
+        except BaseException:
+            self._change(FAILED)
+            raise
+        if self.state is CLOSED:
             await connection.close()
             raise ClientClosedError("the client was closed")
+        self._change(CONNECTED)
         self._connects += 1
         self._connection = connection
+        connection.on_lost = self._lost
         return connection
 
-    def _connected(self, task: "asyncio.Task[Connection]") -> None:
-        self._connecting = None
-        if not task.cancelled():
-            task.exception()  # retrieved: whoever waited was told
+    def _lost(self, error: MillraceError) -> None:
+        self._change(LOST)
+        logger.debug("connection lost address=%s error=%s", self.address, error)
+
+
+def _retrieve(task: "asyncio.Task[Connection]") -> None:
+    if not task.cancelled():
+        task.exception()  # retrieved, so that asyncio does not report it: all who waited were told

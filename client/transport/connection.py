@@ -609,6 +609,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self._transport.close()
+        # Before all others are told, so that none of them takes this connection for the one that is open.
+        if self.on_lost is not None:
+            self.on_lost(error)
         appends, self._appends = self._appends, {}
         replies, self._replies = self._replies, {}
         subscribers, self._subscribers = self._subscribers, {}
@@ -621,8 +624,6 @@ class Connection(asyncio.BufferedProtocol):
         for subscriber in subscribers.values():
             subscriber.failed(error)
         self._wake_waiters()
-        if self.on_lost is not None:
-            self.on_lost(error)
 
     def _tick(self) -> None:
         """Ask for a sign of life after a silence; give up after a second one."""

@@ -19,8 +19,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from random import random
-from time import time_ns
 from types import TracebackType
 from typing import Final, Self
 
@@ -43,7 +41,7 @@ from millrace.client.errors import (
 )
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
-from millrace.client.transport.looks import Looks
+from millrace.client.transport.retry import Retry
 from millrace.wire.frames import GetStream, GetWriter, OpenWriter, StreamInfo, WriterOpened
 from millrace.wire.limits import (
     APPEND_SIZE_BYTES_MAX,
@@ -55,7 +53,8 @@ from millrace.wire.limits import (
 )
 
 from .routing import Router, encoded_key
-from .segment_writer import Lane, Stored, Unstored
+from .segment_writer import Lane, Stored, Unstored, passes
+from .writer_info import stream_changed
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +128,7 @@ class Writer:
         self.epoch = 0
         # Whether the server had seen the writer id before, and knows what it stored.
         self.known = False
+        self._time_ns = channel.clock.time_ns
         self._loop = asyncio.get_running_loop()
         self._create_future: Callable[[], asyncio.Future[Stored]] = self._loop.create_future
         self._buffer_bytes_max = options.buffer_bytes_max
@@ -152,14 +152,12 @@ class Writer:
         self._blocked: deque[Lane] = deque()
         self._retry_task: asyncio.Task[None] | None = None
         self._retries = 0
-        self._attempt = 0
-        self._trouble_deadline_s: float | None = None
+        # The attempts since something was stored last; None as long as none failed.
+        self._retry: Retry | None = None
         # The last event numbers in segments that were replaced and are still there.
         self._past_numbers: dict[int, int] = {}
         self._reroute_task: asyncio.Task[None] | None = None
         self._reroutes = 0
-        # How often in a row the stream was asked for the successors of a segment, and had none.
-        self._looks = 0
         # Set when a lane may have become vacant.
         self._answered = asyncio.Event()
 
@@ -192,8 +190,7 @@ class Writer:
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `delivery_timeout_s`.
         """
-        limit_s = self._options.delivery_timeout_s
-        looks = Looks(self._channel, self.stream, purpose="the writer was not opened", limit_s=limit_s)
+        retry = self._channel.retry(self._options.delivery_timeout_s)
         while True:
             stream = await self._channel.request(GetStream(self.stream), StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
@@ -203,7 +200,8 @@ class Writer:
                 )
                 break
             except SegmentNotFoundError as error:
-                await looks.again(error)  # truncated away, or the stream deleted, between the two requests
+                # Truncated away, or the stream deleted, between the two requests.
+                await retry.wait(stream_changed("the writer was not opened", self.stream, retry, error))
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         # Whoever had the id may have found successors just before it was fenced. Now it writes nothing any more.
         while opened.known:
@@ -215,7 +213,7 @@ class Writer:
             with suppress(SegmentNotFoundError):
                 opened = await self._channel.request(GetWriter(self.writer_id or "", asked), WriterOpened)
             # At once: a stream that is scaled all the time has to stand still from that question to the next.
-            await looks.again(waits=False)
+            retry.next_wait_s(stream_changed("the writer was not opened", self.stream, retry))
         self._heed_limits()
         self._stream_id = stream.stream_id
         self._router = router
@@ -271,7 +269,7 @@ class Writer:
         if size > self._event_size_unchecked:
             self._check_size(size, key)
         if timestamp_us is None:
-            timestamp_us = time_ns() // 1000
+            timestamp_us = self._time_ns() // 1000
         else:
             _check_timestamp(timestamp_us)
         cost_bytes = size + EVENT_COST_BYTES
@@ -327,7 +325,7 @@ class Writer:
         if self._pending_bytes > self._buffer_bytes_max:
             raise BufferFullError(pending_bytes=self._pending_bytes, limit_bytes=self._buffer_bytes_max)
         if timestamps_us is None:
-            timestamps_us = time_ns() // 1000
+            timestamps_us = self._time_ns() // 1000
         if keys is not None:
             if key is not None:
                 raise InvalidArgumentError("give key or keys, not both")
@@ -440,8 +438,7 @@ class Writer:
         """Give back the memory of a block; called by a lane."""
         self._pending_bytes -= cost_bytes
         assert self._pending_bytes >= 0
-        self._attempt = 0
-        self._trouble_deadline_s = None
+        self._retry = None
         self._answered.set()
         if self._drained and self._pending_bytes <= self._options.drain_low_bytes:
             self._wake_drained()
@@ -558,30 +555,26 @@ class Writer:
         for lane in blocked:
             lane.pump()
 
+    def _trouble(self) -> Retry:
+        if self._retry is None:
+            self._retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+        return self._retry
+
     def _start_retry(self, error: MillraceError) -> None:
         if self._retry_task is None and self._refusal is None:
-            self._retry_task = asyncio.create_task(self._retry(error), name=f"writer of {self.stream}")
+            self._retry_task = asyncio.create_task(self._resume_later(error), name=f"writer of {self.stream}")
             self._retry_task.add_done_callback(self._retried)
 
-    async def _retry(self, error: MillraceError) -> None:
+    async def _resume_later(self, error: MillraceError) -> None:
         """Wait, connect, and let the lanes go on; or end the writer when its patience is over."""
-        if self._trouble_deadline_s is None:
-            self._trouble_deadline_s = self._loop.time() + self._options.delivery_timeout_s
-        deadline_s = self._trouble_deadline_s
-        self._attempt += 1
+        retry = self._trouble()
         self._retries += 1
-        wait_s = self._channel.options.backoff.wait_s(
-            self._attempt,
-            chance=random(),
-            retry_after_s=error.retry_after_s if isinstance(error, ThrottledError) else 0.0,
-        )
         try:
+            wait_s = retry.next_wait_s(error)
             # Connecting has waits of its own; the first attempt after a loss is made at once.
-            if not isinstance(error, ConnectionLostError) or self._attempt > 1:
-                if self._loop.time() + wait_s > deadline_s:
-                    raise error
-                await asyncio.sleep(wait_s)
-            await self._channel.connection_by(deadline_s)
+            if retry.failures > 1 or not isinstance(error, ConnectionLostError):
+                await self._channel.clock.sleep(wait_s)
+            await self._channel.connection_by(retry)
             self._heed_limits()
         except MillraceError as last:
             unknown = OutcomeUnknownError(f"given up after {self._options.delivery_timeout_s:g} s: {last}")
@@ -602,29 +595,23 @@ class Writer:
 
     async def _reroute(self) -> None:
         """Take what replaced segments did not store to their successors; or end the writer if there are none."""
+        retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
         try:
             while any(lane.is_stalled for lane in self._lanes):
-                await self._follow()
+                await self._follow(retry)
         except MillraceError as error:
             self.fail(error)
 
-    async def _follow(self) -> None:
+    async def _follow(self, retry: Retry) -> None:
         """Look at the stream once, and do what it tells."""
-        if self._trouble_deadline_s is None:
-            self._trouble_deadline_s = self._loop.time() + self._options.delivery_timeout_s
-        deadline_s = self._trouble_deadline_s
         stream = await self._channel.request(GetStream(self.stream), StreamInfo)
         self._check_same(stream)
         router = Router.of_stream(self.stream, stream.segments)
         still_open = [lane for lane in self._lanes if lane.is_stalled and lane.segment_id in router.segment_ids]
         if still_open:
             # What sealed them is not durable yet. If the server was killed before it was, it never will be.
-            self._looks += 1
-            wait_s = self._channel.options.backoff.wait_s(self._looks, chance=random())
-            if self._loop.time() + wait_s > deadline_s:
-                raise OutcomeUnknownError(f"{self.stream}: its segments refuse, and nothing replaces them")
-            await asyncio.sleep(wait_s)
-            if self._looks % _LOOKS_BEFORE_RETRY == 0:
+            await retry.wait(OutcomeUnknownError(f"{self.stream}: its segments refuse, and nothing replaces them"))
+            if retry.failures % _LOOKS_BEFORE_RETRY == 0:
                 for lane in still_open:
                     lane.retry_refused()
             return
@@ -677,7 +664,6 @@ class Writer:
                 self._write_again(unstored)
                 count += len(unstored.values)
         self._reroutes += 1
-        self._looks = 0
         logger.debug(
             "stream scaled under writer stream=%s replaced=%s events=%d",
             self.stream, [lane.segment_id for lane in replaced], count,

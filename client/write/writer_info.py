@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from millrace.client.errors import InvalidArgumentError
+from millrace.client.errors import InvalidArgumentError, RequestTimeoutError, SegmentNotFoundError
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.retry import Retry
+from millrace.wire.frames import GetStream, GetWriter, StreamInfo, WriterOpened
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 
 class Outcome(StrEnum):
@@ -49,3 +53,51 @@ class WriterInfo:
         if segment_id not in self.last_event_numbers:
             raise InvalidArgumentError(f"{self.stream} has no segment {segment_id}; truncation drops whole segments")
         return Outcome.STORED if event_number <= self.last_event_numbers[segment_id] else Outcome.NOT_STORED
+
+
+async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> WriterInfo | None:
+    """Return what the server knows of a writer and of its events in a stream, None if it was never opened.
+
+    Raises:
+        StreamNotFoundError: there is no such stream.
+        RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
+    """
+    retry = channel.retry()
+    while True:
+        info = await channel.request(GetStream(stream), StreamInfo)
+        segment_ids = [segment.segment_id for segment in info.segments]
+        last: dict[int, int] = {}
+        try:
+            for start in range(0, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
+                request = GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
+                reply = await channel.request(request, WriterOpened)
+                if not reply.known:
+                    last = {}
+                    break
+                last.update((state.segment_id, state.last_event_number) for state in reply.states)
+        except SegmentNotFoundError as error:  # truncated away between the requests
+            await retry.wait(stream_changed(f"nothing is known of writer {writer_id!r}", stream, retry, error))
+            continue
+        if not reply.known and not reply.expired_us:
+            return None
+        return WriterInfo(
+            writer_id=writer_id,
+            stream=stream,
+            number=reply.writer_number,
+            epoch=reply.writer_epoch,
+            active_us=reply.active_us,
+            expired_us=reply.expired_us or None,
+            last_event_numbers=last,
+        )
+
+
+def stream_changed(
+    what: str, stream: str, retry: Retry, error: SegmentNotFoundError | None = None
+) -> RequestTimeoutError:
+    """Return why to give up on a stream that changes between each two requests about it; `error` is the last answer."""
+    timeout = RequestTimeoutError(
+        f"{what}: {stream} changed each of {retry.failures + 1} times between being asked which segments it has and"
+        f" being asked about them, for {retry.limit_s:g} s" + (f"; the last answer was: {error}" if error else "")
+    )
+    timeout.__cause__ = error
+    return timeout

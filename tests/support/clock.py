@@ -3,16 +3,21 @@
 import asyncio
 import heapq
 import threading
+from contextlib import suppress
 
 
 class ManualClock:
-    """Fills the `Clock` seam. Reading it is safe in any thread; moving and sleeping belong to one event loop."""
+    """Fills the `Clock` seams of server and client.
+
+    Reading it is safe in any thread; moving and sleeping belong to one event loop.
+    """
 
     def __init__(self, *, monotonic_s: float = 1000.0, unix_us: int = 1_700_000_000_000_000) -> None:
         self._lock = threading.Lock()
         self._monotonic_s = monotonic_s
         self._unix_us = unix_us
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._timeouts: list[tuple[float, int, asyncio.Timeout]] = []
         self._count = 0
 
     def monotonic_s(self) -> float:
@@ -22,6 +27,15 @@ class ManualClock:
     def unix_us(self) -> int:
         with self._lock:
             return self._unix_us
+
+    def time_ns(self) -> int:
+        return self.unix_us() * 1000
+
+    def timeout(self, duration_s: float) -> asyncio.Timeout:
+        timeout = asyncio.timeout(None if duration_s > 0 else 0)
+        self._count += 1
+        heapq.heappush(self._timeouts, (self.monotonic_s() + duration_s, self._count, timeout))
+        return timeout
 
     async def sleep(self, duration_s: float) -> None:
         if duration_s <= 0:
@@ -52,6 +66,9 @@ class ManualClock:
             future = heapq.heappop(self._sleepers)[2]
             if not future.done():
                 future.set_result(None)
+        while self._timeouts and self._timeouts[0][0] <= now_s:
+            with suppress(RuntimeError):  # its body has ended
+                heapq.heappop(self._timeouts)[2].reschedule(0)
 
     async def advance(self, duration_s: float) -> None:
         """Move the clock and let those who woke run until they wait again."""

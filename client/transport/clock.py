@@ -1,0 +1,38 @@
+"""The time as the client takes it, handed in so that a test can move it."""
+
+import asyncio
+import time
+from typing import Final, Protocol
+
+
+class Clock(Protocol):
+    """Where durations, deadlines and timestamps come from."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds since an arbitrary start; never goes back. For durations and deadlines."""
+        ...
+
+    def time_ns(self) -> int:
+        """Return nanoseconds since 1970 in UTC; may jump either way. For timestamps of events."""
+        ...
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait that many seconds of monotonic time. Cancelling is safe."""
+        ...
+
+    def timeout(self, duration_s: float) -> asyncio.Timeout:
+        """Return a context manager that ends its body with TimeoutError after that many seconds of monotonic time."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    monotonic_s = staticmethod(time.monotonic)
+    # No function of our own around it: it is called for each event.
+    time_ns = staticmethod(time.time_ns)
+    sleep = staticmethod(asyncio.sleep)
+    timeout = staticmethod(asyncio.timeout)
+
+
+SYSTEM_CLOCK: Final[Clock] = SystemClock()

@@ -1,0 +1,90 @@
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.client.errors import ClientClosedError, ConnectionLostError, ErrorFacts, MillraceError, ThrottledError
+from millrace.client.transport.retry import Backoff, Retry
+from tests.support.clock import ManualClock
+
+
+@given(attempt=st.integers(1, 10**6), chance=st.floats(0, 1, exclude_max=True), jitter=st.floats(0, 1))
+def test_a_wait_is_never_above_the_limit_and_never_below_its_unjittered_part(
+    attempt: int, chance: float, jitter: float
+) -> None:
+    rule = Backoff(first_s=0.1, factor=2, limit_s=3, jitter=jitter)
+
+    wait_s = rule.wait_s(attempt, chance=chance)
+
+    full_s = min(3.0, 0.1 * 2.0 ** min(attempt - 1, 100))
+    assert full_s * (1 - jitter) <= wait_s <= full_s
+
+
+def test_waits_grow_by_the_factor() -> None:
+    rule = Backoff(first_s=1, factor=3, limit_s=20, jitter=0.5)
+
+    assert [rule.wait_s(attempt, chance=0) for attempt in range(1, 6)] == [1, 3, 9, 20, 20]
+
+
+def test_the_server_is_never_asked_again_before_it_said() -> None:
+    assert Backoff(first_s=0.1).wait_s(1, chance=0.9, retry_after_s=7) == 7
+
+
+@pytest.mark.parametrize("wrong", [{"first_s": 0}, {"first_s": 5, "limit_s": 1}, {"factor": 0.5}, {"jitter": 1.5}])
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Backoff(**wrong)
+
+
+LOST = ConnectionLostError("lost")
+
+
+def retry_of(clock: ManualClock, **options: object) -> Retry:
+    rule = Backoff(first_s=1, factor=2, limit_s=4, jitter=0.5)
+    return Retry(rule, clock=clock, chance=lambda: 0.0, **{"limit_s": 10.0, **options})  # type: ignore[arg-type]  # as given
+
+
+def test_attempts_are_made_until_the_deadline() -> None:
+    clock = ManualClock()
+    retry = retry_of(clock)
+    for wait_s in (1, 2, 4):
+        assert retry.next_wait_s(LOST) == wait_s
+        clock.move(wait_s)
+    with pytest.raises(ConnectionLostError):
+        retry.next_wait_s(LOST)
+    assert retry.left_s == 3
+    assert retry.failures == 4
+
+
+def test_what_no_attempt_can_change_is_raised_at_once() -> None:
+    with pytest.raises(ClientClosedError):
+        retry_of(ManualClock()).next_wait_s(ClientClosedError("closed"))
+
+
+def test_the_caller_says_what_passes() -> None:
+    def passes(error: MillraceError) -> bool:
+        return isinstance(error, ClientClosedError)
+
+    retry = retry_of(ManualClock(), passes=passes)
+    assert retry.next_wait_s(ClientClosedError("closed")) == 1
+    with pytest.raises(ConnectionLostError):
+        retry.next_wait_s(LOST)
+
+
+def test_the_wait_that_the_server_asks_for_counts_against_the_deadline() -> None:
+    retry = retry_of(ManualClock())
+    assert retry.next_wait_s(ThrottledError(ErrorFacts(message="full", retriable=True, retry_after_s=9))) == 9
+    with pytest.raises(ThrottledError):
+        retry.next_wait_s(ThrottledError(ErrorFacts(message="full", retriable=True, retry_after_s=10)))
+
+
+@pytest.mark.asyncio
+async def test_a_wait_is_one_on_the_clock() -> None:
+    clock = ManualClock()
+    waiting = asyncio.create_task(retry_of(clock).wait(LOST))
+    await clock.advance(0)  # until it sleeps
+    await clock.advance(0.9)
+    assert not waiting.done()
+    await clock.advance(0.2)
+    assert waiting.done()
