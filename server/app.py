@@ -22,7 +22,8 @@ from millrace.server.console.site import ConsoleSite
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
-from millrace.server.front.connection import Connection, FrontCounters
+from millrace.server.front.connection import Connection
+from millrace.server.front.counters import FrontCounters
 from millrace.server.front.replies import error_reply
 from millrace.server.front.router import Handlers
 from millrace.server.host.clock import Clock, SystemClock

@@ -125,6 +125,11 @@ class Session:
         self._pinged_s = math.inf
         self._request_id = 0
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether this side starts nothing new."""
+        return self.state is DRAINING
+
     def received(self, now_s: float) -> None:
         """Say that bytes arrived, whatever they are."""
         self._received_s = now_s

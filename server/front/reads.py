@@ -1,58 +1,166 @@
-"""Who waits at the tail of a segment: a read that is parked, or a subscription that is pushed to.
+"""The reads of one connection: answered from memory at once, fetched from tier 2, parked at the tail, or pushed to.
 
-Neither has a coroutine. The container calls `segment_changed` in the step in which bytes became durable, and the answer
-is handed to the socket in that same step. Only bytes that have to be fetched from tier 2 take a task.
+Who waits at the tail of a segment has no coroutine. The container calls `segment_changed` in the step in which bytes
+became durable, and the answer is handed to the socket in that same step. Only bytes that have to be fetched from tier 2
+take a task.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import Final
 
-from millrace.server.container.container import SegmentContainer
+from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ServerError
-from millrace.wire.frames import DataFlag
-from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX
+from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
+from millrace.wire.frames import DataFlag, Read, Subscribe
+from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
+from millrace.wire.session import Session
+
+from .flow_control import FlowControl, Reason
+from .outlet import Outlet
+from .tasks import ConnectionTasks
 
 PUSH_SIZE_BYTES_MAX: Final = 1 * MIB
 PUSHES_AT_ONCE_MAX: Final = 4
-"""After so many, a subscription that is far behind lets others go first."""
+"""After so many, a subscription that is far from the tail lets others go first."""
+FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
+"""A peer that asks for much and takes little is lent no more than about this, beside what its socket holds."""
 
 
-class ReplySink(Protocol):
-    """The connection that a reader belongs to."""
+class Reads:
+    """All reads of one connection.
 
-    @property
-    def write_paused(self) -> bool:
-        """Whether the peer takes too little: nothing more should be pushed now."""
-        ...
+    Args:
+        waiting_count_max: parked reads and subscriptions together.
+    """
 
-    def send_data(self, request_id: int, segment: Segment, offset: int, pieces: list[memoryview]) -> int:
-        """Send a DATA frame; return its flags."""
-        ...
+    def __init__(
+        self,
+        container: SegmentContainer,
+        *,
+        session: Session,
+        outlet: Outlet,
+        flow: FlowControl,
+        tasks: ConnectionTasks,
+        waiting_count_max: int,
+    ) -> None:
+        self.container = container
+        self._session = session
+        self.outlet = outlet
+        self._flow = flow
+        self.tasks = tasks
+        self._waiting_count_max = waiting_count_max
+        # By request id, those that wait at the tail.
+        self._waiting: dict[int, ParkedRead | Subscription] = {}
+        # Cold reads under way bring at most this much.
+        self._fetching_bytes = 0
 
-    def send_error(self, request_id: int, error: BaseException) -> None:
-        """Send an ERROR frame."""
-        ...
+    def read(self, message: Read, request_id: int) -> None:
+        """Answer a read, now or later; its segment is resident."""
+        try:
+            segment = self.container.segment(message.segment_id)
+            size_max = min(message.size_max, READ_SIZE_BYTES_MAX)
+            if size_max < 1:
+                raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
+            pieces = self.container.read_now(segment, message.offset, size_max)
+            if pieces is None:
+                self._count_fetching(size_max)
+                _ = self.tasks.start(self._fetch(segment, message.offset, size_max, request_id), name="read")
+            elif pieces or segment.sealed or not message.wait_ms or self._session.is_draining:
+                self.outlet.send_data(request_id, segment, message.offset, pieces)
+            else:
+                self._check_room()
+                self._waiting[request_id] = ParkedRead(
+                    self,
+                    segment,
+                    request_id=request_id,
+                    offset=message.offset,
+                    size_max=size_max,
+                    wait_s=min(message.wait_ms / 1000, READ_WAIT_S_MAX),
+                )
+        except ServerError as error:
+            self.outlet.send_error(request_id, error)
 
-    def start_task(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Run a coroutine for as long as the connection lives."""
-        ...
+    def subscribe(self, message: Subscribe, request_id: int) -> None:
+        """Begin to push a segment, which is resident."""
+        try:
+            segment = self.container.segment(message.segment_id)
+            segment.check_readable(message.offset)
+            if self._session.is_draining:
+                raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+            self._check_room()
+        except ServerError as error:
+            self.outlet.send_error(request_id, error)
+            return
+        subscription = Subscription(
+            self, segment, request_id=request_id, offset=message.offset, credit_bytes=message.credit_bytes
+        )
+        self._waiting[request_id] = subscription
+        subscription.pump()
 
-    def reader_done(self, request_id: int) -> None:
-        """Forget the reader."""
-        ...
+    def give_credit(self, request_id: int, credit_bytes: int) -> None:
+        """Let a subscription push that much more; nothing happens if it has ended."""
+        reader = self._waiting.get(request_id)
+        if isinstance(reader, Subscription):
+            reader.give_credit(credit_bytes)
+
+    def unsubscribe(self, request_id: int) -> None:
+        """End a subscription; nothing happens if it has ended."""
+        reader = self._waiting.pop(request_id, None)
+        if reader is not None:
+            reader.cancel()
+
+    def write_resumed(self) -> None:
+        """Push what was held back while the peer took too little."""
+        for reader in list(self._waiting.values()):
+            if isinstance(reader, Subscription):
+                reader.pump()
+
+    def refuse(self) -> None:
+        """Fail those that wait: the session is draining."""
+        request_ids = list(self._waiting)
+        self.cancel()
+        for request_id in request_ids:
+            self.outlet.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
+
+    def cancel(self) -> None:
+        """Leave all tails without an answer."""
+        for reader in self._waiting.values():
+            reader.cancel()
+        self._waiting.clear()
+
+    def ended(self, request_id: int) -> None:
+        """Forget a reader that has ended."""
+        self._waiting.pop(request_id, None)
+
+    def _check_room(self) -> None:
+        if len(self._waiting) >= self._waiting_count_max:
+            raise ThrottledError(
+                f"{len(self._waiting)} reads of this connection wait at the tail", retry_after_ms=RETRY_AFTER_MS
+            )
+
+    async def _fetch(self, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
+        try:
+            pieces = await self.container.read(segment, offset, size_max)
+        except ServerError as error:
+            self.outlet.send_error(request_id, error)
+        else:
+            self.outlet.send_data(request_id, segment, offset, pieces)
+        finally:
+            self._count_fetching(-size_max)
+
+    def _count_fetching(self, size: int) -> None:
+        self._fetching_bytes += size
+        self._flow.set(Reason.FETCHING, self._fetching_bytes >= FETCHING_BYTES_MAX)
 
 
 class ParkedRead:
     """A read that waits at the tail for bytes, for the end of the segment, or for its time to run out."""
 
-    __slots__ = ("_container", "_offset", "_request_id", "_segment", "_sink", "_size_max", "_timer")
+    __slots__ = ("_offset", "_reads", "_request_id", "_segment", "_size_max", "_timer")
 
     def __init__(
         self,
-        sink: ReplySink,
-        container: SegmentContainer,
+        reads: Reads,
         segment: Segment,
         *,
         request_id: int,
@@ -60,8 +168,7 @@ class ParkedRead:
         size_max: int,
         wait_s: float,
     ) -> None:
-        self._sink = sink
-        self._container = container
+        self._reads = reads
         self._segment = segment
         self._request_id = request_id
         self._offset = offset
@@ -73,9 +180,6 @@ class ParkedRead:
         """Answer, for there is something to say."""
         self._answer()
 
-    def write_resumed(self) -> None:
-        """Nothing to do: an answer is never held back."""
-
     def cancel(self) -> None:
         """Leave without an answer."""
         self._timer.cancel()
@@ -83,36 +187,33 @@ class ParkedRead:
 
     def _answer(self) -> None:
         self.cancel()
-        self._sink.reader_done(self._request_id)
+        self._reads.ended(self._request_id)
         try:
-            pieces = self._container.read_now(self._segment, self._offset, self._size_max)
+            pieces = self._reads.container.read_now(self._segment, self._offset, self._size_max)
         except ServerError as error:
-            self._sink.send_error(self._request_id, error)
+            self._reads.outlet.send_error(self._request_id, error)
             return
         # What has just become durable is in the tail: it never has to be fetched.
-        self._sink.send_data(self._request_id, self._segment, self._offset, pieces or [])
+        self._reads.outlet.send_data(self._request_id, self._segment, self._offset, pieces or [])
 
 
 class Subscription:
     """Pushes a segment from an offset on, as far as the reader gave credit."""
 
     __slots__ = (
-        "_container", "_credit_bytes", "_fetching", "_has_ended", "_is_continuing", "_offset", "_request_id",
-        "_segment", "_sink",
+        "_credit_bytes", "_fetching", "_has_ended", "_is_continuing", "_offset", "_reads", "_request_id", "_segment",
     )  # fmt: skip
 
     def __init__(
         self,
-        sink: ReplySink,
-        container: SegmentContainer,
+        reads: Reads,
         segment: Segment,
         *,
         request_id: int,
         offset: int,
         credit_bytes: int,
     ) -> None:
-        self._sink = sink
-        self._container = container
+        self._reads = reads
         self._segment = segment
         self._request_id = request_id
         self._offset = offset
@@ -124,10 +225,6 @@ class Subscription:
 
     def segment_changed(self) -> None:
         """Push what there is now."""
-        self.pump()
-
-    def write_resumed(self) -> None:
-        """Push what was held back while the peer took too little."""
         self.pump()
 
     def give_credit(self, credit_bytes: int) -> None:
@@ -146,12 +243,12 @@ class Subscription:
         """Push from memory as long as there are bytes, credit and room; fetch what is not in memory."""
         try:
             for _ in range(PUSHES_AT_ONCE_MAX):
-                if self._fetching is not None or self._sink.write_paused:
+                if self._fetching is not None or self._reads.outlet.is_full:
                     return
-                pieces = self._container.read_now(self._segment, self._offset, self._size_wanted)
+                pieces = self._reads.container.read_now(self._segment, self._offset, self._size_wanted)
                 if pieces is None:
                     if self._credit_bytes > 0:
-                        self._fetching = self._sink.start_task(self._fetch(), name=f"subscription {self._request_id}")
+                        self._fetching = self._reads.tasks.start(self._fetch(), name=f"subscription {self._request_id}")
                     return
                 if not pieces and not self._segment.sealed:
                     return
@@ -178,18 +275,18 @@ class Subscription:
     def _push(self, pieces: list[memoryview]) -> bool:
         """Send one frame; return whether it was the last."""
         size = sum(map(len, pieces))
-        flags = self._sink.send_data(self._request_id, self._segment, self._offset, pieces)
+        flags = self._reads.outlet.send_data(self._request_id, self._segment, self._offset, pieces)
         self._offset += size
         self._credit_bytes -= size
         if flags & DataFlag.END_OF_SEGMENT:
             self.cancel()
-            self._sink.reader_done(self._request_id)
+            self._reads.ended(self._request_id)
             return True
         return False
 
     async def _fetch(self) -> None:
         try:
-            pieces = await self._container.read(self._segment, self._offset, self._size_wanted)
+            pieces = await self._reads.container.read(self._segment, self._offset, self._size_wanted)
         except ServerError as error:
             self._fetching = None
             self._fail(error)
@@ -200,5 +297,5 @@ class Subscription:
 
     def _fail(self, error: ServerError) -> None:
         self.cancel()
-        self._sink.reader_done(self._request_id)
-        self._sink.send_error(self._request_id, error)
+        self._reads.ended(self._request_id)
+        self._reads.outlet.send_error(self._request_id, error)

@@ -26,9 +26,23 @@ def error_reply(error: BaseException) -> f.ErrorReply:
             successors=[],
         )
     if isinstance(error, InvalidNameError | ProtocolError | CodecError):
-        return _plain(error.code, str(error))
+        return plain_reply(error.code, str(error))
     logger.error("request failed unexpectedly", exc_info=error)
-    return _plain(ErrorCode.INTERNAL, "the server failed; its log says how")
+    return plain_reply(ErrorCode.INTERNAL, "the server failed; its log says how")
+
+
+def plain_reply(code: ErrorCode, message: str) -> f.ErrorReply:
+    """Return an error reply about nothing in particular."""
+    return f.ErrorReply(
+        code=int(code),
+        retriable=0,
+        retry_after_ms=0,
+        start_offset=-1,
+        length=-1,
+        subject="",
+        message=message[:MESSAGE_LENGTH_MAX],
+        successors=[],
+    )
 
 
 def segment_info(segment: Segment) -> f.SegmentInfo:
@@ -41,17 +55,4 @@ def segment_info(segment: Segment) -> f.SegmentInfo:
         created_us=segment.created_us,
         sealed=int(segment.sealed),
         name=segment.name,
-    )
-
-
-def _plain(code: ErrorCode, message: str) -> f.ErrorReply:
-    return f.ErrorReply(
-        code=int(code),
-        retriable=0,
-        retry_after_ms=0,
-        start_offset=-1,
-        length=-1,
-        subject="",
-        message=message[:MESSAGE_LENGTH_MAX],
-        successors=[],
     )

@@ -1,0 +1,100 @@
+"""The appends of one connection: into the container in the order they came, outcomes out in the same order."""
+
+from collections.abc import Callable
+
+from millrace.server.container.admission import PendingAppend
+from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.errors import ServerError, ShuttingDownError
+from millrace.wire.decoder import AppendRun
+from millrace.wire.frames import Throttle
+from millrace.wire.framing import encode
+from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
+from millrace.wire.session import Session
+
+from .append_pipeline import AppendPipeline
+from .counters import FrontCounters
+from .flow_control import FlowControl, Reason
+from .outlet import Outlet
+
+
+class Appends:
+    """Admits the appends of one connection and tells their outcomes.
+
+    Args:
+        settled: called after outcomes were sent, as the container made them known.
+    """
+
+    def __init__(
+        self,
+        container: SegmentContainer,
+        *,
+        session: Session,
+        outlet: Outlet,
+        flow: FlowControl,
+        counters: FrontCounters,
+        settled: Callable[[], None],
+    ) -> None:
+        self._container = container
+        self._session = session
+        self._outlet = outlet
+        self._flow = flow
+        self._counters = counters
+        self._pipeline = AppendPipeline()
+        self._settled = settled
+
+    @property
+    def count(self) -> int:
+        """Appends that await their outcome."""
+        return self._pipeline.count
+
+    def take(self, run: AppendRun, frames: bytes) -> None:
+        """Admit a run, whose segment and writer are resident, or refuse it; `settle` tells.
+
+        If the container is full, the peer is told once, and not read until there is room.
+
+        Raises:
+            ProtocolError: the client goes on after too many failures that it does not acknowledge.
+        """
+        self._counters.appends_total += run.frame_count
+        try:
+            if self._session.is_draining:
+                raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+            self._pipeline.check(run.segment_id, run.writer_number)
+            self._pipeline.add(self._container.append(run, frames, self))
+        except ServerError as error:
+            self._counters.requests_failed_total += run.frame_count
+            refused = PendingAppend(
+                self,
+                None,
+                segment_id=run.segment_id,
+                request_id=run.request_id,
+                count=run.frame_count,
+                writer_number=run.writer_number,
+            )
+            self._pipeline.refuse(refused, error)
+        self._flow.set(Reason.APPENDS_IN_FLIGHT, self._pipeline.count >= APPENDS_IN_FLIGHT_MAX)
+        pressure = self._container.pressure
+        if pressure:
+            self._counters.throttled_total += 1
+            self._container.when_relieved(self._relieved)
+            self._outlet.send(encode(Throttle(RETRY_AFTER_MS, pressure)))
+            self._flow.set(Reason.CONTAINER_FULL, True)
+
+    def settle(self) -> None:
+        """Send the outcomes that are known: called by the container once for each log batch."""
+        frames = self._pipeline.settle()
+        if frames:
+            self._outlet.send_all(frames)
+            self._flow.set(Reason.APPENDS_IN_FLIGHT, self._pipeline.count >= APPENDS_IN_FLIGHT_MAX)
+        self._settled()
+
+    def pong(self, request_id: int) -> None:
+        """Take note of a PONG: the client has seen what was sent before its PING."""
+        self._pipeline.pong(request_id)
+
+    def cancel(self) -> None:
+        """Wait for room no longer; appends on their way still become durable."""
+        self._container.forget_relief(self._relieved)
+
+    def _relieved(self) -> None:
+        self._flow.set(Reason.CONTAINER_FULL, False)

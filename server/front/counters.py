@@ -1,0 +1,19 @@
+"""Counters over all connections since the start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class FrontCounters:
+    """What the network side has done; shared by all connections."""
+
+    connections_total: int = 0
+    shed_total: int = 0
+    protocol_errors_total: int = 0
+    foreign_protocol_total: int = 0
+    frames_total: int = 0
+    appends_total: int = 0
+    received_bytes_total: int = 0
+    sent_data_bytes_total: int = 0
+    throttled_total: int = 0
+    requests_failed_total: int = 0

@@ -1,0 +1,155 @@
+"""What each frame of one connection sets going: appends, reads, and requests with a task and a reply each.
+
+A frame that is about something not resident waits until that is loaded, and so does everything that the peer sent after
+it: a later append may not overtake it, a CREDIT must find its subscription.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from millrace.server.errors import ServerError, ShuttingDownError
+from millrace.wire import frames as f
+from millrace.wire.decoder import AppendRun
+from millrace.wire.framing import encode
+from millrace.wire.session import Session
+
+from .appends import Appends
+from .counters import FrontCounters
+from .flow_control import FlowControl, Reason
+from .options import FrontOptions
+from .outlet import Outlet
+from .reads import Reads
+from .router import Handlers
+from .tasks import ConnectionTasks
+
+
+class Dispatcher:
+    """Carries out the frames of one connection that come after its handshake.
+
+    Args:
+        abort: ends the connection at once.
+        progressed: called when a task or some appends have ended.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        *,
+        session: Session,
+        outlet: Outlet,
+        flow: FlowControl,
+        options: FrontOptions,
+        counters: FrontCounters,
+        abort: Callable[[], None],
+        progressed: Callable[[], None],
+    ) -> None:
+        self._handlers = handlers
+        self._bringer = handlers.container.bringer
+        self._session = session
+        self._outlet = outlet
+        self._flow = flow
+        self._abort = abort
+        self._tasks = ConnectionTasks(flow, count_max=options.tasks_count_max, failed=abort, ended=progressed)
+        self.appends = Appends(
+            handlers.container, session=session, outlet=outlet, flow=flow, counters=counters, settled=progressed
+        )
+        self._reads = Reads(
+            handlers.container,
+            session=session,
+            outlet=outlet,
+            flow=flow,
+            tasks=self._tasks,
+            waiting_count_max=options.parked_reads_count_max,
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way that a draining connection should wait for."""
+        return not self._tasks and not self.appends.count
+
+    def take_appends(self, run: AppendRun, frames: bytes) -> None:
+        """Hand a run of appends to the container, once its segment and its writer are resident."""
+        bringer = self._bringer
+        if self._session.is_draining or (
+            bringer.has_segment(run.segment_id) and (not run.writer_number or bringer.has_writer(run.writer_number))
+        ):
+            self.appends.take(run, frames)
+            return
+        writers = [run.writer_number] if run.writer_number else []
+        self._take_when_loaded(
+            bringer.bring(segments=[run.segment_id], writers=writers),
+            lambda: self.appends.take(run, frames),
+            # The checkpoint cannot be read: the container is about to be started again.
+            failed=lambda _: self._abort(),
+        )
+
+    def take(self, message: f.Message, request_id: int) -> None:
+        """Carry out a frame that is neither HELLO nor an append."""
+        match message:
+            case f.Read() | f.Subscribe() if not self._bringer.has_segment(message.segment_id):
+                self._take_when_loaded(
+                    self._handlers.bring(message),
+                    lambda: self._take_read(message, request_id),
+                    failed=lambda error: self._outlet.send_error(request_id, error),
+                )
+            case f.Read() | f.Subscribe():
+                self._take_read(message, request_id)
+            case f.Credit():
+                self._reads.give_credit(request_id, message.credit_bytes)
+            case f.Unsubscribe():
+                self._reads.unsubscribe(request_id)
+            case f.Ping():
+                self._outlet.send(encode(f.Pong(), request_id=request_id))
+            case f.Pong():
+                self.appends.pong(request_id)
+            case _ if self._session.is_draining:
+                self._outlet.send_error(
+                    request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+                )
+            case _:
+                _ = self._tasks.start(self._handle(message, request_id), name=f"request {message.type.name}")
+
+    def write_resumed(self) -> None:
+        """Push what was held back while the peer took too little."""
+        self._reads.write_resumed()
+
+    def drain(self) -> None:
+        """Fail what waits at the tail of a segment: the session is draining."""
+        self._reads.refuse()
+
+    def cancel(self) -> None:
+        """Let go of everything: the connection is gone. Appends on their way still become durable."""
+        self.appends.cancel()
+        self._reads.cancel()
+        self._tasks.cancel()
+
+    def _take_read(self, message: f.Read | f.Subscribe, request_id: int) -> None:
+        if isinstance(message, f.Read):
+            self._reads.read(message, request_id)
+        else:
+            self._reads.subscribe(message, request_id)
+
+    async def _handle(self, message: f.Message, request_id: int) -> None:
+        try:
+            frame = encode(await self._handlers.handle(message), request_id=request_id)
+        except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
+            self._outlet.send_error(request_id, error)
+        else:
+            self._outlet.send(frame)
+
+    def _take_when_loaded(
+        self, loading: Awaitable[object], take: Callable[[], None], *, failed: Callable[[ServerError], None]
+    ) -> None:
+        self._flow.set(Reason.LOADING, True)
+        _ = self._tasks.start(self._load(loading, take, failed), name="load")
+
+    async def _load(
+        self, loading: Awaitable[object], take: Callable[[], None], failed: Callable[[ServerError], None]
+    ) -> None:
+        try:
+            held = await loading
+            take()
+            del held  # pinned until here: what was admitted is held by its owner from now on
+        except ServerError as error:
+            failed(error)
+        finally:
+            self._flow.set(Reason.LOADING, False)

@@ -1,0 +1,51 @@
+"""Why a connection is not read.
+
+Pressure has one answer: the socket is left unread, and the peer's own sending stops. Each limit of a connection is a
+*reason*; the connection is read while there is none. Whatever limit changes says so with `set`, at the moment it
+changes, and nothing else: the owner is called when the first reason appears and when the last one goes.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+
+class Reason(Enum):
+    """Why a connection is not read."""
+
+    REPLIES_UNSENT = auto()  # the peer does not take what was sent to it
+    APPENDS_IN_FLIGHT = auto()  # too many of its appends await their outcome
+    TASKS = auto()  # too many of its requests are carried out
+    FETCHING = auto()  # its cold reads would bring too many bytes at once
+    LOADING = auto()  # what its last frame is about is being loaded; later frames may not overtake it
+    CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
+
+
+class FlowControl:
+    """The reasons why one connection is not read now.
+
+    Args:
+        changed: called when `is_blocked` changes; may be called from within a call of the owner to any part.
+    """
+
+    __slots__ = ("_changed", "_reasons")
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._reasons: set[Reason] = set()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the connection must not be read."""
+        return bool(self._reasons)
+
+    def set(self, reason: Reason, holds: bool) -> None:
+        """Say whether a reason holds from now on."""
+        if holds == (reason in self._reasons):
+            return
+        was_blocked = bool(self._reasons)
+        if holds:
+            self._reasons.add(reason)
+        else:
+            self._reasons.remove(reason)
+        if bool(self._reasons) != was_blocked:
+            self._changed()

@@ -1,0 +1,67 @@
+"""What leaves one connection: replies, errors and data, straight into its transport."""
+
+import asyncio
+from collections.abc import Sequence
+
+from millrace.server.container.state.segment import Segment
+from millrace.server.host.clock import Clock
+from millrace.wire.frames import DataFlag
+from millrace.wire.framing import encode, encode_data
+from millrace.wire.session import Session
+
+from .counters import FrontCounters
+from .replies import error_reply
+
+
+class Outlet:
+    """Sends frames over one connection; what is sent when it is closing, or closed, is dropped.
+
+    Attributes:
+        transport: None before the connection is made and after it is lost.
+        is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
+    """
+
+    __slots__ = ("_clock", "_counters", "_session", "is_full", "transport")
+
+    def __init__(self, session: Session, *, clock: Clock, counters: FrontCounters) -> None:
+        self._session = session
+        self._clock = clock
+        self._counters = counters
+        self.transport: asyncio.Transport | None = None
+        self.is_full = False
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame."""
+        if self.transport is not None and not self.transport.is_closing():
+            self._session.sent(self._clock.monotonic_s())
+            self.transport.write(frame)
+
+    def send_all(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Send frames, or one frame in pieces, in one system call."""
+        if self.transport is not None and not self.transport.is_closing():
+            self._session.sent(self._clock.monotonic_s())
+            self.transport.writelines(buffers)
+
+    def send_data(self, request_id: int, segment: Segment, offset: int, pieces: list[memoryview]) -> int:
+        """Send a DATA frame without copying its payload; return its flags."""
+        size = sum(map(len, pieces))
+        flags = 0
+        if offset + size == segment.length:
+            flags = DataFlag.AT_TAIL | (DataFlag.END_OF_SEGMENT if segment.sealed else 0)
+        self._counters.sent_data_bytes_total += size
+        self.send_all(
+            encode_data(
+                request_id=request_id,
+                segment_id=segment.segment_id,
+                offset=offset,
+                length=segment.length,
+                flags=flags,
+                pieces=pieces,
+            )
+        )
+        return flags
+
+    def send_error(self, request_id: int, error: BaseException) -> None:
+        """Send an ERROR frame."""
+        self._counters.requests_failed_total += 1
+        self.send(encode(error_reply(error), request_id=request_id))
