@@ -14,26 +14,24 @@ from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
+from millrace.server.container.memtable import Extent
 from millrace.server.container.recovery import CHECKPOINT_NAME, LOG_FOLDER, state_of
+from millrace.server.container.state.apply import apply_batch, items_of
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import DamagedRange
+from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.wal import (
-    KIND_APPENDS,
     Damage,
     LogOwner,
     RecoveredBatch,
-    RecoveredRun,
     Recovery,
     RecoveryReport,
     log_paths,
 )
 from millrace.wire.errors import WireError
-from millrace.wire.framing import decode
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
 
@@ -47,7 +45,7 @@ class Container:
     Attributes:
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
-        state: the checkpoint with everything behind it in the log applied; idle segments are read when asked for.
+        state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
         logged: by segment, the ranges that stand in the log and not yet in tier 2, ascending and joined.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
     """
@@ -62,7 +60,7 @@ class Container:
     log_error: str = ""
     # By segment, what a server found damaged before its last checkpoint.
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
-    # Records of decisions that could not be read or applied.
+    # Batches with records of decisions that cannot be read.
     record_problems: list[str] = field(default_factory=list)
 
     @property
@@ -163,13 +161,11 @@ def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) ->
     gone_through: dict[Path, int] = {}
     try:
         for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0):
+            _apply(found, item)
             if isinstance(item, RecoveredBatch):
-                _apply(found, item)
                 end = item.offset + item.size
                 on_bytes(end - gone_through.get(item.path, 0))
                 gone_through[item.path] = end
-            else:
-                _apply_damage(found, item)
     except (ServerError, OSError) as error:
         found.log_error = str(error)
     found.report = recovery.report
@@ -222,51 +218,24 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore | No
     return None
 
 
-def _apply(found: Container, batch: RecoveredBatch) -> None:
-    applied = found.checkpoint.sequence if found.checkpoint else 0
-    found.state.begin_batch(batch.sequence, batch.wall_time_us)
-    for run in batch.runs:
-        if run.kind == KIND_APPENDS:
-            _apply_appends(found, run, is_new=batch.sequence > applied)
-        elif batch.sequence > applied:
-            try:
-                found.state.apply(decode(run.frames)[1])
-            except (WireError, KeyError) as error:
-                found.record_problems.append(
-                    f"{batch.path.name}, batch at {batch.offset}: a record cannot be applied: {error!r}"
-                )
-
-
-def _apply_appends(found: Container, run: RecoveredRun, *, is_new: bool) -> None:
+def _apply(found: Container, item: RecoveredBatch | Damage) -> None:
+    """Apply what was read from the log as a starting server would, and take note of the bytes that it holds."""
     state = found.state
-    segment = state.segments.get(run.segment_id)
-    if segment is None:
-        if not is_new:
-            return  # deleted before the checkpoint
-        segment = state.orphan(run.segment_id)
-    size = len(run.frames) - APPEND_HEADER_SIZE_BYTES * run.frame_count
-    if is_new:
-        state.apply_run(
-            segment,
-            offset=run.offset,
-            size=size,
-            event_count=run.event_count,
-            writer_number=run.writer_number,
-            last_event_number=run.last_event_number,
-        )
-    end = run.offset + size
-    if end > segment.flushed_offset:
-        ranges = found.logged.setdefault(run.segment_id, [])
-        if ranges and ranges[-1][1] == run.offset:
-            ranges[-1] = (ranges[-1][0], end)
-        else:
-            ranges.append((run.offset, end))
 
+    def take_note(segment: Segment, extent: Extent) -> None:
+        if extent.end > max(segment.flushed_offset, segment.start_offset):
+            ranges = found.logged.setdefault(segment.segment_id, [])
+            if ranges and ranges[-1][1] == extent.offset:
+                ranges[-1] = (ranges[-1][0], extent.end)
+            else:
+                ranges.append((extent.offset, extent.end))
 
-def _apply_damage(found: Container, damage: Damage) -> None:
-    """Let a segment be as long as it was, though bytes of it are lost."""
-    for segment_id, offset, size in damage.runs:
-        segment = found.state.segments.get(segment_id)
-        if segment is not None and offset >= segment.flushed_offset:
-            segment.length = max(segment.length, offset + size)
-            found.state.segments.changed(segment)
+    if isinstance(item, Damage):
+        apply_batch(state, [item], sequence=state.sequence, wall_time_us=0, bytes_sink=take_note)
+        return
+    try:
+        items = items_of(item)
+    except WireError as error:
+        found.record_problems.append(f"{item.path.name}, batch at {item.offset}: a record cannot be decoded: {error!r}")
+        return
+    apply_batch(state, items, sequence=item.sequence, wall_time_us=item.wall_time_us, bytes_sink=take_note)

@@ -6,8 +6,9 @@ stored already is cut at that border, so that a writer may resend whatever it ha
 
 from typing import NamedTuple, Protocol
 
-from millrace.server.container.state.container_state import ContainerState, Writer
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
+from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AppendTooLargeError,
     ConditionFailedError,
@@ -18,10 +19,8 @@ from millrace.server.errors import (
     WriterFencedError,
     WriterUnknownError,
 )
-from millrace.wire.checksum import Buffer
 from millrace.wire.decoder import AppendRun
 from millrace.wire.framing import APPEND_HEADER
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 assert APPEND_HEADER.fixed is not None
 _unpack_append = APPEND_HEADER.fixed.unpack_from
@@ -184,20 +183,3 @@ def deduplicate(segment: Segment, run: AppendRun, frames: bytes) -> list[Piece]:
             duplicate=False,
         ),
     ]  # fmt: skip
-
-
-def last_append_offset(frames: Buffer, *, offset: int, frame_count: int, frame_size: int) -> int:
-    """Return where in the segment the last append of a run starts; the first one starts at `offset`."""
-    if frame_size:
-        return offset + (frame_count - 1) * (frame_size - APPEND_HEADER_SIZE_BYTES)
-    position = 0
-    for _ in range(frame_count - 1):
-        length = int.from_bytes(frames[position : position + 4], "little")
-        position += length
-        offset += length - APPEND_HEADER_SIZE_BYTES
-    return offset
-
-
-def payload_size(frames_size: int, frame_count: int) -> int:
-    """Return the segment bytes in `frame_count` append frames of `frames_size` bytes."""
-    return frames_size - APPEND_HEADER_SIZE_BYTES * frame_count

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.server.container.residency.loader import EntityLoader
+from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import (
@@ -43,12 +44,10 @@ from .admission import (
     check_size,
     check_writer,
     deduplicate,
-    last_append_offset,
-    payload_size,
     progress_of,
 )
 from .catch_up_reader import CatchUpReader
-from .memtable import Extent, LinkedExtent
+from .memtable import LinkedExtent
 from .options import ContainerOptions
 
 logger = logging.getLogger(__name__)
@@ -89,7 +88,6 @@ class SegmentContainer:
         self.options = options
         self.clock = clock
         self.reader = reader
-        self.sequence = 0  # of the last log batch applied
         # No single append, and no run of several, may have more bytes, headers included.
         self.run_size_bytes_max = FRAME_SIZE_BYTES_MAX
         # Whether the log has failed: what the state holds may be less than what the disk holds.
@@ -125,7 +123,7 @@ class SegmentContainer:
             on_failure: called once if the log fails; the container then refuses everything.
         """
         self._wal = wal
-        self.sequence = sequence
+        self.state.sequence = sequence
         self.run_size_bytes_max = min(run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         self._on_progress = on_progress
         self._on_failure = on_failure
@@ -173,7 +171,6 @@ class SegmentContainer:
         check_size(segment, len(frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
         self._check_room()
-        size = payload_size(len(frames), run.frame_count)
         pending = PendingAppend(
             owner,
             segment,
@@ -183,29 +180,27 @@ class SegmentContainer:
             writer_number=run.writer_number,
         )
         pending.offset = segment.next_offset
-        pending.size = size
         last_event_number = 0
         if run.writer_number:
             pending.writer = self.state.writers.peek(run.writer_number)
             last_event_number = run.event_number + run.event_count - 1
             progress_of(segment, run.writer_number).admitted = last_event_number
-        segment.next_offset += size
-        assert self._wal is not None
-        self._wal.submit(
-            Run(
-                segment.segment_id,
-                pending.offset,
-                frames,
-                run.frame_count,
-                run.frame_size,
-                run.event_count,
-                run.writer_number,
-                last_event_number,
-                run.writer_epoch,
-                KIND_APPENDS,
-                pending,
-            )
+        logged = Run(
+            segment_id=segment.segment_id,
+            offset=pending.offset,
+            frames=frames,
+            frame_count=run.frame_count,
+            frame_size=run.frame_size,
+            event_count=run.event_count,
+            writer_number=run.writer_number,
+            last_event_number=last_event_number,
+            writer_epoch=run.writer_epoch,
+            kind=KIND_APPENDS,
+            context=pending,
         )
+        segment.next_offset += logged.payload_size
+        assert self._wal is not None
+        self._wal.submit(logged)
         self._in_flight.append(pending)
         return pending
 
@@ -337,77 +332,46 @@ class SegmentContainer:
     # --- what became durable ---
 
     def durable(self, runs: list[Run], sequence: int, wall_time_us: int) -> None:
-        """Apply a batch that the log has synced: called by the log, in order."""
+        """Apply a batch that the log has synced, and tell those who wait for it: called by the log, in order."""
         if self.has_failed:
             return  # what is recovered from the disk has it
+        state = self.state
         owners: set[Owner] = set()
-        woken: set[Segment] = set()
-        self.state.begin_batch(sequence, wall_time_us)
         try:
-            for run in runs:
-                self._apply(run, sequence, wall_time_us, owners, woken)
-            self.sequence = sequence
+            applied = apply_batch(
+                state,
+                [run.context.record if isinstance(run.context, Decision) else run for run in runs],
+                sequence=sequence,
+                wall_time_us=wall_time_us,
+                bytes_sink=state.hold,
+            )
         except Exception as error:
             # Applying never fails; had it, memory would not be what the log says, and must not be stored.
             logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
-        for segment in woken:
-            segment.notify()
+        else:
+            for run in runs:
+                self._settle(run, owners)
+            for segment in applied.woken:
+                segment.notify()
         for owner in owners:
             owner.settle()
         self.relieve()
         self._on_progress()
 
-    def _apply(self, run: Run, sequence: int, wall_time_us: int, owners: set[Owner], woken: set[Segment]) -> None:
-        pending = self._in_flight[0]
+    def _settle(self, run: Run, owners: set[Owner]) -> None:
+        """Let a run that was applied be done; its bytes stay in memory, and nobody who waited for it."""
+        pending = self._in_flight.popleft()
         assert pending is run.context
+        run.context = None
         if isinstance(pending, PendingAppend):
-            self._apply_append(pending, run, sequence, wall_time_us)
-            if pending.segment is not None and pending.segment.watchers:
-                woken.add(pending.segment)
             pending.settled = True
             owners.add(pending.owner)
-        else:
-            self.state.apply(pending.record)
-            if not pending.future.done():
-                pending.future.set_result(None)
-        self._in_flight.popleft()
+        elif not pending.future.done():
+            pending.future.set_result(None)
         for follower in pending.followers:
             follower.settled = True
             owners.add(follower.owner)
-
-    def _apply_append(self, pending: PendingAppend, run: Run, sequence: int, wall_time_us: int) -> None:
-        segment = pending.segment
-        if segment is None or segment.deleted:
-            return
-        segment.index.add(run.offset, events=segment.event_count, wall_time_us=wall_time_us)
-        self.state.apply_run(
-            segment,
-            offset=run.offset,
-            size=pending.size,
-            event_count=run.event_count,
-            writer_number=run.writer_number,
-            last_event_number=run.last_event_number,
-            last_offset=last_append_offset(
-                run.frames, offset=run.offset, frame_count=run.frame_count, frame_size=run.frame_size
-            )
-            if run.writer_number
-            else -1,
-        )
-        self.state.hold(
-            segment,
-            Extent(
-                offset=run.offset,
-                size=pending.size,
-                frames=run.frames,
-                frame_count=run.frame_count,
-                frame_size=run.frame_size,
-                event_count=run.event_count,
-                sequence=sequence,
-                end_events=segment.event_count,
-                wall_time_us=wall_time_us,
-            ),
-        )
 
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
@@ -415,7 +379,7 @@ class SegmentContainer:
         self.has_failed = True
         # What comes from now on was certainly not stored, and may be tried again.
         self._failure = LogClosedError("the log failed and is being recovered", retry_after_ms=1000)
-        logger.error("log failed sequence=%d waiting=%d error=%r", self.sequence, len(self._in_flight), error)
+        logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self._in_flight), error)
         owners: set[Owner] = set()
         for pending in self._in_flight:
             pending.fail(failure)

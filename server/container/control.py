@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from millrace.server.container.state.container_state import Writer, merge_marker
+from millrace.server.container.state.apply_segments import merge_marker
 from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AttributeConditionFailedError,
     InvalidArgumentError,

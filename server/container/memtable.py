@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from millrace.server.wal import Run
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
@@ -26,39 +27,22 @@ class Extent:
         wall_time_us: when the log wrote it.
     """
 
-    __slots__ = (
-        "_frame_count", "_frame_size", "_frames", "_payload", "end_events", "event_count", "offset", "sequence",
-        "size", "wall_time_us",
-    )  # fmt: skip
+    __slots__ = ("_payload", "_run", "end_events", "event_count", "offset", "sequence", "size", "wall_time_us")
 
-    def __init__(
-        self,
-        *,
-        offset: int,
-        size: int,
-        frames: Buffer,
-        frame_count: int,
-        frame_size: int,
-        event_count: int,
-        sequence: int,
-        end_events: int,
-        wall_time_us: int,
-    ) -> None:
-        assert size == len(frames) - APPEND_HEADER_SIZE_BYTES * frame_count
-        self.offset = offset
-        self.size = size
-        self._frames: Buffer | None = frames
-        self._frame_count = frame_count
-        self._frame_size = frame_size
+    def __init__(self, run: Run, *, sequence: int, end_events: int, wall_time_us: int) -> None:
+        self.offset = run.offset
+        self.size = run.payload_size
+        self.event_count = run.event_count
+        # Until its headers are stripped; then `_payload` takes its place.
+        self._run: Run | None = run
         self._payload: memoryview | None = None
         self.sequence = sequence
-        self.event_count = event_count
         self.end_events = end_events
         self.wall_time_us = wall_time_us
 
     @property
     def end(self) -> int:
-        """The segment offset behind the extent."""
+        """The segment offset after the last byte."""
         return self.offset + self.size
 
     @property
@@ -66,20 +50,25 @@ class Extent:
         """Events of the segment before this run."""
         return self.end_events - self.event_count
 
+    def copy_frames(self) -> None:
+        """Hold the frames in memory of their own: recovered ones are views of a whole log file."""
+        assert self._run is not None, "stripped already"
+        self._run.frames = bytes(self._run.frames)
+
     def payload(self) -> memoryview:
         """Return the bytes of the segment, without headers; valid for as long as the caller holds it.
 
         May be called in the event loop and in the thread of the flusher at once: what is replaced is replaced whole,
         and stripping twice gives the same bytes.
         """
-        frames = self._frames
-        if frames is not None:
-            if self._frame_count == 1:
-                payload = memoryview(frames)[APPEND_HEADER_SIZE_BYTES:]
+        run = self._run
+        if run is not None:
+            if run.frame_count == 1:
+                payload = memoryview(run.frames)[APPEND_HEADER_SIZE_BYTES:]
             else:
-                payload = memoryview(_stripped(frames, count=self._frame_count, size=self._frame_size))
+                payload = memoryview(_stripped(run.frames, count=run.frame_count, size=run.frame_size))
             self._payload = payload
-            self._frames = None
+            self._run = None
         assert self._payload is not None
         return self._payload
 
@@ -123,7 +112,7 @@ class LinkedExtent:
 
     @property
     def end(self) -> int:
-        """The segment offset behind the extent."""
+        """The segment offset after the last byte."""
         return self.offset + self.size
 
     @property

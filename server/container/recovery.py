@@ -12,14 +12,13 @@ from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, resto
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
 from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX
+from millrace.server.container.state.apply import apply_batch, items_of
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import DamagedRange, Segment
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, LogCorruptError, NoSpaceError
 from millrace.server.tier2 import ChunkId, ChunkStorage
-from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, RecoveredRun, Wal
-from millrace.wire.framing import decode
+from millrace.server.wal import Damage, Wal
 
-from .admission import last_append_offset, payload_size
 from .memtable import Extent
 
 logger = logging.getLogger(__name__)
@@ -34,6 +33,7 @@ def state_of(
     """Return the state that a loaded checkpoint holds, or an empty one that will be saved there. Blocks."""
     stored = checkpoint.stored if checkpoint else checkpoints.nothing_stored
     state = ContainerState(stored, resident_count_max=resident_count_max)
+    state.sequence = checkpoint.sequence if checkpoint else 0
     for link in checkpoints.segments.links():
         state.link(state.segments[link.source_id], link)
     return state
@@ -88,26 +88,22 @@ def replay(
     """
     # Those that the log has lost the bytes of are to be found here at the end.
     unflushed = [state.segments[segment_id] for segment_id in checkpoints.segments.unflushed()]
-    applied = checkpoint.sequence if checkpoint else 0
+
+    def hold(segment: Segment, extent: Extent) -> None:
+        if extent.end > max(segment.flushed_offset, segment.start_offset):
+            extent.copy_frames()
+            state.hold(segment, extent)
+
     is_numbered = False
     for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
         if isinstance(item, Damage):
             logger.error("log damaged %s", item)
-            for segment_id, offset, size in item.runs:
-                segment = state.segments.get(segment_id)
-                if segment is not None and offset >= segment.flushed_offset and size:
-                    _add_damage(state, segment, offset, offset + size, f"{item.path.name} at {item.offset}")
-                    segment.length = max(segment.length, offset + size)
+            apply_batch(state, [item], sequence=state.sequence, wall_time_us=0, bytes_sink=hold)
             continue
-        if not is_numbered and item.sequence > applied:
+        if not is_numbered and item.sequence > state.sequence:
             is_numbered = True
             _number_events(state)
-        state.begin_batch(item.sequence, item.wall_time_us)
-        for run in item.runs:
-            if run.kind == KIND_APPENDS:
-                _replay_run(state, run, item, is_new=item.sequence > applied)
-            elif item.sequence > applied:
-                state.apply(decode(run.frames)[1])
+        apply_batch(state, items_of(item), sequence=item.sequence, wall_time_us=item.wall_time_us, bytes_sink=hold)
     if not is_numbered:
         _number_events(state)
     if checkpoint is None:
@@ -142,68 +138,15 @@ def _refuse_lost_checkpoint(wal: Wal, *, has_chunks: bool) -> None:
     )
 
 
-def _add_damage(state: ContainerState, segment: Segment, start: int, end: int, source: str) -> None:
-    """Refuse reads of [start, end) from now on, as far as they are not refused already."""
-    for known in sorted(segment.damages, key=lambda damage: damage.start):
-        if known.start <= start < known.end:
-            start = known.end
-        elif start < known.start < end:
-            segment.damages.append(DamagedRange(start, known.start, source))
-            start = known.end
-    if start < end:
-        segment.damages.append(DamagedRange(start, end, source))
-    state.segments.changed(segment)
-
-
 def _mark_gaps(state: ContainerState, segment: Segment) -> None:
     """Name as damaged what should be in the tail and is not: the log has lost what the checkpoint still knew."""
     position = max(segment.flushed_offset, segment.start_offset)
     for extent in segment.tail.extents:
         if extent.offset > position:
-            _add_damage(state, segment, position, extent.offset, "the log")
+            state.add_damage(segment, position, extent.offset, "the log")
         position = max(position, extent.end)
     if position < segment.length:
-        _add_damage(state, segment, position, segment.length, "the log")
-
-
-def _replay_run(state: ContainerState, run: RecoveredRun, batch: RecoveredBatch, *, is_new: bool) -> None:
-    segment = state.segments.get(run.segment_id)
-    if segment is None:
-        if not is_new:
-            return  # deleted before the checkpoint
-        # Nothing is appended behind the record of a delete: it is the record of the creation that was lost.
-        segment = state.orphan(run.segment_id)
-    size = payload_size(len(run.frames), run.frame_count)
-    if is_new:
-        segment.index.add(run.offset, events=segment.event_count, wall_time_us=batch.wall_time_us)
-        state.apply_run(
-            segment,
-            offset=run.offset,
-            size=size,
-            event_count=run.event_count,
-            writer_number=run.writer_number,
-            last_event_number=run.last_event_number,
-            last_offset=last_append_offset(
-                run.frames, offset=run.offset, frame_count=run.frame_count, frame_size=run.frame_size
-            )
-            if run.writer_number
-            else -1,
-        )
-    if run.offset + size > max(segment.flushed_offset, segment.start_offset):
-        state.hold(
-            segment,
-            Extent(
-                offset=run.offset,
-                size=size,
-                frames=bytes(run.frames),
-                frame_count=run.frame_count,
-                frame_size=run.frame_size,
-                event_count=run.event_count,
-                sequence=batch.sequence,
-                end_events=segment.event_count if is_new else 0,
-                wall_time_us=batch.wall_time_us,
-            ),
-        )
+        state.add_damage(segment, position, segment.length, "the log")
 
 
 def _number_events(state: ContainerState) -> None:

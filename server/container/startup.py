@@ -132,7 +132,7 @@ async def open_container(
             raise
     flusher = Flusher(
         state=state,
-        sequence=lambda: container.sequence,
+        sequence=lambda: state.sequence,
         has_failed=lambda: container.has_failed,
         wal=wal,
         storage=storage,

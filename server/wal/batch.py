@@ -13,7 +13,7 @@ from millrace.wire.checksum import crc32c
 from millrace.wire.codec import derive
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify
-from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES, KIB
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES, KIB
 from millrace.wire.schema.log import (
     BATCH_ALIGNMENT_BYTES,
     BATCH_CHECKSUM_START,
@@ -95,6 +95,24 @@ class Run:
     kind: int = KIND_APPENDS
     # Whatever the submitter wants back when the run is durable; not stored.
     context: object = field(default=None, repr=False)
+
+    @property
+    def payload_size(self) -> int:
+        """How many bytes of the segment it holds: those of its appends without their headers."""
+        return len(self.frames) - APPEND_HEADER_SIZE_BYTES * self.frame_count
+
+    @property
+    def last_append_offset(self) -> int:
+        """Where in the segment its last append starts."""
+        offset = self.offset
+        if self.frame_size:
+            return offset + (self.frame_count - 1) * (self.frame_size - APPEND_HEADER_SIZE_BYTES)
+        position = 0
+        for _ in range(self.frame_count - 1):
+            length = int.from_bytes(self.frames[position : position + 4], "little")
+            position += length
+            offset += length - APPEND_HEADER_SIZE_BYTES
+        return offset
 
 
 RecoveredRun = Run

@@ -14,9 +14,9 @@ from threading import Lock
 from typing import Final
 
 from millrace.server.container.memtable import LinkedExtent
-from millrace.server.container.state.container_state import Writer
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, NoSpaceError, StorageError
 
 from .rows import link_of_row, segment_of_rows, stream_of_rows, writer_of_row

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from millrace.server.container.memtable import LinkedExtent
-from millrace.server.container.state.container_state import Changes, ContainerState, Writer
+from millrace.server.container.state.container_state import Changes, ContainerState
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment, WriterProgress
 from millrace.server.container.state.stream import Stream, StreamPart
+from millrace.server.container.state.writer import Writer
 from millrace.server.tier2 import IndexEntry
 from millrace.wire import frames as f
 

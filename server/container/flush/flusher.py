@@ -415,6 +415,8 @@ class Flusher:
         segment.chunks += records
         self._state.segments.changed(segment)
         self._state.release(segment, link.end, delete_after=DeleteAfter.COPY)
+        for gone in self._state.take_woken():
+            gone.notify()
 
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
         pieces = []

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from millrace.server.container.state.container_state import ContainerState, Writer
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.writer import Writer
 
 from .entity_cache import EntityCache
 

@@ -139,6 +139,17 @@ class Segment:
                     length=self.length,
                 )
 
+    def add_damage(self, start: int, end: int, source: str) -> None:
+        """Refuse reads of [start, end) from now on, as far as they are not refused already."""
+        for known in sorted(self.damages, key=lambda damage: damage.start):
+            if known.start <= start < known.end:
+                start = known.end
+            elif start < known.start < end:
+                self.damages.append(DamagedRange(start, known.start, source))
+                start = known.end
+        if start < end:
+            self.damages.append(DamagedRange(start, end, source))
+
     def limit_before_damage(self, offset: int, end: int) -> int:
         """Return the end of the readable bytes from `offset` on, at most `end`."""
         for damage in self.damages:

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.state.apply import Applied, BatchItem, BytesSink, apply_batch
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment
+from millrace.server.wal import Run
 from millrace.wire import frames as f
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
@@ -21,21 +24,55 @@ KINDS = (
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16), st.integers(0, 2**16))
 
 
+def apply(
+    state: ContainerState,
+    *items: BatchItem,
+    sequence: int = 0,
+    wall_time_us: int = 0,
+    bytes_sink: BytesSink = lambda segment, extent: None,
+) -> Applied:
+    """Apply items as one batch, the next one if no sequence is given; their bytes are dropped."""
+    return apply_batch(
+        state, items, sequence=sequence or state.sequence + 1, wall_time_us=wall_time_us, bytes_sink=bytes_sink
+    )
+
+
+def run_of(
+    segment: Segment, *, offset: int, size: int, event_count: int, writer_number: int = 0, last_event_number: int = 0
+) -> Run:
+    """Return a run of one append of so many zeros."""
+    return Run(
+        segment_id=segment.segment_id,
+        offset=offset,
+        frames=bytes(APPEND_HEADER_SIZE_BYTES + size),
+        frame_count=1,
+        frame_size=APPEND_HEADER_SIZE_BYTES + size,
+        event_count=event_count,
+        writer_number=writer_number,
+        last_event_number=last_event_number,
+    )
+
+
 @dataclass
 class History:
     """A state, changed by one step after the other. Numbers of a step choose what it applies to, and how much."""
 
     state: ContainerState = field(default_factory=ContainerState)
-    records: list[f.Message] = field(default_factory=list)
+    # What was applied, one item in each batch, and by what clock.
+    items: list[tuple[Run | f.Message, int]] = field(default_factory=list)
     clock_us: int = 1_700_000_000_000_000
 
     def step(self, kind: str, choice: int, amount: int) -> None:
         self.clock_us += amount - 2**14  # it goes back at times
         getattr(self, kind)(choice, amount)
 
-    def apply(self, record: f.Message) -> None:
-        self.records.append(record)
-        self.state.apply(record)
+    @property
+    def records(self) -> list[f.Message]:
+        return [item for item, _ in self.items if not isinstance(item, Run)]
+
+    def apply(self, item: Run | f.Message) -> None:
+        self.items.append((item, self.clock_us))
+        apply(self.state, item, wall_time_us=self.clock_us)
 
     def create(self, choice: int, amount: int) -> None:
         segment_id = self.state.take_id()
@@ -222,14 +259,15 @@ class History:
         return segments[choice % len(segments)] if segments else None
 
     def _append(self, segment: Segment, *, amount: int, gap: int, writer_number: int, last_event_number: int) -> None:
-        self.state.begin_batch(len(self.records), self.clock_us)
-        self.state.apply_run(
-            segment,
-            offset=segment.length + gap,
-            size=1 + amount,
-            event_count=amount % 10,
-            writer_number=writer_number,
-            last_event_number=last_event_number,
+        self.apply(
+            run_of(
+                segment,
+                offset=segment.length + gap,
+                size=1 + amount,
+                event_count=amount % 10,
+                writer_number=writer_number,
+                last_event_number=last_event_number,
+            )
         )
 
     def _attribute(self, choice: int, amount: int, *, value: bytes | None) -> None:

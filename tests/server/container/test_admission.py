@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.container.admission import last_append_offset
 from millrace.wire import frames as f
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, Stored, append_frame
@@ -229,10 +228,3 @@ async def test_writers_survive_a_restart(tmp_path: Path, container: Any) -> None
         writer = await peer.open_writer("w", segment_id)
         assert (writer.known, writer.states[0].last_event_number) == (1, 4)
         assert writer.writer_epoch > fields["writer_epoch"]
-
-
-def test_the_last_append_of_a_run_is_found() -> None:
-    frames = [append_frame(1, bytes(size), request_id=1) for size in (3, 5, 7)]
-    assert last_append_offset(b"".join(frames), offset=100, frame_count=3, frame_size=0) == 108
-    assert last_append_offset(frames[0] * 3, offset=100, frame_count=3, frame_size=67) == 106
-    assert last_append_offset(frames[0], offset=100, frame_count=1, frame_size=67) == 100

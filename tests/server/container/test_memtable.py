@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.memtable import Extent, Tail
+from millrace.server.wal import Run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
@@ -12,17 +13,15 @@ def extent(offset: int, *payloads: bytes, end_events: int = 0) -> Extent:
     """Return the run of appends with these payloads."""
     frames = b"".join(encode_append_header(request_id=1, segment_id=5, payload=data) + data for data in payloads)
     sizes = {len(data) for data in payloads}
-    return Extent(
+    run = Run(
+        segment_id=5,
         offset=offset,
-        size=sum(map(len, payloads)),
         frames=frames,
         frame_count=len(payloads),
         frame_size=APPEND_HEADER_SIZE_BYTES + sizes.pop() if len(sizes) == 1 else 0,
         event_count=len(payloads),
-        sequence=9,
-        end_events=end_events,
-        wall_time_us=17,
     )
+    return Extent(run, sequence=9, end_events=end_events, wall_time_us=17)
 
 
 def tail_of(*extents: Extent) -> Tail:
@@ -48,10 +47,8 @@ def test_appends_of_one_size_are_stripped_at_once(size: int, count: int, first: 
 
 def test_the_payload_of_one_append_is_not_copied() -> None:
     frames = bytearray(encode_append_header(request_id=1, segment_id=5, payload=b"abc") + b"abc")
-    run = Extent(
-        offset=0, size=3, frames=frames, frame_count=1, frame_size=67, event_count=1, sequence=1, end_events=1,
-        wall_time_us=0,
-    )  # fmt: skip
+    logged = Run(segment_id=5, offset=0, frames=frames, frame_count=1, frame_size=67, event_count=1)
+    run = Extent(logged, sequence=1, end_events=1, wall_time_us=0)
     frames[-1] = ord("X")
     assert bytes(run.payload()) == b"abX"
 

@@ -14,6 +14,7 @@ from millrace.server.errors import CutInvalidError, SegmentTruncatedError
 from millrace.server.streams.boundaries import check_border
 from millrace.wire import frames as f
 from millrace.wire.names import KEY_SPACE
+from tests.server.container.histories import apply
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage
@@ -130,7 +131,7 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
 
     looking = asyncio.create_task(streams.controller.truncate("a/b", [f.CutPosition(segment_id, 4 * size + 8)]))
     await asyncio.sleep(0)
-    streams.opened.container.state.apply(f.SegmentTruncated(segment_id, 5 * size))
+    apply(streams.opened.container.state, f.SegmentTruncated(segment_id, 5 * size))
     await looking
     assert segment.start_offset == 5 * size
     with pytest.raises(SegmentTruncatedError):

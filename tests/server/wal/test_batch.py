@@ -237,3 +237,10 @@ def test_the_example_in_the_format_is_what_it_says() -> None:
 def test_payloads_are_told_apart_by_the_support() -> None:
     assert payload_of(append_run(7, 0, b"ab", b"cd")) == b"abcd"
     assert payload_of(control_run(b"xyz")) == b"xyz"
+
+
+def test_a_run_knows_its_payload_and_where_its_last_append_starts() -> None:
+    alike, different = append_run(7, 100, b"abc", b"abc", b"abc"), append_run(7, 100, b"abc", b"abcde", b"x")
+    assert (alike.payload_size, alike.last_append_offset) == (9, 106)
+    assert (different.payload_size, different.last_append_offset) == (9, 108)
+    assert append_run(7, 100, b"abc").last_append_offset == 100

@@ -28,7 +28,7 @@ from millrace.server.errors import (
     StorageError,
 )
 from millrace.wire import frames as f
-from tests.server.container.histories import STEPS, History, durable_view, history
+from tests.server.container.histories import STEPS, History, durable_view, history, run_of
 
 RICH = history(
     *[("create", 0, 1), ("open_writer", 0, 3), ("create_stream", 0, 77), ("open_writer", 1, 4)] * 3,
@@ -213,7 +213,7 @@ def test_a_number_that_does_not_fit_is_refused_and_nothing_is_stored(store: Chec
     save(store, past.state, 1)
     before = durable_view(past.state)
     segment = past.state.segments[1]
-    past.state.apply_run(segment, offset=0, size=1, event_count=1, writer_number=2, last_event_number=2**63)
+    past.apply(run_of(segment, offset=0, size=1, event_count=1, writer_number=2, last_event_number=2**63))
 
     with pytest.raises(StorageError, match="progress cannot be stored"):
         save(store, past.state, 2)

@@ -11,6 +11,7 @@ from millrace.server.container.checkpoint.verification import verify_rows
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import CheckpointDamagedError
 from millrace.wire import frames as f
+from tests.server.container.histories import apply, run_of
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +25,11 @@ def stored(path: Path, *, writer_count: int) -> Path:
     store.load()
     state = state_of(store, None)
     state.next_id = writer_count + 2
-    state.apply(f.SegmentCreated(1, 0, "raw/a"))
+    apply(state, f.SegmentCreated(1, 0, "raw/a"))
     segment = state.segments[1]
     for number in range(2, writer_count + 2):
-        state.apply_run(
-            segment, offset=segment.length, size=1, event_count=1, writer_number=number, last_event_number=1
-        )
+        run = run_of(segment, offset=segment.length, size=1, event_count=1, writer_number=number, last_event_number=1)
+        apply(state, run)
     store.save(take_rows(state, state.take_changes()), sequence=1, replay_from=1, container_epoch=1)
     store.close()
     return path

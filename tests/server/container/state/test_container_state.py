@@ -4,42 +4,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.state.apply import Applied
 from millrace.server.container.state.container_state import FIRST_ID, ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
 from millrace.server.container.state.stream import covers_key_space_once
 from millrace.wire import frames as f
-from tests.server.container.histories import STEPS, History, durable_view, history
+from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
 from tests.server.container.test_memtable import extent
 
 
-def run(segment: Segment, state: ContainerState, offset: int, size: int, *, writer: int = 0, last: int = 0) -> None:
-    state.apply_run(
-        segment,
-        offset=offset,
-        size=size,
-        event_count=2,
-        writer_number=writer,
-        last_event_number=last,
-        last_offset=offset,
-    )
+def run(
+    segment: Segment, state: ContainerState, offset: int, size: int, *, writer: int = 0, last: int = 0, wall_us: int = 0
+) -> Applied:
+    fields = run_of(segment, offset=offset, size=size, event_count=2, writer_number=writer, last_event_number=last)
+    return apply(state, fields, wall_time_us=wall_us)
 
 
 def with_segment() -> tuple[ContainerState, Segment]:
     state = ContainerState()
-    state.apply(f.SegmentCreated(state.take_id(), 17, "scope/segment"))
+    apply(state, f.SegmentCreated(state.take_id(), 17, "scope/segment"))
     return state, state.segments[FIRST_ID]
 
 
-class Counter:
-    """A watcher that counts."""
-
-    def __init__(self, segment: Segment) -> None:
-        self.count = 0
-        segment.watchers.add(self)
+class Watcher:
+    """A watcher that must not be called: the fold tells nobody."""
 
     def segment_changed(self) -> None:
-        self.count += 1
+        raise AssertionError
 
 
 @given(st.lists(STEPS, max_size=60))
@@ -72,17 +64,17 @@ def test_applying_a_record_twice_is_applying_it_once(steps: list[tuple[str, int,
         past.step(*step)
     again = ContainerState()
     for record in past.records:
-        again.apply(record)
-        again.apply(record)
+        apply(again, record)
+        apply(again, record)
     again.next_id = past.state.next_id  # ids that were taken and led to no record
     assert durable_view(again) == durable_view(past.state)
 
 
 def test_ids_are_never_given_twice_even_after_a_delete() -> None:
     state, segment = with_segment()
-    state.apply(f.SegmentDeleted(segment.segment_id))
+    apply(state, f.SegmentDeleted(segment.segment_id))
     assert state.take_id() == segment.segment_id + 1
-    state.apply(f.SegmentCreated(40, 0, "scope/other"))
+    apply(state, f.SegmentCreated(40, 0, "scope/other"))
     assert state.take_id() == 41
 
 
@@ -119,26 +111,26 @@ def test_truncation_lets_go_of_all_that_lies_before() -> None:
     segment.flushed_offset = 10
     state.hold(segment, extent(12, b"x" * 10))
     state.hold(segment, extent(22, b"x" * 20))
-    watcher = Counter(segment)
+    segment.watchers.add(Watcher())
 
-    state.apply(f.SegmentTruncated(segment.segment_id, 25))
+    applied = apply(state, f.SegmentTruncated(segment.segment_id, 25))
 
     assert segment.start_offset == 25
     assert segment.chunks == []
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
-    assert watcher.count == 1
+    assert set(applied.woken) == {segment}
 
-    state.apply(f.SegmentTruncated(segment.segment_id, 20))
-    assert (segment.start_offset, watcher.count) == (25, 1)
+    assert not apply(state, f.SegmentTruncated(segment.segment_id, 20)).woken
+    assert segment.start_offset == 25
 
 
 def test_truncation_never_passes_the_end() -> None:
     state, segment = with_segment()
     run(segment, state, 0, 10)
     state.hold(segment, extent(0, b"x" * 10))
-    state.apply(f.SegmentTruncated(segment.segment_id, 99))
+    apply(state, f.SegmentTruncated(segment.segment_id, 99))
     assert (segment.start_offset, segment.flushed_offset, segment.length) == (10, 10, 10)
     assert state.unflushed == {}
 
@@ -148,17 +140,17 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     run(segment, state, 0, 10)
     segment.chunks = [ChunkRecord(0, 6, "first", 9, 0, 1, 0)]
     state.hold(segment, extent(6, b"x" * 4))
-    watcher = Counter(segment)
+    segment.watchers.add(Watcher())
 
-    state.apply(f.SegmentDeleted(segment.segment_id))
+    applied = apply(state, f.SegmentDeleted(segment.segment_id))
 
     assert segment.deleted
     assert (list(state.segments.values()), state.segments.find(segment.name)) == ([], None)
     assert (state.unflushed, state.tail_bytes) == ({}, 0)
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first"]
-    assert watcher.count == 1
+    assert set(applied.woken) == {segment}
     assert (state.segments.changes.gone, state.segments.changes.changed) == ({segment.segment_id}, {})
-    state.apply(f.SegmentCreated(state.take_id(), 18, "scope/segment"))
+    apply(state, f.SegmentCreated(state.take_id(), 18, "scope/segment"))
     assert state.segments.find("scope/segment") not in (segment, None)
 
 
@@ -177,7 +169,7 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
         f.CutForgotten(9, 1, "a"),
         f.StreamDeleted(9),
     ):
-        state.apply(record)
+        apply(state, record)
     assert durable_view(state) == durable_view(ContainerState())
     assert not any(state.changes)
 
@@ -211,7 +203,7 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
 def test_a_writer_keeps_its_highest_epoch() -> None:
     state = ContainerState()
     for epoch in (3, 2):
-        state.apply(f.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
+        apply(state, f.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
     assert state.writers.find("w") is state.writers[5]
     assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
 
@@ -219,13 +211,13 @@ def test_a_writer_keeps_its_highest_epoch() -> None:
 def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     state, segment = with_segment()
     for number, name in ((5, "w"), (6, "")):
-        state.apply(f.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
+        apply(state, f.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
         run(segment, state, segment.length, 10, writer=number, last=4)
     state.take_changes()
     state.stored()
     state.expiring_writers = {5: 9, 6: 9}
 
-    state.apply(f.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
+    apply(state, f.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
 
     assert (state.writers.find("w"), state.writers.get(6), segment.writers) == (state.writers[5], None, {})
     assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
@@ -233,7 +225,7 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     state.stored()
     assert (changes.writers.changed, changes.writers.gone) == ({5: state.writers[5]}, {6})
     assert changes.forgotten_writers >= {5, 6}
-    state.apply(f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    apply(state, f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
     assert (list(state.writers.changes.changed), state.writers.changes.gone) == ([8], {5})
 
@@ -241,50 +233,49 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
 def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> None:
     """Also where damage has taken the record that the writer before it expired."""
     state, segment = with_segment()
-    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
+    apply(state, f.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
     run(segment, state, 0, 10, writer=5, last=4)
-    state.apply(f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    apply(state, f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert ([writer.writer_number for writer in state.writers.values()], segment.writers) == ([8], {})
 
 
 def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
     state, segment = with_segment()
-    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
+    apply(state, f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
     moved = []
     for second in range(200):
         state.take_changes()
         state.stored()
-        state.begin_batch(second, second * 1_000_000)
-        run(segment, state, segment.length, 1, writer=5, last=second)
+        run(segment, state, segment.length, 1, writer=5, last=second, wall_us=second * 1_000_000)
         if state.writers.changes:
             moved.append(second)
     assert moved == [60, 120, 180]
-    state.begin_batch(200, 100_000_000)  # the clock was wrong, and is right now
-    run(segment, state, segment.length, 1, writer=5, last=200)
+    # The clock was wrong, and is right now.
+    run(segment, state, segment.length, 1, writer=5, last=200, wall_us=100_000_000)
     assert state.writers[5].active_us == 100_000_000
 
 
 def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
     state, segment = with_segment()
-    state.apply(f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
+    apply(state, f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
     seen = [state.writers[5].seen_uptime_us]
     for uptime_us in (10, 30, 20):  # it never goes back
-        state.apply(f.UptimeCounted(uptime_us))
+        apply(state, f.UptimeCounted(uptime_us))
         state.take_changes()
         state.stored()
         for _ in range(2):
             run(segment, state, segment.length, 1, writer=5, last=segment.length)
         seen.append(state.writers[5].seen_uptime_us)
         assert set(state.writers.changes.changed) == ({5} if uptime_us != 20 else set())
-    state.apply(f.UptimeCounted(40))
-    state.apply(f.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
+    apply(state, f.UptimeCounted(40))
+    apply(state, f.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
     assert [*seen, state.writers[5].seen_uptime_us] == [0, 10, 30, 30, 40]
 
 
 def test_attributes_are_set_and_unset() -> None:
     state, segment = with_segment()
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
-        state.apply(f.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
+        apply(state, f.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
     assert segment.attributes == {"a": b"2"}
     assert state.take_changes().attributes == {(segment.segment_id, "a"), (segment.segment_id, "b")}
 
@@ -319,14 +310,14 @@ def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> No
     state = ContainerState()
     first, second, third = (f.SegmentCreated(state.take_id(), 0, f"scope/{number}").segment_id for number in range(3))
     for number in (first, second, third):
-        state.apply(f.SegmentCreated(number, 0, f"scope/{number}"))
+        apply(state, f.SegmentCreated(number, 0, f"scope/{number}"))
         run(state.segments[number], state, 0, 10)
         state.segments[number].chunks = [ChunkRecord(0, 10, f"chunk-{number}", 99, 0, 2, 0)]
         state.segments[number].flushed_offset = 10
     for target, source in ((second, first), (third, second)):
         merged = state.segments[source]
-        state.apply(f.SegmentSealed(source))
-        state.apply(
+        apply(state, f.SegmentSealed(source))
+        apply(state,
             f.SegmentMerged(
                 target_id=target, source_id=source, target_offset=state.segments[target].length, source_start=0,
                 size=merged.length, event_count=merged.event_count,

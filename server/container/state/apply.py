@@ -1,0 +1,134 @@
+"""The one fold: what a batch of the log does to the state of a container.
+
+`apply_batch` is the only code that turns log records into state: for a batch that the log has just synced, for one that
+is read again after a restart, and for `verify` and `inspect`, which judge by the very fold that the server uses. So the
+state is a function of the log, and a checkpoint of it is only a shortcut.
+
+    items of a batch         what applies them
+    runs of appends          here
+    ranges lost to damage    here
+    records of decisions     `apply_segments`, `apply_writers`, `apply_streams`
+
+There is no loop, future, clock or I/O in it, and it tells nobody: what others wait for is in the `Applied` that it
+returns. What happens to the bytes of a run is the business of the sink: the running server holds all of them in the
+tail of the segment, recovery only those that are not in tier 2, and `verify` takes note of where they are.
+
+Applying never fails: what a record says was decided and checked before it was written. A record about something that
+damage has made unknown is left aside. A batch that the state contains already, which is known by its sequence, adds
+only its bytes, which no checkpoint has.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.server.container.memtable import Extent
+from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, Run
+from millrace.wire import frames as f
+from millrace.wire.framing import decode
+
+from . import apply_segments, apply_streams, apply_writers
+from .apply_segments import Fold
+from .container_state import ContainerState
+from .segment import DamagedRange, Segment
+
+BatchItem = Run | f.Message | Damage
+"""A run of appends, the record of a decision, or a range of the log that cannot be read."""
+
+BytesSink = Callable[[Segment, Extent], None]
+"""Given the bytes of each run after it was applied. Those of a batch that the state contained already do not say how
+many events there were before them: their `end_events` is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a batch changed that others wait for.
+
+    Attributes:
+        woken: the segments that have watchers, and of which there is more to read, or nothing more will come.
+    """
+
+    woken: Iterable[Segment]
+
+
+def apply_batch(
+    state: ContainerState, items: Iterable[BatchItem], *, sequence: int, wall_time_us: int, bytes_sink: BytesSink
+) -> Applied:
+    """Carry out a batch of the log.
+
+    Args:
+        state: changed in place.
+        items: in the order of the log.
+        sequence: of the batch; that of the state itself for damage that is not part of any batch.
+        wall_time_us: when the log wrote it.
+        bytes_sink: given the bytes of each run.
+    """
+    fold = Fold(state, sequence=sequence, wall_time_us=wall_time_us)
+    is_new = sequence > state.sequence
+    for item in items:
+        if isinstance(item, Run):
+            _apply_run(fold, item, is_new=is_new, bytes_sink=bytes_sink)
+        elif is_new or isinstance(item, Damage):
+            _APPLIERS[type(item)](fold, item)
+    # Only now: a batch that was applied in part must not pass for one that the state contains.
+    state.sequence = max(state.sequence, sequence)
+    return Applied(woken=state.take_woken())
+
+
+def items_of(batch: RecoveredBatch) -> list[BatchItem]:
+    """Return the items of a batch that was read back.
+
+    Raises:
+        WireError: a record cannot be decoded.
+    """
+    return [run if run.kind == KIND_APPENDS else decode(run.frames)[1] for run in batch.runs]
+
+
+def _apply_run(fold: Fold, run: Run, *, is_new: bool, bytes_sink: BytesSink) -> None:
+    state = fold.state
+    segment = state.segments.get(run.segment_id)
+    if segment is None:
+        if not is_new:
+            return  # deleted before the checkpoint
+        # Nothing is appended after the record of a delete: it is the record of the creation that was lost.
+        segment = state.orphan(run.segment_id)
+    if is_new:
+        segment.index.add(run.offset, events=segment.event_count, wall_time_us=fold.wall_time_us)
+        if run.offset > segment.length:
+            # Damage took the bytes between.
+            segment.damages.append(DamagedRange(segment.length, run.offset, "the log"))
+        segment.length = max(segment.length, run.offset + run.payload_size)
+        segment.event_count += run.event_count
+        if run.writer_number:
+            apply_writers.advance(fold, segment, run)
+        state.segments.changed(segment)
+        if segment.stream_id:
+            state.touched_streams.add(segment.stream_id)
+        state.wake(segment)
+    bytes_sink(
+        segment,
+        Extent(
+            run,
+            sequence=fold.sequence,
+            end_events=segment.event_count if is_new else 0,
+            wall_time_us=fold.wall_time_us,
+        ),
+    )
+
+
+def _apply_damage(fold: Fold, damage: Damage) -> None:
+    """Let segments be as long as they were, and refuse reads of what is lost of them."""
+    state = fold.state
+    for segment_id, offset, size in damage.runs:
+        segment = state.segments.get(segment_id)
+        if segment is not None and offset >= segment.flushed_offset and size:
+            segment.length = max(segment.length, offset + size)
+            state.add_damage(segment, offset, offset + size, f"{damage.path.name} at {damage.offset}")
+
+
+_APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+    Damage: _apply_damage,
+    **apply_segments.APPLIERS,
+    **apply_writers.APPLIERS,
+    **apply_streams.APPLIERS,
+}

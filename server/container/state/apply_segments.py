@@ -1,0 +1,147 @@
+"""What the records of decisions about segments do to the state."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.server.container.memtable import LinkedExtent
+from millrace.wire import frames as f
+
+from .container_state import ContainerState
+from .garbage import DeleteAfter
+from .segment import DamagedRange, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A batch that is being applied to a state.
+
+    Attributes:
+        sequence, wall_time_us: of the batch.
+    """
+
+    state: ContainerState
+    sequence: int
+    wall_time_us: int
+
+
+def merge_marker(source_id: int) -> str:
+    """Return the attribute that says, on the target, that a segment was merged into it. Clients cannot set it."""
+    return f"#merged/{source_id}"
+
+
+def create_segment(fold: Fold, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
+    """Create a segment of a stream, or a raw one, whose `stream_id` is 0."""
+    state = fold.state
+    if state.segments.peek(segment_id) is not None:
+        return
+    state.use_id(segment_id)
+    state.segments.add(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
+
+
+def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:
+    """Let segments take no more appends."""
+    state = fold.state
+    for segment_id in segment_ids:
+        segment = state.segments.get(segment_id)
+        if segment is not None:
+            segment.sealed = True
+            state.segments.changed(segment)
+            state.wake(segment)
+
+
+def truncate_segments(fold: Fold, positions: Iterable[f.CutPosition]) -> None:
+    """Move the starts of segments to the offsets of these positions, never backwards."""
+    state = fold.state
+    for segment_id, offset in positions:
+        segment = state.segments.get(segment_id)
+        if segment is None or segment.link is not None or offset <= segment.start_offset:
+            continue  # one that was merged belongs to its target now
+        segment.start_offset = min(offset, segment.length)
+        state.release(segment, segment.start_offset)
+        kept = [chunk for chunk in segment.chunks if chunk.end_offset > segment.start_offset]
+        gone = segment.chunks[: len(segment.chunks) - len(kept)]
+        state.garbage.add((chunk.name for chunk in gone), delete_after=DeleteAfter.CHECKPOINT)
+        segment.chunks = kept
+        segment.index.truncate(segment.start_offset)
+        segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
+        state.segments.changed(segment)
+        state.wake(segment)
+
+
+def _segment_created(fold: Fold, record: f.SegmentCreated) -> None:
+    create_segment(fold, record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
+
+
+def _segment_sealed(fold: Fold, record: f.SegmentSealed) -> None:
+    seal_segments(fold, [record.segment_id])
+
+
+def _segment_truncated(fold: Fold, record: f.SegmentTruncated) -> None:
+    truncate_segments(fold, [f.CutPosition(record.segment_id, record.offset)])
+
+
+def _segment_deleted(fold: Fold, record: f.SegmentDeleted) -> None:
+    segment = fold.state.segments.get(record.segment_id)
+    if segment is not None and segment.link is None:  # one that was merged belongs to its target now
+        fold.state.delete_segments([record.segment_id])
+
+
+def _segment_merged(fold: Fold, record: f.SegmentMerged) -> None:
+    state = fold.state
+    target, source = state.segments.get(record.target_id), state.segments.get(record.source_id)
+    if target is None:
+        return
+    _set_attribute(state, target, merge_marker(record.source_id), b"")
+    if record.size:
+        target.index.add(record.target_offset, events=target.event_count, wall_time_us=fold.wall_time_us)
+    target.length = max(target.length, record.target_offset + record.size)
+    target.event_count += record.event_count
+    if source is None or not record.size:
+        if record.size:
+            target.damages.append(DamagedRange(record.target_offset, target.length, "the log"))
+        state.delete_segments([record.source_id])
+    else:
+        # Its name is free again; the one it has now cannot be asked for.
+        old_name, source.name = source.name, f"{source.name}#merged-{source.segment_id}"
+        state.segments.renamed(source, old_name=old_name)
+        state.link(
+            source,
+            LinkedExtent(
+                target_id=target.segment_id,
+                offset=record.target_offset,
+                size=record.size,
+                source_id=source.segment_id,
+                source_offset=record.source_start,
+                event_count=record.event_count,
+                sequence=fold.sequence,
+                end_events=target.event_count,
+                wall_time_us=fold.wall_time_us,
+            ),
+        )
+    state.wake(target)
+
+
+def _attribute_set(fold: Fold, record: f.AttributeSet) -> None:
+    segment = fold.state.segments.get(record.segment_id)
+    if segment is not None:
+        _set_attribute(fold.state, segment, record.key, record.value if record.present else None)
+
+
+def _set_attribute(state: ContainerState, segment: Segment, key: str, value: bytes | None) -> None:
+    if value is None:
+        segment.attributes.pop(key, None)
+    else:
+        segment.attributes[key] = value
+    state.changed_attributes.add((segment.segment_id, key))
+    state.segments.changed(segment)
+
+
+APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+    f.SegmentCreated: _segment_created,
+    f.SegmentSealed: _segment_sealed,
+    f.SegmentTruncated: _segment_truncated,
+    f.SegmentDeleted: _segment_deleted,
+    f.SegmentMerged: _segment_merged,
+    f.AttributeSet: _attribute_set,
+}

@@ -1,0 +1,137 @@
+"""What the records of decisions about streams do to the state.
+
+A stream's record creates, seals, truncates and deletes its segments too, so that all of them change together.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from millrace.wire import frames as f
+from millrace.wire.names import segment_of_stream
+
+from .apply_segments import Fold, create_segment, seal_segments, truncate_segments
+from .stream import Stream
+
+
+def _stream_created(fold: Fold, record: f.StreamCreated) -> None:
+    state = fold.state
+    if state.streams.peek(record.stream_id) is not None:
+        return
+    stream = Stream(
+        stream_id=record.stream_id,
+        name=record.name,
+        configuration=record.configuration,
+        created_us=record.created_us,
+    )
+    state.use_id(stream.stream_id)
+    state.streams.add(stream)
+    state.reconfigured_streams[stream.stream_id] = stream.configuration
+    _begin_epoch(
+        fold,
+        stream,
+        f.EpochRecord(number=0, started_us=record.created_us, cause="created", sealed_ids=[], created=record.segments),
+    )
+
+
+def _stream_scaled(fold: Fold, record: f.StreamScaled) -> None:
+    stream = fold.state.streams.get(record.stream_id)
+    if stream is None or record.epoch <= stream.epoch:
+        return
+    _begin_epoch(
+        fold,
+        stream,
+        f.EpochRecord(
+            number=record.epoch,
+            started_us=record.scaled_us,
+            cause=record.cause,
+            sealed_ids=record.sealed_ids,
+            created=record.created,
+        ),
+    )
+    seal_segments(fold, record.sealed_ids)
+
+
+def _begin_epoch(fold: Fold, stream: Stream, epoch: f.EpochRecord) -> None:
+    """Create the segments of an epoch before those which they replace are sealed: readers find both."""
+    for index, (segment_id, _, _) in enumerate(epoch.created):
+        create_segment(
+            fold,
+            segment_id,
+            name=segment_of_stream(stream.name, epoch=epoch.number, index=index),
+            created_us=epoch.started_us,
+            stream_id=stream.stream_id,
+        )
+    stream.begin_epoch(epoch)
+    fold.state.streams.changed(stream)
+
+
+def _stream_updated(fold: Fold, record: f.StreamUpdated) -> None:
+    stream = fold.state.streams.get(record.stream_id)
+    if stream is not None:
+        stream.configuration = record.configuration
+        fold.state.reconfigured_streams[record.stream_id] = record.configuration
+        fold.state.streams.changed(stream)
+
+
+def _stream_sealed(fold: Fold, record: f.StreamSealed) -> None:
+    stream = fold.state.streams.get(record.stream_id)
+    if stream is None:
+        return
+    stream.sealed = True
+    seal_segments(fold, stream.segment_ids)
+    fold.state.streams.changed(stream)
+
+
+def _stream_truncated(fold: Fold, record: f.StreamTruncated) -> None:
+    state = fold.state
+    truncate_segments(fold, record.positions)
+    stream = state.streams.get(record.stream_id)
+    if stream is None:
+        return
+    # What is wholly before the cut is gone; a reader at its end continues with the successors. The members of the cut
+    # stay, also those at their end: so HEAD is the cut itself, which covers every key once.
+    named = {segment_id for segment_id, _ in record.positions}
+    members = [part for part in stream.parts if part.segment_id in named]
+    # The newest first: with thousands of members, each finds its successor there without a look at all of them.
+    successors = sorted((part for part in members if part.epoch), key=lambda part: -part.epoch)
+    gone = {
+        part.segment_id for part in members if part.sealed_epoch and any(part.precedes(other) for other in successors)
+    }
+    if gone:
+        stream.parts = [part for part in stream.parts if part.segment_id not in gone]
+        state.delete_segments(gone)
+        state.streams.changed(stream)
+
+
+def _stream_deleted(fold: Fold, record: f.StreamDeleted) -> None:
+    stream = fold.state.streams.remove(record.stream_id)
+    if stream is None:
+        return
+    fold.state.delete_segments(stream.segment_ids)
+    fold.state.reconfigured_streams[record.stream_id] = None
+
+
+def _cut_saved(fold: Fold, record: f.CutSaved) -> None:
+    stream = fold.state.streams.get(record.stream_id)
+    if stream is not None:
+        stream.cuts[record.kind, record.name] = f.SavedCut(record.kind, record.name, record.saved_us, record.positions)
+        fold.state.streams.changed(stream)
+
+
+def _cut_forgotten(fold: Fold, record: f.CutForgotten) -> None:
+    stream = fold.state.streams.get(record.stream_id)
+    if stream is not None:
+        stream.cuts.pop((record.kind, record.name), None)
+        fold.state.streams.changed(stream)
+
+
+APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+    f.StreamCreated: _stream_created,
+    f.StreamScaled: _stream_scaled,
+    f.StreamUpdated: _stream_updated,
+    f.CutSaved: _cut_saved,
+    f.CutForgotten: _cut_forgotten,
+    f.StreamSealed: _stream_sealed,
+    f.StreamTruncated: _stream_truncated,
+    f.StreamDeleted: _stream_deleted,
+}

@@ -1,0 +1,155 @@
+"""One fold: live, in recovery and for `verify`, the same log makes the same state."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.server.container.memtable import Extent
+from millrace.server.container.state.apply import BatchItem, apply_batch, items_of
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import DamagedRange, Segment
+from millrace.server.wal import KIND_CONTROL, Damage, RecoveredBatch, Run
+from millrace.server.wal.batch import decode_batch, decode_runs, encode_batch
+from millrace.wire import frames as f
+from millrace.wire.framing import encode
+from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
+
+LOGGED_STEPS = STEPS.filter(lambda step: step[0] not in {"flush", "compact"})
+"""Steps of which the log knows all."""
+
+
+def batches_of(past: History, cuts: set[int]) -> list[tuple[list[BatchItem], int]]:
+    """Return the items of a history in batches that start at some of them, and the time of each batch."""
+    numbered = enumerate(past.items)
+    starts = 0
+
+    def batch_of(each: tuple[int, Any]) -> int:
+        nonlocal starts
+        starts += each[0] in cuts
+        return starts
+
+    batches = [[item for _, item in group] for _, group in groupby(numbered, key=batch_of)]
+    return [([item for item, _ in batch], batch[0][1]) for batch in batches]
+
+
+def read_back(items: list[BatchItem], *, sequence: int, wall_time_us: int) -> RecoveredBatch:
+    """Return a batch as it is read from the bytes in which the log has it."""
+    runs = []
+    for item in items:
+        if isinstance(item, f.Message):
+            frame = encode(item)
+            item = Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL)
+        assert isinstance(item, Run)
+        runs.append(item)
+    encoded = encode_batch(runs, sequence=sequence, salt=1, previous_checksum=0, wall_time_us=wall_time_us)
+    data = memoryview(b"".join(encoded.pieces))
+    batch = decode_batch(data, 0, 1)
+    assert batch is not None
+    return RecoveredBatch(
+        sequence, wall_time_us, [run for run, _ in decode_runs(data, batch)], Path("log"), 0, len(data)
+    )
+
+
+def tails_of(state: ContainerState) -> dict[int, list[tuple[Any, ...]]]:
+    return {
+        number: [(extent.offset, extent.end, extent.sequence, extent.end_events) for extent in segment.tail.extents]
+        for number, segment in state.unflushed.items()
+    }
+
+
+@given(st.lists(LOGGED_STEPS, max_size=60), st.sets(st.integers(0, 60)))
+def test_a_log_read_back_makes_the_state_of_the_server_that_wrote_it(
+    steps: list[tuple[str, int, int]], cuts: set[int]
+) -> None:
+    past = History()
+    for step in steps:
+        past.step(*step)
+    live, recovered, verified = ContainerState(), ContainerState(), ContainerState()
+    seen: list[tuple[int, int, int]] = []
+
+    def take_note(segment: Segment, extent: Extent) -> None:
+        seen.append((segment.segment_id, extent.offset, extent.end))
+
+    for sequence, (items, wall_time_us) in enumerate(batches_of(past, cuts), start=1):
+        batch: dict[str, Any] = {"sequence": sequence, "wall_time_us": wall_time_us}
+        apply_batch(live, items, **batch, bytes_sink=live.hold)
+        again = items_of(read_back(items, **batch))
+        apply_batch(recovered, again, **batch, bytes_sink=recovered.hold)
+        apply_batch(verified, again, **batch, bytes_sink=take_note)
+
+    assert durable_view(recovered) == durable_view(live)
+    assert tails_of(recovered) == tails_of(live)
+    assert recovered.tail_bytes == live.tail_bytes
+    assert {number: view[1:] for number, view in durable_view(verified)["segments"].items()} == {
+        number: view[1:] for number, view in durable_view(live)["segments"].items()
+    }
+    runs = [item for item, _ in past.items if isinstance(item, Run)]
+    assert seen == [(run.segment_id, run.offset, run.offset + run.payload_size) for run in runs]
+
+
+@given(st.lists(LOGGED_STEPS, max_size=40))
+def test_a_batch_that_the_state_contains_gives_only_its_bytes_again(steps: list[tuple[str, int, int]]) -> None:
+    past = History()
+    for step in steps:
+        past.step(*step)
+    before = durable_view(past.state)
+    seen: list[int] = []
+    for sequence, (item, wall_time_us) in enumerate(past.items, start=1):
+        apply(
+            past.state,
+            item,
+            sequence=sequence,
+            wall_time_us=wall_time_us,
+            bytes_sink=lambda segment, extent: seen.append(segment.segment_id + extent.end_events),
+        )
+    assert durable_view(past.state) == before
+    runs = [item.segment_id for item, _ in past.items if isinstance(item, Run)]
+    assert seen == [number for number in runs if past.state.segments.get(number)]
+
+
+def with_segment() -> tuple[ContainerState, Segment]:
+    state = ContainerState()
+    apply(state, f.SegmentCreated(1, 0, "raw/a"))
+    return state, state.segments[1]
+
+
+def test_damage_in_the_log_is_a_range_that_is_refused_and_the_segment_keeps_its_length() -> None:
+    """Behaviour 41: what is known to be lost is refused, also where no checkpoint knew of it."""
+    state, segment = with_segment()
+    apply(state, run_of(segment, offset=0, size=10, event_count=1))
+    segment.flushed_offset = 10
+    damage = Damage(
+        path=Path("wal-7"), offset=4096, size=99, first_sequence=3, last_sequence=3,
+        runs=((1, 0, 10), (1, 10, 20), (1, 30, 0), (5, 0, 4)), is_complete=True,
+    )  # fmt: skip
+    sequence = state.sequence
+
+    apply(state, damage, sequence=sequence)
+
+    assert (segment.length, segment.damages) == (30, [DamagedRange(10, 30, "wal-7 at 4096")])
+    assert state.sequence == sequence
+    apply(state, damage, sequence=sequence)
+    assert segment.damages == [DamagedRange(10, 30, "wal-7 at 4096")]
+
+
+def test_a_run_of_a_segment_whose_creation_was_lost_brings_it_back_under_another_name() -> None:
+    state = ContainerState()
+    lost = Segment(segment_id=12, name="raw/gone", created_us=0)
+
+    apply(state, run_of(lost, offset=0, size=5, event_count=1))
+
+    assert (state.segments[12].name, state.segments[12].length, state.take_id()) == ("lost/segment-12", 5, 13)
+
+
+def test_only_what_is_watched_is_woken() -> None:
+    class Watcher:
+        def segment_changed(self) -> None:
+            raise AssertionError
+
+    state, segment = with_segment()
+    assert not apply(state, run_of(segment, offset=0, size=5, event_count=1)).woken
+    segment.watchers.add(Watcher())
+    assert set(apply(state, run_of(segment, offset=5, size=5, event_count=1)).woken) == {segment}
