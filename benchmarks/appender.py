@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from loadtests.protocol import DisconnectedError, ProtocolClient, UnexpectedFrameError
-from millrace.wire.frames import FrameType, Ping, Pong
+from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 
 from .append_ring import AppendRing
@@ -121,15 +121,15 @@ class _Connection:
             raise DisconnectedError("the server closed the connection")
         self._received += memoryview(buffer)[:count]
         for start, length, kind, request_id in self._frames():
-            if kind == FrameType.APPEND_ACK:
+            if kind == m.AppendAck.type:
                 # Acks are cumulative: the id of the frame is the last that it covers.
                 self.appends += request_id - self._acked
                 self._acked = request_id
-            elif kind != FrameType.THROTTLE:
+            elif kind != m.Throttle.type:
                 header, message = decode(bytes(self._received[start : start + length]))
-                if not isinstance(message, Ping):
+                if not isinstance(message, m.Ping):
                     raise UnexpectedFrameError(f"{message}")
-                self.socket.send(encode(Pong(), request_id=header.request_id))
+                self.socket.send(encode(m.Pong(), request_id=header.request_id))
         if self._sample_id and self._acked >= self._sample_id:
             self.samples_s.append(time.perf_counter() - self._sample_s)
             self._sample_id = 0

@@ -3,7 +3,7 @@
 from typing import Final
 
 from loadtests.protocol import ProtocolClient
-from millrace.wire.frames import AppendAck
+from millrace.wire import messages as m
 
 from .append_ring import AppendRing
 from .server import MillraceServer
@@ -27,6 +27,6 @@ def fill_segment(server: MillraceServer, name: str, size: int) -> int:
             client.socket.sendall(ring.frames[place * ring.frame_size : (place + 1) * ring.frame_size])
             while index + 1 - acked >= _OUTSTANDING or (index + 1 == count and acked < count):
                 _, message = client.receive()
-                assert isinstance(message, AppendAck), message
+                assert isinstance(message, m.AppendAck), message
                 acked += sum(entry.count for entry in message.entries)
     return segment_id

@@ -4,7 +4,7 @@ import struct
 from typing import Final
 
 from loadtests.protocol import DisconnectedError, ProtocolClient, UnexpectedFrameError
-from millrace.wire.frames import FrameType
+from millrace.wire import messages as m
 
 from .append_ring import AppendRing
 
@@ -49,7 +49,7 @@ class LoneAppender:
                 raise DisconnectedError("the server closed the connection")
             received += count
         _, _, kind, _, _, _, request_id = _HEADER.unpack_from(view)
-        if kind != FrameType.APPEND_ACK or request_id != self._ring.first_request_id + self._next - 1:
+        if kind != m.AppendAck.type or request_id != self._ring.first_request_id + self._next - 1:
             raise UnexpectedFrameError(f"frame of type {kind} with request id {request_id} for an ack")
 
     def append(self, _: int = 0) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from loadtests.protocol import ProtocolClient, UnexpectedFrameError
-from millrace.wire.frames import Credit, FrameType, Ping, Pong, Subscribe
+from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 
 _HEADER: Final = struct.Struct("<IIBBHIQ")
@@ -69,7 +69,7 @@ class _Subscriber:
 
     def begin(self) -> None:
         """Subscribe."""
-        request = Subscribe(segment_id=self._segment_id, offset=0, credit_bytes=self._granted)
+        request = m.Subscribe(segment_id=self._segment_id, offset=0, credit_bytes=self._granted)
         self._subscription = self._client.send(request)
         self.socket.setblocking(False)
 
@@ -96,20 +96,20 @@ class _Subscriber:
             grant = min(self._used, self.size - self._granted)
             self._granted += grant
             self._used = 0
-            self.socket.send(encode(Credit(grant), request_id=self._subscription))
+            self.socket.send(encode(m.Credit(grant), request_id=self._subscription))
         return payload
 
     def _take_head(self) -> None:
         length, _, kind, _, _, _, request_id = _HEADER.unpack_from(self._head)
-        if kind == FrameType.DATA:
+        if kind == m.Data.type:
             if len(self._head) == _DATA_PREFIX_SIZE_BYTES:
                 self._rest = length - _DATA_PREFIX_SIZE_BYTES
                 self._head.clear()
         elif len(self._head) >= length:
             _, message = decode(bytes(self._head[:length]))
-            if not isinstance(message, Ping):
+            if not isinstance(message, m.Ping):
                 raise UnexpectedFrameError(f"{message}")
-            self.socket.send(encode(Pong(), request_id=request_id))
+            self.socket.send(encode(m.Pong(), request_id=request_id))
             del self._head[:length]
 
     def close(self) -> None:

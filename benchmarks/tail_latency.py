@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from loadtests.protocol import DisconnectedError, ProtocolClient
-from millrace.wire.frames import Subscribe
+from millrace.wire import messages as m
 
 from .floors import loopback_round_trip
 from .latency_client import LoneAppender
@@ -39,8 +39,8 @@ class TailPair:
         self._appender = LoneAppender(self._writing, f"raw/tail-beside-{idle_count}", payload_size=_SIZE_BYTES)
         for index in range(idle_count):
             segment_id = self._writing.create_segment(f"raw/idle-{index}")
-            self._reading.send(Subscribe(segment_id=segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
-        self._reading.send(Subscribe(segment_id=self._appender.segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
+            self._reading.send(m.Subscribe(segment_id=segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
+        self._reading.send(m.Subscribe(segment_id=self._appender.segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
         self._reading.socket.settimeout(None)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._writing.socket, selectors.EVENT_READ)

@@ -7,11 +7,10 @@ from typing import Any, Final
 from millrace.server.host.files import OsFile, OsFileSystem
 from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, RecoveredRun, Recovery
 from millrace.server.wal.logfile import log_file_name, log_file_number
-from millrace.wire.frames import FrameType
-from millrace.wire.framing import CLASS_OF_TYPE, DECLARATIONS
+from millrace.wire import messages as m
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
-from millrace.wire.schema.frames import AppendHeader, FrameHeader
+from millrace.wire.schema.frame import FrameHeader
 from millrace.wire.schema.log import LOG_FILE_MAGIC, BatchHeader, LogFileHeader, RunEntry
 
 from .declared import DeclaredField, field_section, problems_of, read_fields, values_of
@@ -133,10 +132,8 @@ def _run_text(run: RecoveredRun) -> str:
 
 
 def _type_name(number: int) -> str:
-    try:
-        return FrameType(number).name
-    except ValueError:
-        return f"type {number}"
+    cls = m.MESSAGES.get(number)
+    return cls.type.name if cls else f"type {number}"
 
 
 def _lost(damage: Damage) -> str:
@@ -182,14 +179,14 @@ def frame_fields(data: bytes, *, offset: int) -> list[DeclaredField]:
     """Return the fields of the frame that `data` starts with: its header, then the body that its type declares."""
     length = int.from_bytes(data[:4], "little")
     frame = data[:length]
-    if frame[8:9] == bytes([FrameType.APPEND]):
-        fields = read_fields(AppendHeader, frame[:APPEND_HEADER_SIZE_BYTES], offset=offset)
-        return fields + payload_fields(frame[APPEND_HEADER_SIZE_BYTES:], offset=offset + APPEND_HEADER_SIZE_BYTES)
     fields = read_fields(FrameHeader, frame[:FRAME_HEADER_SIZE_BYTES], offset=offset)
-    message = CLASS_OF_TYPE.get(frame[8]) if len(frame) > FRAME_HEADER_SIZE_BYTES else None
+    message = m.MESSAGES.get(frame[8]) if len(frame) > FRAME_HEADER_SIZE_BYTES else None
     if message is not None:
         body = frame[FRAME_HEADER_SIZE_BYTES:]
-        fields += read_fields(DECLARATIONS[message], body, offset=offset + FRAME_HEADER_SIZE_BYTES)
+        fields += read_fields(message.layout, body, offset=offset + FRAME_HEADER_SIZE_BYTES)
+    if fields[-1].name == "payload":
+        payload = fields.pop()
+        fields += payload_fields(payload.raw, offset=payload.offset)
     return fields
 
 

@@ -22,18 +22,8 @@ from millrace.client.admin.streams import StreamInfo, stream_info
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
 from millrace.client.write.segment_writer import passes
+from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
-from millrace.wire.frames import (
-    CutPosition,
-    DataFlag,
-    GetStream,
-    OpenWriter,
-    Read,
-    SealStream,
-    TruncateStream,
-    WriterOpened,
-)
-from millrace.wire.frames import StreamInfo as StreamInfoMessage
 from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 from .errors import (
@@ -65,7 +55,7 @@ async def byte_stream_info(channel: Channel, stream: str) -> StreamInfo:
         StreamNotFoundError: there is none.
         InvalidArgumentError: it has, or had, more than one segment.
     """
-    info = stream_info(await channel.request(GetStream(stream), StreamInfoMessage))
+    info = stream_info(await channel.request(m.GetStream(stream), m.StreamInfo))
     if info.epoch or len(info.segments) != 1:
         raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
     return info
@@ -105,8 +95,8 @@ class ByteWriter:
         if info.sealed:
             raise StreamSealedError(f"{self.stream} is sealed")
         self._segment_id = info.segments[0].segment_id
-        request = OpenWriter(self._writer_id, [self._segment_id], self._start_over)
-        opened = await self._channel.request(request, WriterOpened)
+        request = m.OpenWriter(self._writer_id, [self._segment_id], self._start_over)
+        opened = await self._channel.request(request, m.WriterOpened)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
         # Asked only now: whoever had the id has stored all that it ever will.
@@ -167,13 +157,13 @@ class ByteWriter:
             OffsetBeyondEndError: beyond what is durable.
         """
         self._check()
-        request = TruncateStream(self.stream, [CutPosition(self._segment_id, offset)])
-        await self._channel.request(request, StreamInfoMessage)
+        request = m.TruncateStream(self.stream, [m.CutPosition(self._segment_id, offset)])
+        await self._channel.request(request, m.StreamInfo)
 
     async def seal(self) -> None:
         """Flush, let the stream take no more bytes, for ever, and close."""
         await self.flush()
-        await self._channel.request(SealStream(self.stream), StreamInfoMessage)
+        await self._channel.request(m.SealStream(self.stream), m.StreamInfo)
         self._stop()
 
     async def close(self) -> None:
@@ -343,7 +333,7 @@ class ByteReader:
         while size and not self._ahead:
             chunk = await self._fetch(size)
             self._ahead = chunk.data
-            if not len(chunk.data) and (not self._follow or chunk.flags & DataFlag.END_OF_SEGMENT):
+            if not len(chunk.data) and (not self._follow or chunk.flags & m.DataFlag.END_OF_SEGMENT):
                 break
         data = bytes(self._ahead[:size])
         self._ahead = self._ahead[len(data) :]
@@ -372,7 +362,7 @@ class ByteReader:
         return b"".join(pieces)
 
     async def _fetch(self, size: int) -> Chunk:
-        request = Read(
+        request = m.Read(
             segment_id=self._segment_id,
             offset=self._offset,
             size_max=min(max(size, READ_AHEAD_BYTES), READ_SIZE_BYTES_MAX),

@@ -47,29 +47,8 @@ from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.writer import Writer, WriterOptions
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
+from millrace.wire import messages as m
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
-from millrace.wire.frames import (
-    CreateStream,
-    CutKind,
-    CutPosition,
-    DeleteStream,
-    Done,
-    ExplainStream,
-    Explanation,
-    GetStream,
-    GetStreamHistory,
-    KeyRangeRecord,
-    ListStreams,
-    Ping,
-    Pong,
-    ScaleStream,
-    SealStream,
-    StreamList,
-    TruncateStream,
-    UpdateStream,
-)
-from millrace.wire.frames import StreamHistory as StreamHistoryMessage
-from millrace.wire.frames import StreamInfo as StreamInfoMessage
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 from millrace.wire.names import checked_name, checked_writer_id
 
@@ -188,7 +167,7 @@ class Client:
         """Return the seconds of a round trip to the server."""
         connection = await self._writes.connection()
         started_s = perf_counter()  # uvloop's own clock counts in milliseconds
-        await connection.request(Ping(), Pong)
+        await connection.request(m.Ping(), m.Pong)
         return perf_counter() - started_s
 
     def statistics(self) -> ClientStatistics:
@@ -204,8 +183,8 @@ class Client:
             InvalidNameError: the name is not of the form scope/name.
         """
         configuration = configuration or StreamConfig()
-        request = CreateStream(_checked(name), configuration.scaling.segment_count, configuration.to_json())
-        return bool((await self._writes.request(request, StreamInfoMessage)).created)
+        request = m.CreateStream(_checked(name), configuration.scaling.segment_count, configuration.to_json())
+        return bool((await self._writes.request(request, m.StreamInfo)).created)
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Return what a stream is now.
@@ -213,13 +192,13 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_info(await self._writes.request(GetStream(_checked(name)), StreamInfoMessage))
+        return stream_info(await self._writes.request(m.GetStream(_checked(name)), m.StreamInfo))
 
     async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
         """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
         after = ""
         while True:
-            page = await self._writes.request(ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag), StreamList)
+            page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag), m.StreamList)
             for name in page.names:
                 yield name.name
             if not page.more or not page.names:
@@ -232,8 +211,8 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        request = UpdateStream(_checked(name), configuration.to_json())
-        return stream_info(await self._writes.request(request, StreamInfoMessage))
+        request = m.UpdateStream(_checked(name), configuration.to_json())
+        return stream_info(await self._writes.request(request, m.StreamInfo))
 
     async def scale_stream(
         self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
@@ -258,10 +237,10 @@ class Client:
         if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
             segments += segments_of_history(await self.stream_history(name))
         borders = [
-            KeyRangeRecord(part.low, part.high - 1)
+            m.KeyRangeRecord(part.low, part.high - 1)
             for part in scaled_ranges(ranges, segments=(each for each in segments if each.segment_id in sealed_ids))
         ]
-        return stream_info(await self._writes.request(ScaleStream(name, sealed_ids, borders), StreamInfoMessage))
+        return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders), m.StreamInfo))
 
     async def stream_history(self, name: str) -> list[Epoch]:
         """Return the epochs of a stream, the first one first: what was split and merged, when and why.
@@ -269,7 +248,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_history(await self._writes.request(GetStreamHistory(_checked(name)), StreamHistoryMessage))
+        return stream_history(await self._writes.request(m.GetStreamHistory(_checked(name)), m.StreamHistory))
 
     async def explain_stream(self, name: str) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
@@ -277,17 +256,17 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        reply = await self._writes.request(ExplainStream(_checked(name)), Explanation)
+        reply = await self._writes.request(m.ExplainStream(_checked(name)), m.Explanation)
         facts: dict[str, Any] = json.loads(reply.facts)
         return facts
 
     def bookmarks(self, stream: str) -> Bookmarks:
         """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, _checked(stream), kind=CutKind.BOOKMARK, use_cut=self._use_cut)
+        return Bookmarks(self._writes, _checked(stream), kind=m.CutKind.BOOKMARK, use_cut=self._use_cut)
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""
-        return Cursors(self._writes, _checked(stream), kind=CutKind.CURSOR, use_cut=self._use_cut)
+        return Cursors(self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=self._use_cut)
 
     async def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, for ever; sealing it again changes nothing.
@@ -295,7 +274,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_info(await self._writes.request(SealStream(_checked(name)), StreamInfoMessage))
+        return stream_info(await self._writes.request(m.SealStream(_checked(name)), m.StreamInfo))
 
     async def delete_stream(self, name: str) -> bool:
         """Delete a sealed stream with everything in it; False if there is none.
@@ -303,7 +282,7 @@ class Client:
         Raises:
             StreamNotSealedError: it is not sealed.
         """
-        return bool((await self._writes.request(DeleteStream(_checked(name)), Done)).changed)
+        return bool((await self._writes.request(m.DeleteStream(_checked(name)), m.Done)).changed)
 
     async def truncate_stream(self, name: str, cut: Cut) -> StreamInfo:
         """Drop the events in front of a cut; of a block that the cut goes through, all events stay.
@@ -315,8 +294,8 @@ class Client:
         """
 
         async def truncate(place: StreamCut) -> StreamInfo:
-            positions = [CutPosition(segment_id, place.offset) for segment_id, place in place.positions]
-            return stream_info(await self._writes.request(TruncateStream(_checked(name), positions), StreamInfoMessage))
+            positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in place.positions]
+            return stream_info(await self._writes.request(m.TruncateStream(_checked(name), positions), m.StreamInfo))
 
         if not isinstance(cut, StreamCut):
             return await self._use_cut(name, cut, truncate)

@@ -40,8 +40,8 @@ MillraceError                        the root; has `code` (number on the wire, o
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from millrace.wire.frames import ErrorReply
 
 if TYPE_CHECKING:
     from .cuts import StreamCut
@@ -360,7 +360,7 @@ _CLASS_OF_NUMBER: Final = {int(code): cls for code, cls in CLASS_OF_CODE.items()
 assert set(CLASS_OF_CODE) == set(ErrorCode), set(ErrorCode) - set(CLASS_OF_CODE)
 
 
-def error_of_reply(reply: ErrorReply) -> RequestError:
+def error_of_reply(reply: m.ErrorReply) -> RequestError:
     """Return the error that a reply stands for."""
     facts = ErrorFacts(
         message=reply.message,

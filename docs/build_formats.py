@@ -1,4 +1,4 @@
-"""Write docs/formats.md: the docstrings of the modules that declare our bytes, as they stand.
+"""Write docs/formats.md: the docstrings of the modules that declare our bytes, and a table of each message.
 
     python docs/build_formats.py
 
@@ -9,20 +9,36 @@ change of one is a change of the other; the page is for readers without the sour
 # ruff: noqa: INP001  # a script in a folder of documents
 
 import inspect
+import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_type_hints
+
+import construct as c
+
+from millrace.wire import messages as m
 
 PAGE: Final = Path(__file__).parent / "formats.md"
-MODULES: Final = {"frames": "The protocol", "block": "Event blocks", "log": "Log files", "chunk": "Chunks of tier 2"}
+MODULES: Final = {"frame": "The protocol", "block": "Event blocks", "log": "Log files", "chunk": "Chunks of tier 2"}
 """Modules of `millrace.wire.schema`, in the order of the page, and their headings."""
 
 INTRODUCTION: Final = """\
 # Formats
 
-Every byte that Millrace sends or stores. Written by `docs/build_formats.py` from the docstrings of `wire/schema/`;
-change those, not this page. Beside each docstring the same layout is declared in construct, from which the codecs are
-derived (`docs/decisions/0004-derived-codecs.md`). Examples in hex are decoded by tests.
+Every byte that Millrace sends or stores. Written by `docs/build_formats.py` from the docstrings of `wire/schema/` and
+the classes of `wire/messages/`; change those, not this page. Layouts are declared in construct, from which the codecs
+are derived (`docs/decisions/0004-derived-codecs.md`). Examples in hex are decoded by tests.
+"""
+
+MESSAGES: Final = """\
+## Messages
+
+`wire/messages/`
+
+The bodies of frames, by type. u8 to u64 and i64 are little-endian numbers, unsigned and signed. `text` is UTF-8 after
+its size in bytes, `bytes` are bytes after their size; `list` is items after their count. The number in front is the
+width of that size or count: `u16 text`. `rest` are the bytes to the end of the frame.
 """
 
 
@@ -33,7 +49,53 @@ def page() -> str:
         text = inspect.getdoc(import_module(f"millrace.wire.schema.{name}"))
         assert text is not None, f"{name} has no docstring"
         sections.append(f"## {heading}\n\n`wire/schema/{name}.py`\n\n{text}\n")
-    return "\n".join(sections)
+    bodies = [_section(cls) for _, cls in sorted(m.MESSAGES.items())]
+    return "\n".join([*sections[:2], MESSAGES, *bodies, *sections[2:]])
+
+
+def _section(cls: type[m.Message]) -> str:
+    """Return what is said of one message."""
+    if issubclass(cls, m.Request):
+        sender = f"Client; answered by {cls.reply.type.name}"
+    elif issubclass(cls, m.Record):
+        sender = "Log"
+    else:
+        sender = {m.FromClient: "Client", m.FromServer: "Server", m.FromBoth: "Either side"}[cls.__base__]  # type: ignore[index]
+    table = "".join(f"    {line}\n" for line in _lines(cls, cls.layout, indent=""))
+    return f"### {int(cls.type)} {cls.type.name}\n\n{sender}. {inspect.getdoc(cls)}\n" + (f"\n{table}" if table else "")
+
+
+def _lines(cls: type[Any], layout: c.Struct, *, indent: str) -> Iterator[str]:
+    """Yield a line for each field: its name, its layout, and the comment that stands behind it in the source."""
+    comments = dict(re.findall(r"^    (\w+): [^#]*# (?!type:)(.*)$", inspect.getsource(cls), re.MULTILINE))
+    items = m.item_classes(cls) if get_type_hints(cls) else {}
+    for renamed in layout.subcons:
+        if renamed.name:
+            name, subcon = str(renamed.name), renamed.subcon
+            yield f"{indent + name:<24}{_layout_text(subcon):<16}{comments.get(name, '')}".rstrip()
+            if name in items:
+                yield from _lines(items[name], m.layout_of(items[name]), indent=f"{indent}    ")
+
+
+def _layout_text(subcon: c.Construct) -> str:
+    if isinstance(subcon, c.Renamed):
+        return _layout_text(subcon.subcon)
+    if isinstance(subcon, c.FormatField):
+        return f"{'i' if subcon.fmtstr[-1].islower() else 'u'}{8 * subcon.sizeof()}"
+    if isinstance(subcon, c.Const):
+        return f"= {subcon.value!r}".replace("b'", "'")
+    if isinstance(subcon, c.Bytes):
+        return f"{subcon.length} bytes"
+    if isinstance(subcon, c.StringEncoded):
+        return f"{_layout_text(subcon.subcon.lengthfield)} text"
+    if isinstance(subcon, c.Prefixed):
+        return f"{_layout_text(subcon.lengthfield)} bytes"
+    if isinstance(subcon, c.FocusedSeq):
+        count, array = subcon.subcons
+        item = array.subcon.subcon if isinstance(array, c.Renamed) else array.subcon
+        kind = "" if isinstance(item, c.Struct) else f" of {_layout_text(item)}"
+        return f"{_layout_text(count.subcon.subcon if isinstance(count, c.Renamed) else count.subcon)} list{kind}"
+    return "rest"
 
 
 if __name__ == "__main__":

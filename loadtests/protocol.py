@@ -9,7 +9,7 @@ import threading
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.decoder import FrameBuffer
 from millrace.wire.errors import ErrorCode
@@ -18,7 +18,7 @@ from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PRO
 
 _CLIENT_NAME: Final = "millrace-load"
 
-M = TypeVar("M", bound=f.Message)
+M = TypeVar("M", bound=m.Message)
 
 
 class ProtocolClient:
@@ -40,7 +40,7 @@ class ProtocolClient:
         self._sending = threading.Lock()
         try:
             self.hello = self.request(
-                f.Hello(
+                m.Hello(
                     version_min=PROTOCOL_VERSION_MIN,
                     version_max=PROTOCOL_VERSION_MAX,
                     features=0,
@@ -48,7 +48,7 @@ class ProtocolClient:
                     client=_CLIENT_NAME,
                     token="",
                 ),
-                f.HelloReply,
+                m.HelloReply,
             )
         except BaseException:
             self.socket.close()
@@ -77,7 +77,7 @@ class ProtocolClient:
         self._request_id += 1
         return self._request_id
 
-    def send(self, message: f.Message) -> int:
+    def send(self, message: m.Message) -> int:
         """Send a request and return its id; the reply is for `receive`."""
         with self._sending:
             request_id = self._next_request_id()
@@ -87,9 +87,9 @@ class ProtocolClient:
     def send_credit(self, subscription: int, credit_bytes: int) -> None:
         """Let a subscription, named by its request id, push that much more."""
         with self._sending:
-            self.socket.sendall(encode(f.Credit(credit_bytes), request_id=subscription))
+            self.socket.sendall(encode(m.Credit(credit_bytes), request_id=subscription))
 
-    def request(self, message: f.Message, reply: type[M]) -> M:
+    def request(self, message: m.Message, reply: type[M]) -> M:
         """Send a request and return its reply, while nothing else is under way.
 
         Raises:
@@ -111,7 +111,7 @@ class ProtocolClient:
             self.socket.sendall(header + payload)
         return request_id
 
-    def receive(self) -> tuple[FrameHeader, f.Message]:
+    def receive(self) -> tuple[FrameHeader, m.Message]:
         """Return the next frame, checked by its checksum. PINGs are answered, THROTTLE notices are left out.
 
         A `Data` is a view of the receive buffer: it is valid until the next call.
@@ -125,12 +125,12 @@ class ProtocolClient:
         while True:
             for frame in buffer.frames():
                 header, message = decode(frame)
-                if isinstance(message, f.Ping):
+                if isinstance(message, m.Ping):
                     with self._sending:
-                        self.socket.sendall(encode(f.Pong(), request_id=header.request_id))
-                elif isinstance(message, f.ErrorReply):
+                        self.socket.sendall(encode(m.Pong(), request_id=header.request_id))
+                elif isinstance(message, m.ErrorReply):
                     raise RefusedError(header.request_id, message)
-                elif not isinstance(message, f.Throttle):
+                elif not isinstance(message, m.Throttle):
                     return header, message
             count = self.socket.recv_into(buffer.writable())
             if count == 0:
@@ -140,15 +140,15 @@ class ProtocolClient:
     def create_segment(self, name: str) -> int:
         """Return the id of a segment, made now or found."""
         try:
-            return self.request(f.CreateSegment(name), f.SegmentInfo).segment_id
+            return self.request(m.CreateSegment(name), m.SegmentInfo).segment_id
         except RefusedError as error:
             if error.reply.code != ErrorCode.SEGMENT_EXISTS:
                 raise
         return self.segment_info(name).segment_id
 
-    def segment_info(self, name: str) -> f.SegmentInfo:
+    def segment_info(self, name: str) -> m.SegmentInfo:
         """Return what the server says of a segment."""
-        return self.request(f.GetSegment(0, name), f.SegmentInfo)
+        return self.request(m.GetSegment(0, name), m.SegmentInfo)
 
 
 class LoadError(Exception):
@@ -164,7 +164,7 @@ class LoadError(Exception):
 class RefusedError(LoadError):
     """The server answered with an error."""
 
-    def __init__(self, request_id: int, reply: f.ErrorReply) -> None:
+    def __init__(self, request_id: int, reply: m.ErrorReply) -> None:
         super().__init__(request_id, reply)
         self.request_id = request_id
         self.reply = reply

@@ -28,7 +28,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from millrace.client.blocks import pack_block
-from millrace.wire.frames import AppendAck, Data, DataFlag, Read, Subscribe
+from millrace.wire import messages as m
 
 from .accounts import Accounts
 from .protocol import ProtocolClient, UnexpectedFrameError
@@ -218,7 +218,7 @@ class Producer(LoadUser):
         events_count, size = options.events_per_append, options.events_per_append * options.event_size
         while True:
             header, message = client.receive()
-            if not isinstance(message, AppendAck):
+            if not isinstance(message, m.AppendAck):
                 raise UnexpectedFrameError(f"{type(message).__name__} for an ack")
             now_ns = time.monotonic_ns()
             while pending and pending[0][0] <= header.request_id:
@@ -257,7 +257,7 @@ class TailReader(LoadUser):
         producers = run.scenario.producers
         blocks = producers.events_per_append > 1
         streams = {
-            client.send(Subscribe(segment_id=segment_id, offset=0, credit_bytes=_WINDOW_BYTES)): RecordStream(
+            client.send(m.Subscribe(segment_id=segment_id, offset=0, credit_bytes=_WINDOW_BYTES)): RecordStream(
                 event_size=producers.event_size, blocks=blocks
             )
             for segment_id in run.segments
@@ -265,7 +265,7 @@ class TailReader(LoadUser):
         used = dict.fromkeys(streams, 0)
         while True:
             header, message = client.receive()
-            if not isinstance(message, Data):
+            if not isinstance(message, m.Data):
                 raise UnexpectedFrameError(f"{type(message).__name__} for a push")
             now_ns = time.monotonic_ns()
             subscription = header.request_id
@@ -305,12 +305,12 @@ class CatchUpReader(LoadUser):
         offset, at_tail = 0, False
         while not at_tail and not run.stopping.is_set():
             begin_s = time.monotonic()
-            request = Read(
+            request = m.Read(
                 segment_id=segment_id, offset=offset, size_max=run.scenario.catch_up_readers.read_size, wait_ms=100
             )
             client.send(request)
             header, message = client.receive()
-            if not isinstance(message, Data) or message.offset != offset:
+            if not isinstance(message, m.Data) or message.offset != offset:
                 raise UnexpectedFrameError(f"{message} for a read at {offset}")
             latency_s = time.monotonic() - begin_s
             size = len(message.payload)
@@ -318,7 +318,7 @@ class CatchUpReader(LoadUser):
             run.accounts.violations(checker.check(heads), where=who)
             run.accounts.read_events += len(heads)
             run.accounts.read_bytes += size
-            at_tail = bool(header.flags & DataFlag.AT_TAIL)
+            at_tail = bool(header.flags & m.DataFlag.AT_TAIL)
             if not at_tail:
                 # At the tail a read waits for bytes: its time says nothing.
                 run.accounts.read.record(latency_s)

@@ -15,7 +15,6 @@ import numpy as np
 
 from .checksum import crc32c
 from .errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
-from .frames import FrameType
 from .framing import APPEND_HEADER
 from .limits import (
     APPEND_HEADER_SIZE_BYTES,
@@ -26,6 +25,7 @@ from .limits import (
     KIB,
     RUN_EVENT_COUNT_MAX,
 )
+from .messages import Append
 
 BUFFER_SIZE_BYTES_INITIAL: Final = 16 * KIB
 BUFFER_SIZE_BYTES_IDLE: Final = 256 * KIB
@@ -33,7 +33,7 @@ BUFFER_SIZE_BYTES_IDLE: Final = 256 * KIB
 ROOM_SIZE_BYTES_MIN: Final = 4 * KIB
 """The least that a socket is offered: a buffer filled to its last byte would cost a system call for that byte."""
 
-_APPEND: Final = int(FrameType.APPEND)
+_APPEND: Final = int(Append.type)
 assert APPEND_HEADER.fixed is not None
 _unpack_append = APPEND_HEADER.fixed.unpack_from
 

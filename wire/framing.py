@@ -1,7 +1,7 @@
-"""Messages to frames and back: the declarations of `schema.frames` bound to the classes of `frames`.
+"""Messages to frames and back, by codecs that are derived from `wire.messages` when this module is imported.
 
-Codecs are derived when this module is imported; nothing here runs construct. Appends have functions of their own,
-because their header is fixed and their payload is never copied.
+Nothing here runs construct. Appends have functions of their own, because their header is fixed and their payload is
+never copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from construct import Struct
 
-from . import frames as f
+from . import messages as m
 from .checksum import Buffer, crc32c
-from .codec import Codec, derive
+from .codec import derive
 from .errors import ChecksumError, CodecError
 from .limits import (
     APPEND_HEADER_SIZE_BYTES,
@@ -23,118 +23,24 @@ from .limits import (
     FRAME_HEADER_SIZE_BYTES,
     FRAME_SIZE_BYTES_MAX,
 )
-from .schema import frames as schema
+from .schema.frame import FrameHeader as FrameHeaderLayout
 
-FRAME_HEADER: Final = derive(schema.FrameHeader, name="FrameHeader")
-APPEND_HEADER: Final = derive(schema.AppendHeader, name="AppendHeader")
+FRAME_HEADER: Final = derive(FrameHeaderLayout, name="FrameHeader")
+APPEND_HEADER: Final = derive(m.AppendHeader, name="AppendHeader")
 
 assert FRAME_HEADER.fixed is not None
 assert APPEND_HEADER.fixed is not None
 _pack_header = FRAME_HEADER.fixed.pack
 _unpack_header = FRAME_HEADER.fixed.unpack_from
 _pack_append = APPEND_HEADER.fixed.pack
-_APPEND: Final = int(f.FrameType.APPEND)
-_DATA: Final = int(f.FrameType.DATA)
+_APPEND: Final = int(m.Append.type)
+_DATA: Final = int(m.Data.type)
 
 # What stands in front of the payload of a DATA frame, which is written and read without being copied.
-_data_prefix = derive(Struct(*schema.Data.subcons[:-1]), name="Data").fixed
+_data_prefix = derive(Struct(*m.Data.layout.subcons[:-1]), name="Data").fixed
 assert _data_prefix is not None
 _pack_data = _data_prefix.pack
 _DATA_PREFIX_SIZE_BYTES: Final = _data_prefix.size
-
-KNOWN_FLAGS: Final = {_DATA: int(f.DataFlag.AT_TAIL | f.DataFlag.END_OF_SEGMENT)}
-"""The flags that a type of frame can have; none where it is not named."""
-
-DECLARATIONS: Final[dict[type[f.Message], Any]] = {
-    f.Hello: schema.Hello,
-    f.HelloReply: schema.HelloReply,
-    f.ErrorReply: schema.ErrorReply,
-    f.Ping: schema.Empty,
-    f.Pong: schema.Empty,
-    f.Throttle: schema.Throttle,
-    f.Done: schema.Done,
-    f.AppendAck: schema.AppendAck,
-    f.CreateSegment: schema.CreateSegment,
-    f.GetSegment: schema.GetSegment,
-    f.SegmentInfo: schema.SegmentInfo,
-    f.SealSegment: schema.SegmentRequest,
-    f.TruncateSegment: schema.TruncateSegment,
-    f.DeleteSegment: schema.SegmentRequest,
-    f.MergeSegment: schema.MergeSegment,
-    f.ListSegments: schema.ListRequest,
-    f.SegmentList: schema.SegmentList,
-    f.Read: schema.Read,
-    f.Data: schema.Data,
-    f.Subscribe: schema.Subscribe,
-    f.Credit: schema.Credit,
-    f.Unsubscribe: schema.Empty,
-    f.SetAttribute: schema.SetAttribute,
-    f.GetAttribute: schema.GetAttribute,
-    f.Attribute: schema.Attribute,
-    f.OpenWriter: schema.OpenWriter,
-    f.WriterOpened: schema.WriterOpened,
-    f.GetWriter: schema.GetWriter,
-    f.GetIndex: schema.GetIndex,
-    f.Seek: schema.Seek,
-    f.Index: schema.Index,
-    f.CreateStream: schema.CreateStream,
-    f.GetStream: schema.StreamRequest,
-    f.StreamInfo: schema.StreamInfo,
-    f.ListStreams: schema.ListStreams,
-    f.StreamList: schema.StreamList,
-    f.SealStream: schema.StreamRequest,
-    f.TruncateStream: schema.TruncateStream,
-    f.DeleteStream: schema.StreamRequest,
-    f.ScaleStream: schema.ScaleStream,
-    f.GetStreamHistory: schema.StreamRequest,
-    f.StreamHistory: schema.StreamHistory,
-    f.UpdateStream: schema.UpdateStream,
-    f.ExplainStream: schema.StreamRequest,
-    f.Explanation: schema.Explanation,
-    f.SaveCut: schema.SaveCut,
-    f.ForgetCut: schema.CutName,
-    f.ListCuts: schema.StreamRequest,
-    f.CutList: schema.CutList,
-    f.SegmentCreated: schema.SegmentCreated,
-    f.SegmentSealed: schema.SegmentSealed,
-    f.SegmentTruncated: schema.SegmentTruncated,
-    f.SegmentDeleted: schema.SegmentDeleted,
-    f.SegmentMerged: schema.SegmentMerged,
-    f.AttributeSet: schema.AttributeSet,
-    f.WriterRecorded: schema.WriterRecorded,
-    f.WritersExpired: schema.WritersExpired,
-    f.UptimeCounted: schema.UptimeCounted,
-    f.StreamCreated: schema.StreamCreated,
-    f.StreamSealed: schema.StreamSealed,
-    f.StreamTruncated: schema.StreamTruncated,
-    f.StreamDeleted: schema.StreamDeleted,
-    f.StreamScaled: schema.StreamScaled,
-    f.StreamUpdated: schema.StreamUpdated,
-    f.CutSaved: schema.CutSaved,
-    f.CutForgotten: schema.CutForgotten,
-}
-"""The layout of each message. The inspector renders frames from these."""
-
-ITEMS: Final[dict[tuple[type[Any], str], Any]] = {
-    (f.AppendAck, "entries"): f.AppendAckEntry,
-    (f.SegmentList, "segments"): f.SegmentDescription,
-    (f.WriterOpened, "states"): f.WriterState,
-    (f.Index, "entries"): f.IndexEntry,
-    (f.StreamInfo, "segments"): f.StreamSegment,
-    (f.StreamList, "names"): f.StreamName,
-    (f.TruncateStream, "positions"): f.CutPosition,
-    (f.StreamCreated, "segments"): f.SegmentRangeRecord,
-    (f.StreamTruncated, "positions"): f.CutPosition,
-    (f.ScaleStream, "ranges"): f.KeyRangeRecord,
-    (f.StreamScaled, "created"): f.SegmentRangeRecord,
-    (f.StreamHistory, "epochs"): f.EpochRecord,
-    (f.SaveCut, "positions"): f.SavedPosition,
-    (f.CutSaved, "positions"): f.SavedPosition,
-    (f.CutList, "cuts"): f.SavedCut,
-    (f.EpochRecord, "created"): f.SegmentRangeRecord,
-    (f.SavedCut, "positions"): f.SavedPosition,
-}
-"""The class of the items of each list of structures, in messages and in the items themselves."""
 
 
 class FrameHeader(NamedTuple):
@@ -152,7 +58,8 @@ class _Binding:
 
     __slots__ = ("_cls", "_codec", "_get", "_items", "_names")
 
-    def __init__(self, cls: type[f.Message], codec: Codec) -> None:
+    def __init__(self, cls: type[m.Message]) -> None:
+        codec = derive(cls.layout, name=cls.__name__)
         names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]  # every message is a dataclass
         assert names == codec.names, (cls, names, codec.names)
         self._cls = cls
@@ -161,13 +68,13 @@ class _Binding:
         self._get = attrgetter(*names) if names else None
         self._items = _item_makers(cls, names)
 
-    def body(self, message: f.Message) -> bytes:
+    def body(self, message: m.Message) -> bytes:
         if self._get is None:
             return b""
         values = self._get(message)
         return self._codec.pack(*values) if len(self._names) > 1 else self._codec.pack(values)
 
-    def message(self, data: Buffer, offset: int, end: int) -> f.Message:
+    def message(self, data: Buffer, offset: int, end: int) -> m.Message:
         values: Any = self._codec.unpack(data, offset, end)
         if self._items:
             values = list(values)
@@ -178,7 +85,8 @@ class _Binding:
 
 def _item_makers(cls: type[Any], names: Sequence[str]) -> list[tuple[int, Callable[[Any], Any]]]:
     """Return, for each list of structures among the fields, its index and what makes an item of plain values."""
-    return [(index, _item_maker(ITEMS[cls, name])) for index, name in enumerate(names) if (cls, name) in ITEMS]
+    items = m.item_classes(cls)
+    return [(index, _item_maker(items[name])) for index, name in enumerate(names) if name in items]
 
 
 def _item_maker(item: Any) -> Callable[[Any], Any]:
@@ -196,13 +104,10 @@ def _item_maker(item: Any) -> Callable[[Any], Any]:
     return make_nested
 
 
-_BINDINGS: Final = {cls: _Binding(cls, derive(struct, name=cls.__name__)) for cls, struct in DECLARATIONS.items()}
-_BY_TYPE: Final = {int(cls.type): binding for cls, binding in _BINDINGS.items()}
-CLASS_OF_TYPE: Final = {int(cls.type): cls for cls in DECLARATIONS}
-assert len(_BY_TYPE) == len(_BINDINGS), "two messages share a number"
+_BINDINGS: Final = {cls: _Binding(cls) for cls in m.MESSAGES.values() if cls is not m.Append}
 
 
-def encode(message: f.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
+def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
     """Return the frame of a message.
 
     Raises:
@@ -228,7 +133,7 @@ def encode_data(
 ) -> list[bytes | memoryview]:
     """Return a DATA frame as buffers, without copying its payload."""
     size = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX_SIZE_BYTES + sum(map(len, pieces))
-    rest = _pack_header(size, 0, f.FrameType.DATA, flags, 0, 0, request_id)[8:] + _pack_data(segment_id, offset, length)
+    rest = _pack_header(size, 0, _DATA, flags, 0, 0, request_id)[8:] + _pack_data(segment_id, offset, length)
     checksum = crc32c(rest, size)
     for piece in pieces:
         checksum = crc32c(piece, checksum)
@@ -299,7 +204,7 @@ def decode_header(data: Buffer, offset: int = 0) -> FrameHeader:
     return FrameHeader(length, kind, flags, event_count, request_id)
 
 
-def decode(frame: Buffer) -> tuple[FrameHeader, f.Message]:
+def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
     """Return header and message of one whole frame that is not an append; its checksum is not looked at.
 
     A `Data` holds a memoryview into `frame`; everything else owns its bytes.
@@ -308,13 +213,13 @@ def decode(frame: Buffer) -> tuple[FrameHeader, f.Message]:
         CodecError: an unknown type, unknown flags, or a body that does not fit its declaration.
     """
     header = decode_header(frame)
-    binding = _BY_TYPE.get(header.type)
-    if binding is None:
+    cls = m.MESSAGES.get(header.type)
+    if cls is None or cls is m.Append:
         raise CodecError("FrameHeader", "type", f"{header.type} is not the type of a message")
-    if header.flags & ~KNOWN_FLAGS.get(header.type, 0):
+    if header.flags & ~cls.flags:
         raise CodecError("FrameHeader", "flags", f"is {header.flags:#04x}, with bits unknown in type {header.type}")
     if header.event_count:
         raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is no append")
     if header.length != len(frame):
         raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
-    return header, binding.message(frame, FRAME_HEADER_SIZE_BYTES, len(frame))
+    return header, _BINDINGS[cls].message(frame, FRAME_HEADER_SIZE_BYTES, len(frame))

@@ -20,12 +20,9 @@ import math
 from enum import Enum, auto
 from typing import Final
 
+from . import messages as m
 from .errors import ProtocolError, UnsupportedVersionError
-from .frames import FrameType
 from .limits import PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
-
-_RECORDS_START: Final = 128
-"""Types from here on are records of the log and never cross the wire."""
 
 
 class Role(Enum):
@@ -59,20 +56,20 @@ class LocalEvent(Enum):
     CLOSE = auto()
 
 
-BOTH_WAYS: Final = frozenset({FrameType.PING, FrameType.PONG})
-REPLIES: Final = frozenset({
-    FrameType.ERROR, FrameType.THROTTLE, FrameType.DONE, FrameType.APPEND_ACK, FrameType.SEGMENT_INFO,
-    FrameType.SEGMENT_LIST, FrameType.DATA, FrameType.ATTRIBUTE, FrameType.WRITER_OPENED, FrameType.INDEX,
-    FrameType.STREAM_INFO, FrameType.STREAM_LIST, FrameType.STREAM_HISTORY, FrameType.EXPLANATION, FrameType.CUT_LIST,
-})  # fmt: skip
+def _types(sender: type[m.Message]) -> frozenset[int]:
+    return frozenset(number for number, cls in m.MESSAGES.items() if issubclass(cls, sender))
+
+
+HANDSHAKE: Final = frozenset({m.Hello.type, m.HelloReply.type})
+BOTH_WAYS: Final = _types(m.FromBoth)
+REPLIES: Final = _types(m.FromServer) - HANDSHAKE
 """What only a server sends, after the handshake."""
-HANDSHAKE: Final = frozenset({FrameType.HELLO, FrameType.HELLO_REPLY})
-REQUESTS: Final = frozenset(t for t in FrameType if t < _RECORDS_START) - BOTH_WAYS - REPLIES - HANDSHAKE
+REQUESTS: Final = _types(m.FromClient) - HANDSHAKE
 """What only a client sends, after the handshake."""
-UNNUMBERED: Final = BOTH_WAYS | {FrameType.HELLO, FrameType.CREDIT, FrameType.UNSUBSCRIBE}
+UNNUMBERED: Final = BOTH_WAYS | {m.Hello.type} | (_types(m.FromClient) - _types(m.Request))
 """Frames of a client whose request id is not a new one: CREDIT and UNSUBSCRIBE name a subscription that exists."""
 
-Event = FrameType | LocalEvent
+Event = int | LocalEvent
 Transitions = dict[SessionState, dict[Event, SessionState]]
 
 
@@ -80,7 +77,7 @@ CONNECTED, ACTIVE, DRAINING, CLOSED = SessionState
 DRAIN, CLOSE = LocalEvent
 
 
-def _transitions(first: dict[Event, SessionState], later: frozenset[FrameType]) -> Transitions:
+def _transitions(first: dict[Event, SessionState], later: frozenset[int]) -> Transitions:
     frames = later | BOTH_WAYS
     return {
         CONNECTED: {**first, DRAIN: CLOSED, CLOSE: CLOSED},  # nothing is in flight that could be finished
@@ -91,8 +88,8 @@ def _transitions(first: dict[Event, SessionState], later: frozenset[FrameType]) 
 
 
 TRANSITIONS: Final[dict[Role, Transitions]] = {
-    Role.SERVER: _transitions({FrameType.HELLO: ACTIVE}, REQUESTS),
-    Role.CLIENT: _transitions({FrameType.HELLO_REPLY: ACTIVE, FrameType.ERROR: CLOSED}, REPLIES),
+    Role.SERVER: _transitions({m.Hello.type: ACTIVE}, REQUESTS),
+    Role.CLIENT: _transitions({m.HelloReply.type: ACTIVE, m.ErrorReply.type: CLOSED}, REPLIES),
 }
 """Every legal event of every state, and the state that follows. What is not here raises."""
 
@@ -147,7 +144,7 @@ class Session:
         Raises:
             ProtocolError: a frame that may not arrive now, or never; the state stays as it is.
         """
-        following = self._table[self.state].get(frame_type)  # type: ignore[call-overload]  # a FrameType is its number
+        following = self._table[self.state].get(frame_type)
         if following is None:
             raise ProtocolError(self._refusal(frame_type))
         self.state = following
@@ -200,11 +197,11 @@ class Session:
         self.state = self._table[self.state][event]
 
     def _refusal(self, frame_type: int) -> str:
-        try:
-            name = FrameType(frame_type).name
-        except ValueError:
+        cls = m.MESSAGES.get(frame_type)
+        if cls is None:
             return f"{frame_type} is not a known type of frame"
-        if frame_type >= _RECORDS_START:
+        name = cls.type.name
+        if issubclass(cls, m.Record):
             return f"{name} is a record of the log, not a frame of the protocol"
         if self.state is CONNECTED:
             return f"{name} before the handshake"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from millrace.client.cuts import HEAD, TAIL, Cut, StreamCut
 from millrace.client.transport.channel import Channel
-from millrace.wire.frames import CutKind, CutList, Done, ForgetCut, ListCuts, SaveCut, SavedPosition
+from millrace.wire import messages as m
 
 UseCut = Callable[[str, Cut, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]
 """Resolves a cut of a stream and asks the server something of it, again if it is truncated in between."""
@@ -32,7 +32,7 @@ class SavedCut:
 class _SavedCuts:
     """The saved cuts of one kind of one stream."""
 
-    def __init__(self, channel: Channel, stream: str, *, kind: CutKind, use_cut: UseCut) -> None:
+    def __init__(self, channel: Channel, stream: str, *, kind: m.CutKind, use_cut: UseCut) -> None:
         self._channel = channel
         self.stream = stream
         self._kind = kind
@@ -50,7 +50,7 @@ class _SavedCuts:
                 cut=StreamCut.of(self.stream, {id_: (offset, index) for id_, offset, index in saved.positions}),
                 saved_us=saved.saved_us,
             )
-            for saved in (await self._channel.request(ListCuts(self.stream), CutList)).cuts
+            for saved in (await self._channel.request(m.ListCuts(self.stream), m.CutList)).cuts
             if saved.kind == self._kind
         ]
 
@@ -64,12 +64,12 @@ class _SavedCuts:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        return bool((await self._channel.request(ForgetCut(self.stream, int(self._kind), name), Done)).changed)
+        return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name), m.Done)).changed)
 
     async def _put(self, name: str, cut: Cut) -> StreamCut:
         async def put(place: StreamCut) -> StreamCut:
-            positions = [SavedPosition(segment_id, *where) for segment_id, where in place.positions]
-            await self._channel.request(SaveCut(self.stream, int(self._kind), name, positions), Done)
+            positions = [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions]
+            await self._channel.request(m.SaveCut(self.stream, int(self._kind), name, positions), m.Done)
             return place
 
         return await self._use_cut(self.stream, cut, put)

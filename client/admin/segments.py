@@ -20,26 +20,9 @@ from millrace.client.errors import (
 from millrace.client.read.subscription import SegmentPushes
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
+from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.errors import InvalidNameError as WireInvalidNameError
-from millrace.wire.frames import (
-    Attribute,
-    CreateSegment,
-    DataFlag,
-    DeleteSegment,
-    Done,
-    GetAttribute,
-    GetSegment,
-    ListSegments,
-    MergeSegment,
-    Read,
-    SealSegment,
-    SegmentDescription,
-    SegmentList,
-    SetAttribute,
-    TruncateSegment,
-)
-from millrace.wire.frames import SegmentInfo as SegmentInfoMessage
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 from millrace.wire.names import checked_name
 
@@ -139,9 +122,7 @@ class Segments:
             SegmentExistsError: there is one of that name.
             OutcomeUnknownError: the connection was lost before the answer.
         """
-        reply = await self._writes.request(
-            CreateSegment(checked_segment_name(name)), SegmentInfoMessage, repeatable=False
-        )
+        reply = await self._writes.request(m.CreateSegment(checked_segment_name(name)), m.SegmentInfo, repeatable=False)
         self._remember(name, reply.segment_id)
         return _info(reply)
 
@@ -195,12 +176,12 @@ class Segments:
         wait_ms = int(min(wait_s, READ_WAIT_S_MAX) * 1000)
         remembered = self._ids.get(name)
         segment_id = remembered or await self._resolve(name)
-        request = Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
+        request = m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
         try:
             chunk = await self._reads.read(request)
         except SegmentNotFoundError as error:
             segment_id = await self._resolve_again(name, remembered, error)
-            request = Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
+            request = m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
             chunk = await self._reads.read(request)
         return _result(chunk)
 
@@ -229,14 +210,14 @@ class Segments:
         Raises:
             SegmentNotFoundError: there is none of that name.
         """
-        reply = await self._writes.request(GetSegment(0, checked_segment_name(name)), SegmentInfoMessage)
+        reply = await self._writes.request(m.GetSegment(0, checked_segment_name(name)), m.SegmentInfo)
         self._remember(name, reply.segment_id)
         return _info(reply)
 
     async def seal(self, name: str) -> SegmentInfo:
         """Let a segment take no more appends, for ever; sealing it again changes nothing."""
         segment_id = await self._resolve(name)
-        return _info(await self._writes.request(SealSegment(segment_id), SegmentInfoMessage))
+        return _info(await self._writes.request(m.SealSegment(segment_id), m.SegmentInfo))
 
     async def truncate(self, name: str, offset: int) -> SegmentInfo:
         """Drop everything before `offset`; the offsets of the rest do not change.
@@ -247,7 +228,7 @@ class Segments:
         if offset < 0:
             raise InvalidArgumentError(f"offset={offset} is no offset")
         segment_id = await self._resolve(name)
-        return _info(await self._writes.request(TruncateSegment(segment_id, offset), SegmentInfoMessage))
+        return _info(await self._writes.request(m.TruncateSegment(segment_id, offset), m.SegmentInfo))
 
     async def delete(self, name: str) -> bool:
         """Delete a segment with all its bytes; False if there was none."""
@@ -256,7 +237,7 @@ class Segments:
         except SegmentNotFoundError:
             return False
         self._ids.pop(name, None)
-        reply = await self._writes.request(DeleteSegment(segment_id), Done)
+        reply = await self._writes.request(m.DeleteSegment(segment_id), m.Done)
         return bool(reply.changed)
 
     async def merge(self, target: str, *, source: str) -> SegmentInfo:
@@ -268,14 +249,14 @@ class Segments:
         target_id, source_id = await self._resolve(target), await self._resolve(source)
         self._ids.pop(source, None)
         return _info(
-            await self._writes.request(MergeSegment(target_id=target_id, source_id=source_id), SegmentInfoMessage)
+            await self._writes.request(m.MergeSegment(target_id=target_id, source_id=source_id), m.SegmentInfo)
         )
 
     async def list(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Yield the segments whose names start with `prefix`, in the order of their names."""
         after = ""
         while True:
-            page = await self._writes.request(ListSegments(prefix, after, LIST_PAGE_COUNT_MAX), SegmentList)
+            page = await self._writes.request(m.ListSegments(prefix, after, LIST_PAGE_COUNT_MAX), m.SegmentList)
             for segment in page.segments:
                 yield _info(segment)
             if not page.more or not page.segments:
@@ -284,7 +265,7 @@ class Segments:
 
     async def get_attribute(self, name: str, key: str) -> bytes | None:
         """Return the value of an attribute, None if it is absent."""
-        reply = await self._writes.request(GetAttribute(await self._resolve(name), key), Attribute)
+        reply = await self._writes.request(m.GetAttribute(await self._resolve(name), key), m.Attribute)
         return reply.value if reply.present else None
 
     async def set_attribute(self, name: str, key: str, *, expected: bytes | None, value: bytes | None) -> None:
@@ -294,7 +275,7 @@ class Segments:
             AttributeConditionFailedError: it has another value; nothing was changed.
             OutcomeUnknownError: the connection was lost before the answer.
         """
-        message = SetAttribute(
+        message = m.SetAttribute(
             segment_id=await self._resolve(name),
             expected_present=expected is not None,
             present=value is not None,
@@ -302,7 +283,7 @@ class Segments:
             expected=expected or b"",
             value=value or b"",
         )
-        await self._writes.request(message, Attribute, repeatable=False)
+        await self._writes.request(message, m.Attribute, repeatable=False)
 
     def _remember(self, name: str, segment_id: int) -> None:
         if len(self._ids) >= IDS_REMEMBERED_MAX:
@@ -363,7 +344,7 @@ class Segment:
         await connection.wait_for_room(APPEND_SIZE_BYTES_MAX)
 
 
-def _info(message: SegmentInfoMessage | SegmentDescription) -> SegmentInfo:
+def _info(message: m.SegmentInfo | m.SegmentDescription) -> SegmentInfo:
     return SegmentInfo(
         segment_id=message.segment_id,
         name=message.name,
@@ -379,7 +360,7 @@ def _result(chunk: Chunk) -> ReadResult:
     return ReadResult(
         data=bytes(chunk.data),
         offset=chunk.offset,
-        at_tail=bool(chunk.flags & DataFlag.AT_TAIL),
-        end_of_segment=bool(chunk.flags & DataFlag.END_OF_SEGMENT),
+        at_tail=bool(chunk.flags & m.DataFlag.AT_TAIL),
+        end_of_segment=bool(chunk.flags & m.DataFlag.END_OF_SEGMENT),
         length=chunk.length,
     )

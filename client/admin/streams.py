@@ -11,8 +11,7 @@ from typing import Any, Final
 from millrace.client.cuts import StreamCut
 from millrace.client.errors import InvalidArgumentError
 from millrace.client.read.epochs import Lineage, StreamSegment
-from millrace.wire.frames import StreamHistory as StreamHistoryMessage
-from millrace.wire.frames import StreamInfo as StreamInfoMessage
+from millrace.wire import messages as m
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import KEY_SPACE, KeyRange
 
@@ -287,7 +286,7 @@ class Epoch:
     created: tuple[tuple[int, KeyRange], ...]
 
 
-def stream_info(message: StreamInfoMessage) -> StreamInfo:
+def stream_info(message: m.StreamInfo) -> StreamInfo:
     """Return what a message says of a stream."""
     configuration = StreamConfig.from_json(message.configuration) if message.configuration else StreamConfig()
     return StreamInfo(
@@ -313,7 +312,7 @@ def stream_info(message: StreamInfoMessage) -> StreamInfo:
     )
 
 
-def stream_history(message: StreamHistoryMessage) -> list[Epoch]:
+def stream_history(message: m.StreamHistory) -> list[Epoch]:
     """Return what a message says of the epochs of a stream."""
     return [
         Epoch(

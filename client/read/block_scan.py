@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from millrace.client.blocks import block_size
 from millrace.client.errors import BlockCorruptError, CutInvalidError, OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
+from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.codec import derive
-from millrace.wire.frames import GetIndex, Index, IndexEntry, Read, Seek
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB, MIB
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
 
@@ -74,7 +74,7 @@ async def after_events(channel: Channel, segment_id: int, *, start: Mark, end: M
     target = start.events + count
     if target >= end.events:
         return end
-    low = IndexEntry(start.offset, start.events - start.event_index, 0)
+    low = m.IndexEntry(start.offset, start.events - start.event_index, 0)
     low = await _border_before_event(channel, segment_id, low=low, target=target, end=end)
     events = low.events
     async for header in _headers(channel, segment_id, start=low.offset, end=end.offset + 1):
@@ -95,7 +95,7 @@ async def after_bytes(channel: Channel, segment_id: int, *, start: Mark, end: Ma
     limit = start.offset + size_bytes
     if limit >= end.offset:
         return end
-    low = IndexEntry(start.offset, start.events - start.event_index, 0)
+    low = m.IndexEntry(start.offset, start.events - start.event_index, 0)
     borders = await _borders(
         channel,
         segment_id,
@@ -138,13 +138,13 @@ async def written_before(channel: Channel, segment_id: int, *, offset: int) -> i
     )
     if borders:
         return borders[-1].wall_time_us
-    first = (await channel.request(Seek(segment_id, 0), Index)).entries
+    first = (await channel.request(m.Seek(segment_id, 0), m.Index)).entries
     return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
 
 async def _border_before_event(
-    channel: Channel, segment_id: int, *, low: IndexEntry, target: int, end: Mark
-) -> IndexEntry:
+    channel: Channel, segment_id: int, *, low: m.IndexEntry, target: int, end: Mark
+) -> m.IndexEntry:
     """Return a noted border with at most `target` events before it, near the last one such, from `low` on.
 
     It looks ahead as far as events of the mean size would reach, so that of a long history only what is near is asked
@@ -169,8 +169,8 @@ async def _border_before_event(
 
 
 async def _closer(
-    channel: Channel, segment_id: int, *, low: IndexEntry, high_offset: int, target: int
-) -> tuple[IndexEntry, IndexEntry | None]:
+    channel: Channel, segment_id: int, *, low: m.IndexEntry, high_offset: int, target: int
+) -> tuple[m.IndexEntry, m.IndexEntry | None]:
     """Return two borders around an event, closer than `low` and `high_offset`; None where no closer upper one is."""
     spacing_bytes = max(1, (high_offset - low.offset) // INDEX_COUNT_MAX)
     borders = await _borders(channel, segment_id, start=low.offset, end=high_offset, spacing_bytes=spacing_bytes)
@@ -178,26 +178,28 @@ async def _closer(
     return borders[place - 1] if place else low, borders[place] if place < len(borders) else None
 
 
-async def _first_border_behind(channel: Channel, segment_id: int, *, offset: int, tail: Mark) -> IndexEntry:
+async def _first_border_behind(channel: Channel, segment_id: int, *, offset: int, tail: Mark) -> m.IndexEntry:
     """Return the first noted border behind an offset; the tail is one."""
     window_end = offset
     while window_end < tail.offset:
         window_end = min(tail.offset, window_end + INDEX_GAP_BYTES_MAX)
-        request = GetIndex(segment_id=segment_id, start=offset, end=window_end, spacing_bytes=1, count_max=1)
-        reply = await channel.request(request, Index)
+        request = m.GetIndex(segment_id=segment_id, start=offset, end=window_end, spacing_bytes=1, count_max=1)
+        reply = await channel.request(request, m.Index)
         if reply.entries and reply.entries[0].offset > offset:
             return reply.entries[0]
-    return IndexEntry(tail.offset, tail.events, 0)
+    return m.IndexEntry(tail.offset, tail.events, 0)
 
 
-async def _borders(channel: Channel, segment_id: int, *, start: int, end: int, spacing_bytes: int) -> list[IndexEntry]:
+async def _borders(
+    channel: Channel, segment_id: int, *, start: int, end: int, spacing_bytes: int
+) -> list[m.IndexEntry]:
     """Return the noted borders inside (start, end), so far apart."""
     if end - start < 1:
         return []
-    request = GetIndex(
+    request = m.GetIndex(
         segment_id=segment_id, start=start, end=end, spacing_bytes=spacing_bytes, count_max=INDEX_COUNT_MAX
     )
-    reply = await channel.request(request, Index)
+    reply = await channel.request(request, m.Index)
     return [entry for entry in reply.entries if start < entry.offset < end]
 
 
@@ -208,7 +210,7 @@ async def _headers(channel: Channel, segment_id: int, *, start: int, end: int) -
     size_max = WALK_READ_BYTES
     while offset < end:
         if offset + BLOCK_HEADER_SIZE_BYTES > base + len(data):
-            chunk = await channel.read(Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=0))
+            chunk = await channel.read(m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=0))
             base, data = chunk.offset, chunk.data
             if base != offset or len(data) < BLOCK_HEADER_SIZE_BYTES:
                 raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")

@@ -15,7 +15,7 @@ from millrace.client.blocks import Event, Position, block_size, unpack_block
 from millrace.client.cuts import StreamCut
 from millrace.client.errors import CutInvalidError, InvalidArgumentError, OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
-from millrace.wire.frames import Index, Read, Seek
+from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .block_scan import Mark, after_bytes, after_events, mark_of
@@ -117,7 +117,9 @@ async def fetch_event(channel: Channel, position: Position) -> Event:
     wanted = 0
     while not wanted or len(data) < wanted:
         size_max = max(FETCH_SIZE_BYTES, wanted - len(data))
-        chunk = await channel.read(Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0))
+        chunk = await channel.read(
+            m.Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0)
+        )
         if not len(chunk.data):
             raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
         data += chunk.data
@@ -185,7 +187,7 @@ def _end(lineage: Lineage, segment_id: int) -> Mark:
 
 async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> tuple[int, int]:
     """Return the place of the first event at or after a time; the server names a border near in front of it."""
-    reply = await channel.request(Seek(segment_id, timestamp_us), Index)
+    reply = await channel.request(m.Seek(segment_id, timestamp_us), m.Index)
     if not reply.entries or reply.entries[0].offset >= end_offset:
         return end_offset, 0
     changed = asyncio.Event()

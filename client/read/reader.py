@@ -28,9 +28,7 @@ from millrace.client.errors import (
     StreamNotFoundError,
 )
 from millrace.client.transport.channel import Channel
-from millrace.wire.frames import GetStream, GetStreamHistory
-from millrace.wire.frames import StreamHistory as StreamHistoryMessage
-from millrace.wire.frames import StreamInfo as StreamInfoMessage
+from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
@@ -270,7 +268,7 @@ class Reader:
         return False
 
     async def _stream_now(self) -> StreamInfo:
-        info = stream_info(await self._channel.request(GetStream(self.stream), StreamInfoMessage))
+        info = stream_info(await self._channel.request(m.GetStream(self.stream), m.StreamInfo))
         if info.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         return info
@@ -344,7 +342,7 @@ class Reader:
         listed = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.
-            history = stream_history(await self._channel.request(GetStreamHistory(self.stream), StreamHistoryMessage))
+            history = stream_history(await self._channel.request(m.GetStreamHistory(self.stream), m.StreamHistory))
             listed = {segment.segment_id: segment for segment in segments_of_history(history)} | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:

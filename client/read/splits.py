@@ -18,7 +18,7 @@ from millrace.client.errors import (
     SegmentTruncatedError,
 )
 from millrace.client.transport.channel import Channel
-from millrace.wire.frames import GetIndex, Index
+from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
@@ -56,14 +56,14 @@ async def plan_segment(
         raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
     places = [start]
     while start < end and places[-1][0] + max_bytes < end[0]:
-        request = GetIndex(
+        request = m.GetIndex(
             segment_id=segment_id,
             start=places[-1][0],
             end=end[0],
             spacing_bytes=max_bytes,
             count_max=INDEX_PAGE_COUNT,
         )
-        reply = await channel.request(request, Index)
+        reply = await channel.request(request, m.Index)
         borders = [(entry.offset, 0) for entry in reply.entries if places[-1] < (entry.offset, 0) < end]
         if not borders:
             break

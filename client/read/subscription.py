@@ -14,7 +14,7 @@ from millrace.client.errors import ConnectionLostError, MillraceError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk, Connection
 from millrace.client.transport.retry import Retry
-from millrace.wire.frames import DataFlag
+from millrace.wire import messages as m
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class SegmentPushes:
         size = len(data.data)
         self._offset += size
         self._held_bytes += size
-        if data.flags & DataFlag.END_OF_SEGMENT:
+        if data.flags & m.DataFlag.END_OF_SEGMENT:
             self.ended = True
             assert self._connection is not None
             self._connection.end_subscription(self._subscription)

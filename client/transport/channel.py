@@ -32,8 +32,8 @@ from millrace.client.errors import (
     RequestTimeoutError,
 )
 from millrace.client.options import Address, ClientOptions
+from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
-from millrace.wire.frames import Message, Read
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX
 
 from .clock import SYSTEM_CLOCK, Clock
@@ -43,7 +43,7 @@ from .retry import Retry
 
 logger = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=m.Message)
 R = TypeVar("R")
 
 
@@ -195,7 +195,7 @@ class Channel:
                 await self._wait(retry, error)
 
     async def request(
-        self, message: Message, reply: type[M], *, repeatable: bool = True, timeout_s: float | None = None
+        self, message: m.Message, reply: type[M], *, repeatable: bool = True, timeout_s: float | None = None
     ) -> M:
         """Send a request and return its reply. Cancelling forgets the reply; the request may still be carried out.
 
@@ -212,7 +212,7 @@ class Channel:
             lambda connection: connection.request(message, reply), repeatable=repeatable, timeout_s=timeout_s
         )
 
-    async def read(self, message: Read) -> Chunk:
+    async def read(self, message: m.Read) -> Chunk:
         """Read; `wait_ms` is granted beside the time limit of requests. Cancelling is safe. Raises like `request`."""
         timeout_s = self.options.request_timeout_s + message.wait_ms / 1000
         return await self._repeat(lambda connection: connection.read(message), repeatable=True, timeout_s=timeout_s)

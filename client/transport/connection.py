@@ -33,24 +33,10 @@ from millrace.client.errors import (
     error_of_reply,
 )
 from millrace.client.options import Address, ClientOptions
+from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer, crc32c
 from millrace.wire.decoder import FrameBuffer
 from millrace.wire.errors import ChecksumError, CodecError, ProtocolError, WireError
-from millrace.wire.frames import (
-    AppendAckEntry,
-    Credit,
-    ErrorReply,
-    FrameType,
-    Hello,
-    HelloReply,
-    Message,
-    Ping,
-    Pong,
-    Read,
-    Subscribe,
-    Throttle,
-    Unsubscribe,
-)
 from millrace.wire.framing import decode, encode, encode_append_header, verify
 from millrace.wire.limits import (
     APPEND_HEADER_SIZE_BYTES,
@@ -60,11 +46,10 @@ from millrace.wire.limits import (
     PROTOCOL_VERSION_MAX,
     PROTOCOL_VERSION_MIN,
 )
-from millrace.wire.schema.frames import AppendAckEntry as AppendAckEntryLayout
 
 logger = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=m.Message)
 
 GATHER_SIZE_BYTES_MAX: Final = 256 * KIB
 """Frames gathered in one turn of the loop are sent at once when they reach this size."""
@@ -76,13 +61,12 @@ DIRECT_SIZE_BYTES_MIN: Final = 32 * KIB
 _DATA_PREFIX: Final = struct.Struct("<QQQ")
 _DATA_START: Final = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX.size
 _ACK_ENTRY: Final = struct.Struct("<QqII")
-assert _ACK_ENTRY.size == AppendAckEntryLayout.sizeof()
-assert len(AppendAckEntry._fields) == 4
-_DATA: Final = int(FrameType.DATA)
-_APPEND_ACK: Final = int(FrameType.APPEND_ACK)
-_ERROR: Final = int(FrameType.ERROR)
-_PING: Final = int(FrameType.PING)
-_THROTTLE: Final = int(FrameType.THROTTLE)
+assert _ACK_ENTRY.size == m.layout_of(m.AppendAckEntry).sizeof()
+_DATA: Final = int(m.Data.type)
+_APPEND_ACK: Final = int(m.AppendAck.type)
+_ERROR: Final = int(m.ErrorReply.type)
+_PING: Final = int(m.Ping.type)
+_THROTTLE: Final = int(m.Throttle.type)
 
 
 class PendingAppend(Protocol):
@@ -222,9 +206,9 @@ class Connection(asyncio.BufferedProtocol):
             throttle_reason=self._throttle_reason,
         )
 
-    async def handshake(self) -> HelloReply:
+    async def handshake(self) -> m.HelloReply:
         """Agree on version and limits; called once, before anything else."""
-        hello = Hello(
+        hello = m.Hello(
             version_min=PROTOCOL_VERSION_MIN,
             version_max=PROTOCOL_VERSION_MAX,
             features=0,
@@ -232,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             client=self._options.client_name,
             token=self._options.token,
         )
-        reply = await self.request(hello, HelloReply)
+        reply = await self.request(hello, m.HelloReply)
         self._appends_in_flight_max = max(1, reply.appends_in_flight_max)
         self._append_size_max = reply.append_size_max
         self.shaken = True
@@ -250,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests ---
 
-    def send_request(self, message: Message) -> "asyncio.Future[Any]":
+    def send_request(self, message: m.Message) -> "asyncio.Future[Any]":
         """Send a request now; the future holds its reply. Cancelling the future only forgets the reply.
 
         Raises:
@@ -266,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send(frame)
         return future
 
-    async def request(self, message: Message, reply: type[M]) -> M:
+    async def request(self, message: m.Message, reply: type[M]) -> M:
         """Send a request and return its reply, which has the type `reply`. Cancelling forgets the reply."""
         answer = await self.send_request(message)
         if not isinstance(answer, reply):
@@ -274,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLostError(f"{type(message).__name__} was answered by {type(answer).__name__}")
         return answer
 
-    async def read(self, message: Read) -> Chunk:
+    async def read(self, message: m.Read) -> Chunk:
         """Read; see `Read`. Cancelling forgets the reply."""
         return cast("Chunk", await self.send_request(message))
 
@@ -368,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise self._lost
         request_id = self._next_request_id()
-        frame = _frame(Subscribe(segment_id, offset, credit_bytes), request_id)
+        frame = _frame(m.Subscribe(segment_id, offset, credit_bytes), request_id)
         self._subscribers[request_id] = subscriber
         self._send(frame)
         return request_id
@@ -376,12 +360,12 @@ class Connection(asyncio.BufferedProtocol):
     def grant(self, subscription: int, credit_bytes: int) -> None:
         """Let the server push so many bytes more; nothing happens if the subscription has ended."""
         if self._lost is None and subscription in self._subscribers:
-            self._send(encode(Credit(credit_bytes), request_id=subscription))
+            self._send(encode(m.Credit(credit_bytes), request_id=subscription))
 
     def unsubscribe(self, subscription: int) -> None:
         """End a subscription; its subscriber hears nothing more."""
         if self._subscribers.pop(subscription, None) is not None and self._lost is None:
-            self._send(encode(Unsubscribe(), request_id=subscription))
+            self._send(encode(m.Unsubscribe(), request_id=subscription))
 
     def end_subscription(self, subscription: int) -> None:
         """Forget a subscription which the server has ended, at the end of its segment."""
@@ -505,12 +489,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             header, message = decode(frame)
             if kind == _ERROR:
-                self._error(header.request_id, cast("ErrorReply", message))
+                self._error(header.request_id, cast("m.ErrorReply", message))
             elif kind == _PING:
                 # The server learns from the answer's place among our frames what we had sent before we saw an error.
-                self._send(encode(Pong(), request_id=header.request_id))
+                self._send(encode(m.Pong(), request_id=header.request_id))
             elif kind == _THROTTLE:
-                notice = cast("Throttle", message)
+                notice = cast("m.Throttle", message)
                 self._throttles += 1
                 self._throttle_reason = notice.reason
                 logger.warning(
@@ -543,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
                     place += size
         self._wake_waiters()
 
-    def _error(self, request_id: int, reply: ErrorReply) -> None:
+    def _error(self, request_id: int, reply: m.ErrorReply) -> None:
         error = error_of_reply(reply)
         append = self._appends.pop(request_id, None)
         if append is not None:
@@ -634,7 +618,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         else:
             self._pinged = True
-            self.send_request(Ping()).add_done_callback(_forget)
+            self.send_request(m.Ping()).add_done_callback(_forget)
         self._received_bytes_at_tick = self._received_bytes
         self._keepalive = self._loop.call_later(self._options.keepalive_s, self._tick)
 
@@ -650,7 +634,7 @@ def _lost_by(error: RequestError) -> MillraceError:
     return lost
 
 
-def _frame(message: Message, request_id: int) -> bytes:
+def _frame(message: m.Message, request_id: int) -> bytes:
     """Return the frame of a request; what does not fit is the caller's mistake, and said in the client's own words."""
     try:
         return encode(message, request_id=request_id)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from millrace.client.errors import EventTooLargeError, InvalidArgumentError, StreamSealedError
-from millrace.wire.frames import StreamSegment
+from millrace.wire import messages as m
 from millrace.wire.limits import ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.names import KEY_SPACE
 
@@ -47,7 +47,7 @@ class Router:
         self._lows_array = np.array(self._lows, dtype=np.uint64)
 
     @classmethod
-    def of_stream(cls, name: str, segments: Iterable[StreamSegment]) -> "Router":
+    def of_stream(cls, name: str, segments: Iterable[m.StreamSegment]) -> "Router":
         """Return the router of a stream's open segments.
 
         Raises:

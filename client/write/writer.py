@@ -42,7 +42,7 @@ from millrace.client.errors import (
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
-from millrace.wire.frames import GetStream, GetWriter, OpenWriter, StreamInfo, WriterOpened
+from millrace.wire import messages as m
 from millrace.wire.limits import (
     APPEND_SIZE_BYTES_MAX,
     EVENT_SIZE_BYTES_MAX,
@@ -192,11 +192,11 @@ class Writer:
         """
         retry = self._channel.retry(self._options.delivery_timeout_s)
         while True:
-            stream = await self._channel.request(GetStream(self.stream), StreamInfo)
+            stream = await self._channel.request(m.GetStream(self.stream), m.StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
             try:
                 opened = await self._channel.request(
-                    OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over), WriterOpened
+                    m.OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over), m.WriterOpened
                 )
                 break
             except SegmentNotFoundError as error:
@@ -205,13 +205,13 @@ class Writer:
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         # Whoever had the id may have found successors just before it was fenced. Now it writes nothing any more.
         while opened.known:
-            stream = await self._channel.request(GetStream(self.stream), StreamInfo)
+            stream = await self._channel.request(m.GetStream(self.stream), m.StreamInfo)
             router = Router.of_stream(self.stream, stream.segments)
             asked = _asked(stream, router)
             if {state.segment_id for state in opened.states}.issuperset(asked):
                 break
             with suppress(SegmentNotFoundError):
-                opened = await self._channel.request(GetWriter(self.writer_id or "", asked), WriterOpened)
+                opened = await self._channel.request(m.GetWriter(self.writer_id or "", asked), m.WriterOpened)
             # At once: a stream that is scaled all the time has to stand still from that question to the next.
             retry.next_wait_s(stream_changed("the writer was not opened", self.stream, retry))
         self._heed_limits()
@@ -604,7 +604,7 @@ class Writer:
 
     async def _follow(self, retry: Retry) -> None:
         """Look at the stream once, and do what it tells."""
-        stream = await self._channel.request(GetStream(self.stream), StreamInfo)
+        stream = await self._channel.request(m.GetStream(self.stream), m.StreamInfo)
         self._check_same(stream)
         router = Router.of_stream(self.stream, stream.segments)
         still_open = [lane for lane in self._lanes if lane.is_stalled and lane.segment_id in router.segment_ids]
@@ -627,7 +627,7 @@ class Writer:
             await self._answered.wait()
         self._switch(router, replaced, last, left_ids={segment.segment_id for segment in stream.segments})
 
-    def _check_same(self, stream: StreamInfo) -> None:
+    def _check_same(self, stream: m.StreamInfo) -> None:
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
 
@@ -638,7 +638,7 @@ class Writer:
         """
         if not self.writer_id or not segment_ids:
             return {}
-        reply = await self._channel.request(GetWriter(self.writer_id, segment_ids), WriterOpened)
+        reply = await self._channel.request(m.GetWriter(self.writer_id, segment_ids), m.WriterOpened)
         return {state.segment_id: state.last_event_number for state in reply.states}
 
     def _switch(self, router: Router, replaced: list[Lane], last: dict[int, int], *, left_ids: set[int]) -> None:
@@ -759,7 +759,7 @@ class _Join:
             self._result.set_result(future.result())
 
 
-def _asked(stream: StreamInfo, router: Router) -> list[int]:
+def _asked(stream: m.StreamInfo, router: Router) -> list[int]:
     """Return the segments whose event numbers are asked for: all, or the open ones where all are too many."""
     everything = [segment.segment_id for segment in stream.segments]
     return everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(router.segment_ids)

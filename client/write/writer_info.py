@@ -6,7 +6,7 @@ from enum import StrEnum
 from millrace.client.errors import InvalidArgumentError, RequestTimeoutError, SegmentNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
-from millrace.wire.frames import GetStream, GetWriter, StreamInfo, WriterOpened
+from millrace.wire import messages as m
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 
@@ -64,13 +64,13 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
     """
     retry = channel.retry()
     while True:
-        info = await channel.request(GetStream(stream), StreamInfo)
+        info = await channel.request(m.GetStream(stream), m.StreamInfo)
         segment_ids = [segment.segment_id for segment in info.segments]
         last: dict[int, int] = {}
         try:
             for start in range(0, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
-                request = GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
-                reply = await channel.request(request, WriterOpened)
+                request = m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
+                reply = await channel.request(request, m.WriterOpened)
                 if not reply.known:
                     last = {}
                     break

@@ -32,7 +32,7 @@ from millrace.server.errors import (
 )
 from millrace.server.host.clock import Clock
 from millrace.server.wal import KIND_APPENDS, KIND_CONTROL, Run, Wal
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.decoder import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
@@ -60,7 +60,7 @@ class Decision:
 
     __slots__ = ("followers", "future", "record", "subjects")
 
-    def __init__(self, record: f.Message, future: asyncio.Future[None], subjects: tuple[object, ...]) -> None:
+    def __init__(self, record: m.Message, future: asyncio.Future[None], subjects: tuple[object, ...]) -> None:
         self.record = record
         # What it is about stays in memory: its admitted view is nowhere else.
         self.subjects = subjects
@@ -300,7 +300,7 @@ class SegmentContainer:
 
     # --- decisions ---
 
-    def decide(self, record: f.Message, *subjects: object) -> asyncio.Future[None]:
+    def decide(self, record: m.Message, *subjects: object) -> asyncio.Future[None]:
         """Log a decision about some segments, streams or writers; the future resolves when it is durable and applied.
 
         The caller has checked the decision against the admitted view and moved that view. Cancelling the wait does

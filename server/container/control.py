@@ -21,7 +21,7 @@ from millrace.server.errors import (
     SegmentNotFoundError,
     WriterExpiredError,
 )
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
 from millrace.wire.names import checked_name, checked_writer_id
 
@@ -87,7 +87,7 @@ class SegmentControl:
         if name in self._creating or self._state.segments.find(name) is not None:
             raise SegmentExistsError("the segment exists", subject=name)
         segment_id = self._state.take_id()
-        decided = self._container.decide(f.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
+        decided = self._container.decide(m.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
         self._creating.add(name)
         decided.add_done_callback(lambda _: self._creating.discard(name))
         await asyncio.shield(decided)
@@ -97,7 +97,7 @@ class SegmentControl:
         """Let the segment take no more appends, for ever. Appends admitted before are stored."""
         self._refuse_part_of_stream(segment)
         if not segment.sealed:
-            decided = self._container.decide(f.SegmentSealed(segment.segment_id), segment)
+            decided = self._container.decide(m.SegmentSealed(segment.segment_id), segment)
             segment.closing = True
             await decided
 
@@ -117,7 +117,7 @@ class SegmentControl:
             )
         if offset > segment.start_offset:
             self._refuse_merging(segment)
-            decided = self._container.decide(f.SegmentTruncated(segment.segment_id, offset), segment)
+            decided = self._container.decide(m.SegmentTruncated(segment.segment_id, offset), segment)
             self._truncating[segment.segment_id] = decided
             decided.add_done_callback(lambda _: self._truncated(segment.segment_id, decided))
             await asyncio.shield(decided)
@@ -152,7 +152,7 @@ class SegmentControl:
             raise SegmentNotFoundError("the segment is being deleted", subject=source.name)
         target.check_appendable()
         size = source.length - source.start_offset
-        record = f.SegmentMerged(
+        record = m.SegmentMerged(
             target_id=target.segment_id,
             source_id=source_id,
             target_offset=target.next_offset,
@@ -171,7 +171,7 @@ class SegmentControl:
         """Delete the segment with everything in it."""
         self._refuse_part_of_stream(segment)
         self._refuse_merging(segment)
-        decided = self._container.decide(f.SegmentDeleted(segment.segment_id), segment)
+        decided = self._container.decide(m.SegmentDeleted(segment.segment_id), segment)
         segment.closing = True
         self._deleting.add(segment.segment_id)
         decided.add_done_callback(lambda _: self._deleting.discard(segment.segment_id))
@@ -202,7 +202,7 @@ class SegmentControl:
         self._attribute_version += 1
         version = self._attribute_version
         decided = self._container.decide(
-            f.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""),
+            m.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""),
             segment,
         )
         self._attributes[place] = (value, version)
@@ -241,7 +241,7 @@ class SegmentControl:
             # A number of its own: what was sent under the one before is never taken for events of this one.
             writer = Writer(writer_number=state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
         decided = self._container.decide(
-            f.WriterRecorded(
+            m.WriterRecorded(
                 writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
             ),
             writer,
@@ -263,7 +263,7 @@ class SegmentControl:
         """
         expired_us = self._container.clock.unix_us()
         decided = self._container.decide(
-            f.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
+            m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
             *map(self._state.writers.get, (*marked, *forgotten)),
         )
         self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
@@ -273,12 +273,12 @@ class SegmentControl:
         """Return a writer by id, or None if it was never opened."""
         return self._state.writers.find(writer_id)
 
-    def writer_states(self, writer_number: int, segment_ids: Iterable[int]) -> list[f.WriterState]:
+    def writer_states(self, writer_number: int, segment_ids: Iterable[int]) -> list[m.WriterState]:
         """Return the last durable event number of a writer in each segment; 0 where it never wrote."""
         states = []
         for segment_id in segment_ids:
             progress = self._container.segment(segment_id).writers.get(writer_number)
-            states.append(f.WriterState(segment_id, progress.durable if progress else 0))
+            states.append(m.WriterState(segment_id, progress.durable if progress else 0))
         return states
 
     def _expired_us(self, writer: Writer) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 
 from millrace.server.container.admission import PendingAppend
 from millrace.server.errors import PipelineBrokenError, ServerError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ProtocolError
 from millrace.wire.framing import encode
 
@@ -74,7 +74,7 @@ class AppendPipeline:
         """Return the frames for all outcomes that are known and whose turn it is."""
         pending = self._pending
         frames: list[bytes] = []
-        entries: list[f.AppendAckEntry] = []
+        entries: list[m.AppendAckEntry] = []
         last_request_id = 0
         told = False
         while pending and pending[0].settled:
@@ -82,13 +82,13 @@ class AppendPipeline:
             self.count -= append.count
             if append.error is None:
                 if len(entries) == ENTRIES_PER_ACK_COUNT_MAX:
-                    frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
+                    frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
                     entries = []
                 last_request_id = append.request_id + append.count - 1
-                entries.append(f.AppendAckEntry(append.request_id, append.offset, append.count, int(append.duplicate)))
+                entries.append(m.AppendAckEntry(append.request_id, append.offset, append.count, int(append.duplicate)))
                 continue
             if entries:
-                frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
+                frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
                 entries = []
             reply = error_reply(append.error)
             frames += [encode(reply, request_id=append.request_id + number) for number in range(append.count)]
@@ -99,7 +99,7 @@ class AppendPipeline:
                     told = True
                 self._broken[which] = self._barrier
         if entries:
-            frames.append(encode(f.AppendAck(entries), request_id=last_request_id))
+            frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
         if told:
-            frames.append(encode(f.Ping(), request_id=self._barrier))
+            frames.append(encode(m.Ping(), request_id=self._barrier))
         return frames

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from millrace.server.container.admission import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.errors import ServerError, ShuttingDownError
+from millrace.wire import messages as m
 from millrace.wire.decoder import AppendRun
-from millrace.wire.frames import Throttle
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.session import Session
@@ -77,7 +77,7 @@ class Appends:
         if pressure:
             self._counters.throttled_total += 1
             self._container.when_relieved(self._relieved)
-            self._outlet.send(encode(Throttle(RETRY_AFTER_MS, pressure)))
+            self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, pressure)))
             self._flow.set(Reason.CONTAINER_FULL, True)
 
     def settle(self) -> None:

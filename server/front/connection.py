@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from millrace.server.host.clock import Clock
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.checksum import crc32c
 from millrace.wire.decoder import FrameBuffer, checked_control, scan_run
 from millrace.wire.errors import ChecksumError, ErrorCode, ForeignProtocolError, ProtocolError, WireError
@@ -33,7 +33,7 @@ from .router import Handlers
 
 logger = logging.getLogger(__name__)
 
-_APPEND: Final = int(f.FrameType.APPEND)
+_APPEND: Final = int(m.Append.type)
 SERVER_NAME: Final = "millrace"
 
 
@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         if action is SessionAction.SEND_PING:
-            self._outlet.send(encode(f.Ping()))
+            self._outlet.send(encode(m.Ping()))
         self._arm_timer()
 
     # --- bytes ---
@@ -255,12 +255,12 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer.consume(end)
         self._frame_began_s = 0.0
         self._counters.frames_total += 1
-        if isinstance(message, f.Hello):
+        if isinstance(message, m.Hello):
             self._greet(message, header.request_id)
         else:
             self._dispatcher.take(message, header.request_id)
 
-    def _greet(self, message: f.Hello, request_id: int) -> None:
+    def _greet(self, message: m.Hello, request_id: int) -> None:
         version = negotiate_version(version_min=message.version_min, version_max=message.version_max)
         if self._options.token and not hmac.compare_digest(self._options.token.encode(), message.token.encode()):
             logger.warning("authentication failed peer=%s", self._peer)
@@ -268,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outlet.send(encode(refusal, request_id=request_id))
             self._end()
             return
-        reply = f.HelloReply(
+        reply = m.HelloReply(
             version=version,
             features=0,
             frame_size_max=FRAME_SIZE_BYTES_MAX,

@@ -7,7 +7,7 @@ it: a later append may not overtake it, a CREDIT must find its subscription.
 from collections.abc import Awaitable, Callable
 
 from millrace.server.errors import ServerError, ShuttingDownError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.decoder import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.session import Session
@@ -82,24 +82,24 @@ class Dispatcher:
             failed=lambda _: self._abort(),
         )
 
-    def take(self, message: f.Message, request_id: int) -> None:
+    def take(self, message: m.Message, request_id: int) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
         match message:
-            case f.Read() | f.Subscribe() if not self._bringer.has_segment(message.segment_id):
+            case m.Read() | m.Subscribe() if not self._bringer.has_segment(message.segment_id):
                 self._take_when_loaded(
                     self._handlers.bring(message),
                     lambda: self._take_read(message, request_id),
                     failed=lambda error: self._outlet.send_error(request_id, error),
                 )
-            case f.Read() | f.Subscribe():
+            case m.Read() | m.Subscribe():
                 self._take_read(message, request_id)
-            case f.Credit():
+            case m.Credit():
                 self._reads.give_credit(request_id, message.credit_bytes)
-            case f.Unsubscribe():
+            case m.Unsubscribe():
                 self._reads.unsubscribe(request_id)
-            case f.Ping():
-                self._outlet.send(encode(f.Pong(), request_id=request_id))
-            case f.Pong():
+            case m.Ping():
+                self._outlet.send(encode(m.Pong(), request_id=request_id))
+            case m.Pong():
                 self.appends.pong(request_id)
             case _ if self._session.is_draining:
                 self._outlet.send_error(
@@ -122,13 +122,13 @@ class Dispatcher:
         self._reads.cancel()
         self._tasks.cancel()
 
-    def _take_read(self, message: f.Read | f.Subscribe, request_id: int) -> None:
-        if isinstance(message, f.Read):
+    def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:
+        if isinstance(message, m.Read):
             self._reads.read(message, request_id)
         else:
             self._reads.subscribe(message, request_id)
 
-    async def _handle(self, message: f.Message, request_id: int) -> None:
+    async def _handle(self, message: m.Message, request_id: int) -> None:
         try:
             frame = encode(await self._handlers.handle(message), request_id=request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place

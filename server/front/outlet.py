@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from millrace.server.container.state.segment import Segment
 from millrace.server.host.clock import Clock
-from millrace.wire.frames import DataFlag
+from millrace.wire import messages as m
 from millrace.wire.framing import encode, encode_data
 from millrace.wire.session import Session
 
@@ -47,7 +47,7 @@ class Outlet:
         size = sum(map(len, pieces))
         flags = 0
         if offset + size == segment.length:
-            flags = DataFlag.AT_TAIL | (DataFlag.END_OF_SEGMENT if segment.sealed else 0)
+            flags = m.DataFlag.AT_TAIL | (m.DataFlag.END_OF_SEGMENT if segment.sealed else 0)
         self._counters.sent_data_bytes_total += size
         self.send_all(
             encode_data(

@@ -11,7 +11,7 @@ from typing import Final
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
-from millrace.wire.frames import DataFlag, Read, Subscribe
+from millrace.wire import messages as m
 from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 from millrace.wire.session import Session
 
@@ -54,7 +54,7 @@ class Reads:
         # Cold reads under way bring at most this much.
         self._fetching_bytes = 0
 
-    def read(self, message: Read, request_id: int) -> None:
+    def read(self, message: m.Read, request_id: int) -> None:
         """Answer a read, now or later; its segment is resident."""
         try:
             segment = self.container.segment(message.segment_id)
@@ -80,7 +80,7 @@ class Reads:
         except ServerError as error:
             self.outlet.send_error(request_id, error)
 
-    def subscribe(self, message: Subscribe, request_id: int) -> None:
+    def subscribe(self, message: m.Subscribe, request_id: int) -> None:
         """Begin to push a segment, which is resident."""
         try:
             segment = self.container.segment(message.segment_id)
@@ -278,7 +278,7 @@ class Subscription:
         flags = self._reads.outlet.send_data(self._request_id, self._segment, self._offset, pieces)
         self._offset += size
         self._credit_bytes -= size
-        if flags & DataFlag.END_OF_SEGMENT:
+        if flags & m.DataFlag.END_OF_SEGMENT:
             self.cancel()
             self._reads.ended(self._request_id)
             return True

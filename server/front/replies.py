@@ -4,7 +4,7 @@ import logging
 
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import CodecError, ErrorCode, InvalidNameError, ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 MESSAGE_LENGTH_MAX = 1000
 
 
-def error_reply(error: BaseException) -> f.ErrorReply:
+def error_reply(error: BaseException) -> m.ErrorReply:
     """Return the reply for an error; one that nobody foresaw is logged and told as internal, without details."""
     if isinstance(error, ServerError):
-        return f.ErrorReply(
+        return m.ErrorReply(
             code=int(error.code),
             retriable=int(error.retriable),
             retry_after_ms=error.retry_after_ms,
@@ -31,9 +31,9 @@ def error_reply(error: BaseException) -> f.ErrorReply:
     return plain_reply(ErrorCode.INTERNAL, "the server failed; its log says how")
 
 
-def plain_reply(code: ErrorCode, message: str) -> f.ErrorReply:
+def plain_reply(code: ErrorCode, message: str) -> m.ErrorReply:
     """Return an error reply about nothing in particular."""
-    return f.ErrorReply(
+    return m.ErrorReply(
         code=int(code),
         retriable=0,
         retry_after_ms=0,
@@ -45,9 +45,9 @@ def plain_reply(code: ErrorCode, message: str) -> f.ErrorReply:
     )
 
 
-def segment_info(segment: Segment) -> f.SegmentInfo:
+def segment_info(segment: Segment) -> m.SegmentInfo:
     """Return the durable state of a segment as a message."""
-    return f.SegmentInfo(
+    return m.SegmentInfo(
         segment_id=segment.segment_id,
         start_offset=segment.start_offset,
         length=segment.length,

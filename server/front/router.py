@@ -13,7 +13,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import Catalog, StreamController
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.limits import (
     CONTROL_FRAME_SIZE_BYTES_MAX,
     FRAME_HEADER_SIZE_BYTES,
@@ -22,7 +22,6 @@ from millrace.wire.limits import (
 )
 from millrace.wire.names import checked_writer_id
 
-from .named import named_by
 from .replies import segment_info
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
@@ -30,11 +29,14 @@ EPOCH_SIZE_BYTES: Final = 18
 """Of an epoch in STREAM_HISTORY, without its cause and its lists."""
 HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 4
 
-Handler = Callable[[Any], Awaitable[f.Message]]
+Handler = Callable[[Any], Awaitable[m.Message]]
 
 
 class Handlers:
-    """The requests that a connection hands on; shared by all connections."""
+    """The requests that a connection hands on; shared by all connections.
+
+    A request is carried out by the method named after its type, which returns the reply that the request declares.
+    """
 
     def __init__(
         self,
@@ -50,85 +52,57 @@ class Handlers:
         self._explain = explain
         self._control = control
         self._streams = streams
-        self._table: dict[type[f.Message], Handler] = {
-            f.CreateSegment: self._create_segment,
-            f.GetSegment: self._get_segment,
-            f.SealSegment: self._seal_segment,
-            f.TruncateSegment: self._truncate_segment,
-            f.DeleteSegment: self._delete_segment,
-            f.MergeSegment: self._merge_segment,
-            f.ListSegments: self._list_segments,
-            f.SetAttribute: self._set_attribute,
-            f.GetAttribute: self._get_attribute,
-            f.OpenWriter: self._open_writer,
-            f.GetWriter: self._get_writer,
-            f.GetIndex: self._get_index,
-            f.Seek: self._seek,
-            f.CreateStream: self._create_stream,
-            f.GetStream: self._get_stream,
-            f.ListStreams: self._list_streams,
-            f.SealStream: self._seal_stream,
-            f.TruncateStream: self._truncate_stream,
-            f.DeleteStream: self._delete_stream,
-            f.ScaleStream: self._scale_stream,
-            f.UpdateStream: self._update_stream,
-            f.GetStreamHistory: self._get_stream_history,
-            f.ExplainStream: self._explain_stream,
-            f.SaveCut: self._save_cut,
-            f.ForgetCut: self._forget_cut,
-            f.ListCuts: self._list_cuts,
-        }
 
-    async def handle(self, message: f.Message) -> f.Message:
+    async def handle(self, message: m.Message) -> m.Message:
         """Carry a request out and return its reply. Cancelling does not undo what was decided.
 
         Raises:
             ServerError, InvalidNameError: the request failed.
         """
-        handler = self._table.get(type(message))
+        handler: Handler | None = getattr(self, f"_{message.type.name.lower()}", None)
         if handler is None:
             raise InvalidArgumentError(f"{message.type.name} is not a request")
         _held = await self.bring(message)
         return await handler(message)
 
-    async def bring(self, message: f.Message) -> list[object]:
+    async def bring(self, message: m.Message) -> list[object]:
         """Bring what a request names into memory; it is there as long as the result is held.
 
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        named = named_by(message)
+        named = m.required_entities(message)
         return await self.container.bringer.bring(segments=named.segments, writers=named.writers, streams=named.streams)
 
-    async def _create_segment(self, message: f.CreateSegment) -> f.Message:
+    async def _create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
         return segment_info(await self._control.create(message.name))
 
-    async def _get_segment(self, message: f.GetSegment) -> f.Message:
+    async def _get_segment(self, message: m.GetSegment) -> m.SegmentInfo:
         return segment_info(self._control.find(segment_id=message.segment_id, name=message.name))
 
-    async def _seal_segment(self, message: f.SealSegment) -> f.Message:
+    async def _seal_segment(self, message: m.SealSegment) -> m.SegmentInfo:
         segment = self.container.segment(message.segment_id)
         await self._control.seal(segment)
         return segment_info(segment)
 
-    async def _truncate_segment(self, message: f.TruncateSegment) -> f.Message:
+    async def _truncate_segment(self, message: m.TruncateSegment) -> m.SegmentInfo:
         segment = self.container.segment(message.segment_id)
         await self._control.truncate(segment, message.offset)
         self.container.reader.forget(segment)
         return segment_info(segment)
 
-    async def _delete_segment(self, message: f.DeleteSegment) -> f.Message:
+    async def _delete_segment(self, message: m.DeleteSegment) -> m.Done:
         segment = self.container.segment(message.segment_id)
         await self._control.delete(segment)
         self.container.reader.forget(segment)
-        return f.Done(1)
+        return m.Done(1)
 
-    async def _merge_segment(self, message: f.MergeSegment) -> f.Message:
+    async def _merge_segment(self, message: m.MergeSegment) -> m.SegmentInfo:
         target = self.container.segment(message.target_id)
         await self._control.merge(target, message.source_id)
         return segment_info(target)
 
-    async def _list_segments(self, message: f.ListSegments) -> f.Message:
+    async def _list_segments(self, message: m.ListSegments) -> m.SegmentList:
         bringer = self.container.bringer
         after = message.after
         segments: list[Segment] = []
@@ -141,9 +115,9 @@ class Handlers:
             held = await bringer.bring(segments=names)
             segments = [segment for segment in held if isinstance(segment, Segment) and segment.link is None]
             after = names[-1] if names else after
-        return f.SegmentList(
+        return m.SegmentList(
             [
-                f.SegmentDescription(
+                m.SegmentDescription(
                     segment.segment_id,
                     segment.start_offset,
                     segment.length,
@@ -157,7 +131,7 @@ class Handlers:
             int(more),
         )
 
-    async def _set_attribute(self, message: f.SetAttribute) -> f.Message:
+    async def _set_attribute(self, message: m.SetAttribute) -> m.Attribute:
         value = message.value if message.present else None
         await self._control.set_attribute(
             self.container.segment(message.segment_id),
@@ -165,16 +139,16 @@ class Handlers:
             expected=message.expected if message.expected_present else None,
             value=value,
         )
-        return f.Attribute(int(value is not None), value or b"")
+        return m.Attribute(int(value is not None), value or b"")
 
-    async def _get_attribute(self, message: f.GetAttribute) -> f.Message:
+    async def _get_attribute(self, message: m.GetAttribute) -> m.Attribute:
         value = self._control.attribute(self.container.segment(message.segment_id), message.key)
-        return f.Attribute(int(value is not None), value or b"")
+        return m.Attribute(int(value is not None), value or b"")
 
-    async def _open_writer(self, message: f.OpenWriter) -> f.Message:
+    async def _open_writer(self, message: m.OpenWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
         opened = await self._control.open_writer(message.writer_id, start_over=bool(message.start_over))
-        return f.WriterOpened(
+        return m.WriterOpened(
             writer_number=opened.writer_number,
             writer_epoch=opened.epoch,
             known=int(opened.known),
@@ -183,11 +157,11 @@ class Handlers:
             states=self._control.writer_states(opened.writer_number, message.segment_ids),
         )
 
-    async def _get_writer(self, message: f.GetWriter) -> f.Message:
+    async def _get_writer(self, message: m.GetWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
         writer = self._control.find_writer(checked_writer_id(message.writer_id))
         number = writer.writer_number if writer else 0
-        return f.WriterOpened(
+        return m.WriterOpened(
             writer_number=number,
             writer_epoch=writer.epoch if writer else 0,
             known=int(writer is not None and not writer.expired_us),
@@ -203,7 +177,7 @@ class Handlers:
         for segment_id in segment_ids:
             self.container.segment(segment_id)
 
-    async def _get_index(self, message: f.GetIndex) -> f.Message:
+    async def _get_index(self, message: m.GetIndex) -> m.Index:
         segment = self.container.segment(message.segment_id)
         start, end = max(message.start, segment.start_offset), min(message.end, segment.length)
         if message.spacing_bytes < 1:
@@ -212,28 +186,28 @@ class Handlers:
         borders = segment.index.split(start, end, target_bytes=message.spacing_bytes)
         count_max = min(message.count_max, INDEX_ENTRIES_COUNT_MAX)
         found = (segment.index.floor(border) for border in borders[:count_max])
-        return f.Index([f.IndexEntry(*entry) for entry in found if entry is not None])
+        return m.Index([m.IndexEntry(*entry) for entry in found if entry is not None])
 
-    async def _seek(self, message: f.Seek) -> f.Message:
+    async def _seek(self, message: m.Seek) -> m.Index:
         segment = self.container.segment(message.segment_id)
         near = segment.index.seek_time(message.wall_time_us)
         if near is not None:
             await self.container.reader.load_index(segment, near.offset, near.offset + 1)
             near = segment.index.seek_time(message.wall_time_us)
         if near is None or near.offset < segment.start_offset:
-            return f.Index([f.IndexEntry(segment.start_offset, 0, 0)])
-        return f.Index([f.IndexEntry(*near)])
+            return m.Index([m.IndexEntry(segment.start_offset, 0, 0)])
+        return m.Index([m.IndexEntry(*near)])
 
-    async def _create_stream(self, message: f.CreateStream) -> f.Message:
+    async def _create_stream(self, message: m.CreateStream) -> m.StreamInfo:
         stream, created = await self._streams.create(
             message.name, segment_count=message.segment_count, configuration=message.configuration
         )
         return self._streams.describe(stream, created=created)
 
-    async def _get_stream(self, message: f.GetStream) -> f.Message:
+    async def _get_stream(self, message: m.GetStream) -> m.StreamInfo:
         return self._streams.describe(self._streams.find(message.name))
 
-    async def _list_streams(self, message: f.ListStreams) -> f.Message:
+    async def _list_streams(self, message: m.ListStreams) -> m.StreamList:
         count_max = _page_count(message)
         if message.tag:
             names, more = await self._catalog.names_with_tag(
@@ -243,49 +217,49 @@ class Handlers:
             names, more = await self.container.bringer.names(
                 self.container.state.streams, prefix=message.prefix, after=message.after, count_max=count_max
             )
-        return f.StreamList([f.StreamName(name) for name in names], int(more))
+        return m.StreamList([m.ListedStream(name) for name in names], int(more))
 
-    async def _seal_stream(self, message: f.SealStream) -> f.Message:
+    async def _seal_stream(self, message: m.SealStream) -> m.StreamInfo:
         return self._streams.describe(await self._streams.seal(message.name))
 
-    async def _truncate_stream(self, message: f.TruncateStream) -> f.Message:
+    async def _truncate_stream(self, message: m.TruncateStream) -> m.StreamInfo:
         before = [self.container.segment(segment_id) for segment_id in self._streams.find(message.name).segment_ids]
         stream = await self._streams.truncate(message.name, message.positions)
         for segment in before:
             self.container.reader.forget(segment)
         return self._streams.describe(stream)
 
-    async def _scale_stream(self, message: f.ScaleStream) -> f.Message:
+    async def _scale_stream(self, message: m.ScaleStream) -> m.StreamInfo:
         stream = await self._streams.scale(
             message.name, sealed_ids=message.sealed_ids, ranges=message.ranges, cause="asked for"
         )
         return self._streams.describe(stream)
 
-    async def _update_stream(self, message: f.UpdateStream) -> f.Message:
+    async def _update_stream(self, message: m.UpdateStream) -> m.StreamInfo:
         return self._streams.describe(await self._streams.update(message.name, configuration=message.configuration))
 
-    async def _get_stream_history(self, message: f.GetStreamHistory) -> f.Message:
-        return f.StreamHistory(_newest(self._streams.find(message.name).epochs))
+    async def _get_stream_history(self, message: m.GetStreamHistory) -> m.StreamHistory:
+        return m.StreamHistory(_newest(self._streams.find(message.name).epochs))
 
-    async def _explain_stream(self, message: f.ExplainStream) -> f.Message:
-        return f.Explanation(json.dumps(self._explain(self._streams.find(message.name))))
+    async def _explain_stream(self, message: m.ExplainStream) -> m.Explanation:
+        return m.Explanation(json.dumps(self._explain(self._streams.find(message.name))))
 
-    async def _save_cut(self, message: f.SaveCut) -> f.Message:
+    async def _save_cut(self, message: m.SaveCut) -> m.Done:
         await self._streams.save_cut(message.stream, message.name, kind=message.kind, positions=message.positions)
-        return f.Done(1)
+        return m.Done(1)
 
-    async def _forget_cut(self, message: f.ForgetCut) -> f.Message:
-        return f.Done(int(await self._streams.forget_cut(message.stream, message.name, kind=message.kind)))
+    async def _forget_cut(self, message: m.ForgetCut) -> m.Done:
+        return m.Done(int(await self._streams.forget_cut(message.stream, message.name, kind=message.kind)))
 
-    async def _list_cuts(self, message: f.ListCuts) -> f.Message:
+    async def _list_cuts(self, message: m.ListCuts) -> m.CutList:
         cuts = self._streams.find(message.name).cuts
-        return f.CutList([cuts[key] for key in sorted(cuts)])
+        return m.CutList([cuts[key] for key in sorted(cuts)])
 
-    async def _delete_stream(self, message: f.DeleteStream) -> f.Message:
-        return f.Done(int(await self._streams.delete(message.name)))
+    async def _delete_stream(self, message: m.DeleteStream) -> m.Done:
+        return m.Done(int(await self._streams.delete(message.name)))
 
 
-def _newest(epochs: Sequence[f.EpochRecord]) -> list[f.EpochRecord]:
+def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:
     """Return the newest epochs, as many as fit a frame; in the order of time."""
     size = 0
     count = 0
@@ -297,5 +271,5 @@ def _newest(epochs: Sequence[f.EpochRecord]) -> list[f.EpochRecord]:
     return list(epochs[len(epochs) - count :])
 
 
-def _page_count(message: f.ListSegments | f.ListStreams) -> int:
+def _page_count(message: m.ListSegments | m.ListStreams) -> int:
     return max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))

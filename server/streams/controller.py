@@ -21,7 +21,7 @@ from millrace.server.errors import (
     StreamNotSealedError,
     StreamSealedError,
 )
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import checked_name, equal_ranges
 
@@ -60,13 +60,13 @@ class StreamController:
             raise StreamNotFoundError("there is no such stream", subject=name)
         return stream
 
-    def describe(self, stream: Stream, *, created: bool = False) -> f.StreamInfo:
+    def describe(self, stream: Stream, *, created: bool = False) -> m.StreamInfo:
         """Return what is known of a stream and its segments, as a message."""
         segments = []
         for part in stream.parts:
             segment = self._container.segment(part.segment_id)
             segments.append(
-                f.StreamSegment(
+                m.StreamSegment(
                     *part,
                     segment.start_offset,
                     segment.length,
@@ -74,7 +74,7 @@ class StreamController:
                     int(segment.sealed),
                 )
             )
-        return f.StreamInfo(
+        return m.StreamInfo(
             created=int(created),
             stream_id=stream.stream_id,
             created_us=stream.created_us,
@@ -103,13 +103,13 @@ class StreamController:
             await asyncio.shield(creating)
         if self._state.streams.find(name) is not None:
             return self.find(name), False
-        record = f.StreamCreated(
+        record = m.StreamCreated(
             stream_id=self._state.take_id(),
             created_us=self._container.clock.unix_us(),
             name=name,
             configuration=configuration,
             segments=[
-                f.SegmentRangeRecord(self._state.take_id(), key_range.low, key_range.high - 1)
+                m.SegmentRangeRecord(self._state.take_id(), key_range.low, key_range.high - 1)
                 for key_range in equal_ranges(segment_count)
             ],
         )
@@ -127,13 +127,13 @@ class StreamController:
         stream = self.find(name)
         await self._scaled(name)
         if not stream.sealed:
-            decided = self._decide(stream, f.StreamSealed(stream.stream_id))
+            decided = self._decide(stream, m.StreamSealed(stream.stream_id))
             self._close(stream)
             await decided
         return stream
 
     async def scale(
-        self, name: str, *, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord], cause: str
+        self, name: str, *, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord], cause: str
     ) -> Stream:
         """Replace segments by new ones that cover the same keys, in one record: seen wholly or not at all.
 
@@ -153,13 +153,13 @@ class StreamController:
         self.check_open(stream)
         self._check_scale(stream, sealed_ids, ranges)
         epoch = stream.epoch + 1
-        record = f.StreamScaled(
+        record = m.StreamScaled(
             stream_id=stream.stream_id,
             epoch=epoch,
             scaled_us=self._container.clock.unix_us(),
             cause=cause,
             sealed_ids=list(sealed_ids),
-            created=[f.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
+            created=[m.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
         decided = self._scaling[name] = self._decide(stream, record)
         stream.admitted_epoch = epoch
@@ -184,10 +184,10 @@ class StreamController:
         stream = self.find(name)
         _check_configuration(configuration, name)
         if configuration != stream.configuration:
-            await self._decide(stream, f.StreamUpdated(stream.stream_id, configuration))
+            await self._decide(stream, m.StreamUpdated(stream.stream_id, configuration))
         return stream
 
-    async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[f.SavedPosition]) -> None:
+    async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[m.SavedPosition]) -> None:
         """Keep a cut under a name, in place of the one of that kind and name.
 
         Raises:
@@ -199,7 +199,7 @@ class StreamController:
         """
         if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
             raise InvalidArgumentError(f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text")
-        if kind not in (f.CutKind.BOOKMARK, f.CutKind.CURSOR):
+        if kind not in (m.CutKind.BOOKMARK, m.CutKind.CURSOR):
             raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
         self._check_retained(self.find(stream_name), positions)
         await self._check_borders(positions)
@@ -209,7 +209,7 @@ class StreamController:
         self._check_room_for_cut(stream, (kind, name), len(positions))
         decided = self._decide(
             stream,
-            f.CutSaved(
+            m.CutSaved(
                 stream_id=stream.stream_id,
                 kind=kind,
                 name=name,
@@ -230,10 +230,10 @@ class StreamController:
         stream = self.find(stream_name)
         if (kind, name) not in stream.cuts:
             return False
-        await self._decide(stream, f.CutForgotten(stream.stream_id, kind, name))
+        await self._decide(stream, m.CutForgotten(stream.stream_id, kind, name))
         return True
 
-    async def truncate(self, name: str, positions: Sequence[f.CutPosition]) -> Stream:
+    async def truncate(self, name: str, positions: Sequence[m.CutPosition]) -> Stream:
         """Move the start of the stream to a cut; segments that lie wholly before it are gone.
 
         Where the cut enters segments at their beginnings, those which they replaced stay, empty, until a later cut: a
@@ -246,7 +246,7 @@ class StreamController:
             OffsetBeyondEndError: a position lies beyond its segment.
         """
         self._check_cut(self.find(name), positions)
-        await self._check_borders([f.SavedPosition(*position, 0) for position in positions])
+        await self._check_borders([m.SavedPosition(*position, 0) for position in positions])
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
         self._check_cut(stream, positions)
@@ -254,14 +254,14 @@ class StreamController:
             stream.parts, dict(positions), length_of=lambda segment_id: self._container.segment(segment_id).length
         )
         cut = CutParts(part for part in stream.parts if part.segment_id in earliest)
-        everything = [f.CutPosition(*position) for position in earliest.items()]
+        everything = [m.CutPosition(*position) for position in earliest.items()]
         everything += [
-            f.CutPosition(part.segment_id, self._container.segment(part.segment_id).length)
+            m.CutPosition(part.segment_id, self._container.segment(part.segment_id).length)
             for part in stream.parts
             if cut.is_behind(part)
         ]
         if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything):
-            await self._decide(stream, f.StreamTruncated(stream.stream_id, everything))
+            await self._decide(stream, m.StreamTruncated(stream.stream_id, everything))
         return stream
 
     async def delete(self, name: str) -> bool:
@@ -275,10 +275,10 @@ class StreamController:
             return False
         if not stream.sealed:
             raise StreamNotSealedError("only a sealed stream can be deleted; seal it first", subject=name)
-        await self._decide(stream, f.StreamDeleted(stream.stream_id))
+        await self._decide(stream, m.StreamDeleted(stream.stream_id))
         return True
 
-    def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord]) -> bool:
+    def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord]) -> bool:
         """Return whether an epoch of the stream replaced just these segments by just these ranges."""
         wanted = (sorted(sealed_ids), sorted((low, last) for low, last in ranges))
         return any(
@@ -286,7 +286,7 @@ class StreamController:
             for epoch in stream.epochs[1:]
         )
 
-    def _check_scale(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[f.KeyRangeRecord]) -> None:
+    def _check_scale(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord]) -> None:
         open_parts = {part.segment_id: part for part in stream.open_parts}
         strangers = [segment_id for segment_id in sealed_ids if segment_id not in open_parts]
         if strangers or not sealed_ids or len(set(sealed_ids)) != len(sealed_ids):
@@ -309,7 +309,7 @@ class StreamController:
                 subject=stream.name,
             )
 
-    def _check_cut(self, stream: Stream, positions: Sequence[f.CutPosition]) -> CutParts:
+    def _check_cut(self, stream: Stream, positions: Sequence[m.CutPosition]) -> CutParts:
         """Return the parts that a cut goes through; raise if it does not fit the stream."""
         parts = []
         for segment_id, offset in positions:
@@ -337,9 +337,9 @@ class StreamController:
             raise CutInvalidError(f"segments {torn} would lie in front of the cut and behind it", subject=stream.name)
         return cut
 
-    def _check_retained(self, stream: Stream, positions: Sequence[f.SavedPosition]) -> None:
+    def _check_retained(self, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:
         """Raise if a cut does not fit the stream, or if some of what lies behind it was truncated."""
-        self._check_cut(stream, [f.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
+        self._check_cut(stream, [m.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
         for segment_id, offset, _ in positions:
             segment = self._container.segment(segment_id)
             if offset < segment.start_offset:
@@ -370,7 +370,7 @@ class StreamController:
         if not self._saving[stream_id]:
             del self._saving[stream_id]
 
-    async def _check_borders(self, positions: Sequence[f.SavedPosition]) -> None:
+    async def _check_borders(self, positions: Sequence[m.SavedPosition]) -> None:
         """Raise CutInvalidError if a position lies inside of an append; not if it is gone before that is known."""
         for segment_id, offset, event_index in positions:
             try:
@@ -385,7 +385,7 @@ class StreamController:
         if stream.sealed or stream.closing:
             raise StreamSealedError("the stream is sealed", subject=stream.name)
 
-    def _decide(self, stream: Stream, record: f.Message) -> asyncio.Future[None]:
+    def _decide(self, stream: Stream, record: m.Message) -> asyncio.Future[None]:
         segments = [self._state.segments.get(segment_id) for segment_id in stream.segment_ids]
         return self._container.decide(record, stream, *segments)
 

@@ -13,7 +13,7 @@ from millrace.server.container.checkpoint.reader import WriterArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.errors import ServerError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 from .expiry import Borders, WriterFacts, borders, counted_us, decide, step_us
 from .options import WritersOptions
@@ -72,7 +72,7 @@ class ExpiryRunner:
         self._counted_s = now_s
         limits = borders(self._options, uptime_us=self._uptime_us)
         try:
-            await self._container.decide(f.UptimeCounted(self._uptime_us))
+            await self._container.decide(m.UptimeCounted(self._uptime_us))
             unstored = [writer.writer_number for writer in self._state.writers.unstored]
             for start in range(0, len(unstored), PAGE_COUNT):
                 await self._expire_idle(unstored[start : start + PAGE_COUNT], limits)

@@ -17,7 +17,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE
 
 from . import retention, scaling
@@ -291,7 +291,7 @@ class StreamsRunner:
             await self._streams.scale(
                 stream.name,
                 sealed_ids=plan.sealed_ids,
-                ranges=[f.KeyRangeRecord(low, last) for low, last in plan.ranges],
+                ranges=[m.KeyRangeRecord(low, last) for low, last in plan.ranges],
                 cause=plan.reason,
             )
         except ServerError as error:
@@ -354,7 +354,7 @@ class StreamsRunner:
     async def _truncate(self, stream: Stream, cut: Cut, reason: str) -> None:
         segments = [self._state.segments[segment_id] for segment_id in cut.progress]
         before = self._facts(stream).size_bytes
-        positions = [f.CutPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
+        positions = [m.CutPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
         await self._streams.truncate(stream.name, positions)
         for segment in segments:
             self._container.reader.forget(segment)
@@ -398,7 +398,7 @@ def _cursors(stream: Stream) -> dict[str, dict[int, int]]:
     return {
         cut.name: {segment_id: offset for segment_id, offset, _ in cut.positions}
         for cut in stream.cuts.values()
-        if cut.kind == f.CutKind.CURSOR
+        if cut.kind == m.CutKind.CURSOR
     }
 
 
@@ -410,7 +410,7 @@ def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "saved_us": stream.cuts[f.CutKind.CURSOR, name].saved_us,
+            "saved_us": stream.cuts[m.CutKind.CURSOR, name].saved_us,
             "unread_bytes": retention.as_cut(facts, passed[name]).remaining_bytes,
             "holds_bytes": holds[name],
         }

@@ -2,9 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.cli.declared import field_section, hex_dump, hex_text, problems_of, read_fields, values_of
+from millrace.wire import messages as m
 from millrace.wire.codec import derive
-from millrace.wire.frames import SegmentCreated, StreamCreated
-from millrace.wire.framing import DECLARATIONS
 from millrace.wire.schema.chunk import ChunkSummary
 
 UNSIGNED_32 = st.integers(0, 2**32 - 1)
@@ -28,7 +27,7 @@ def test_fields_are_what_was_packed_and_cover_every_byte(values: tuple[int, ...]
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_raise(data: bytes) -> None:
-    for declaration in (ChunkSummary, DECLARATIONS[StreamCreated], DECLARATIONS[SegmentCreated]):
+    for declaration in (ChunkSummary, m.StreamCreated.layout, m.SegmentCreated.layout):
         fields = read_fields(declaration, data, offset=0)
 
         assert len(b"".join(field.raw for field in fields)) <= len(data)
@@ -46,7 +45,7 @@ def test_a_wrong_constant_is_named_and_the_rest_is_read() -> None:
 
 
 def test_text_lists_and_structures_are_plain_values() -> None:
-    declaration = DECLARATIONS[StreamCreated]
+    declaration = m.StreamCreated.layout
     data = derive(declaration, name="StreamCreated").pack(1, 2, "shop/orders", "{}", [(3, 0, 9)])
 
     values = values_of(read_fields(declaration, data, offset=0))
@@ -56,7 +55,7 @@ def test_text_lists_and_structures_are_plain_values() -> None:
 
 
 def test_bytes_that_end_too_early_leave_what_came_before() -> None:
-    fields = read_fields(DECLARATIONS[SegmentCreated], bytes(8) + b"\1\2", offset=0)
+    fields = read_fields(m.SegmentCreated.layout, bytes(8) + b"\1\2", offset=0)
 
     assert [field.name for field in fields] == ["segment_id", "created_us"]
     assert fields[1].problem

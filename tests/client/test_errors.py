@@ -17,12 +17,12 @@ from millrace.client.errors import (
     ThrottledError,
     error_of_reply,
 )
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from millrace.wire.frames import ErrorReply
 
 
-def reply(code: int) -> ErrorReply:
-    return ErrorReply(
+def reply(code: int) -> m.ErrorReply:
+    return m.ErrorReply(
         code=code,
         retriable=1,
         retry_after_ms=250,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, RefusedError, Stored, set_attribute
 
@@ -173,7 +173,7 @@ class Decider:
         self.count_doubtful = True
         expected = str(self.count).encode() if self.count else None
         value = str(self.count + 1).encode()
-        await peer.ask(set_attribute(self.counter_id, "count", expected=expected, value=value), f.Attribute)
+        await peer.ask(set_attribute(self.counter_id, "count", expected=expected, value=value), m.Attribute)
         self.count += 1
         self.count_doubtful = False
 
@@ -192,18 +192,18 @@ class Decider:
                 return
             self.known[name] = (0, content, False)
         if steps > 2:
-            await peer.ask(f.TruncateSegment(segment_id, 5), f.SegmentInfo)
+            await peer.ask(m.TruncateSegment(segment_id, 5), m.SegmentInfo)
             self.known[name] = (5, content[5:], False)
         if steps > 3:
-            await peer.ask(f.SealSegment(segment_id), f.SegmentInfo)
+            await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
             self.known[name] = (5, content[5:], True)
         if steps > 4:
-            await peer.ask(f.DeleteSegment(segment_id), f.Done)
+            await peer.ask(m.DeleteSegment(segment_id), m.Done)
             self.known[name] = None
         self.doubtful.discard(name)
 
     async def account(self, peer: Peer) -> None:
-        value = await peer.ask(f.GetAttribute(self.counter_id, "count"), f.Attribute)
+        value = await peer.ask(m.GetAttribute(self.counter_id, "count"), m.Attribute)
         count = int(value.value or b"0")
         if count != self.count and not (self.count_doubtful and count == self.count + 1):
             raise LostError(f"{self.name}: counted to {self.count}, the server says {count}")
@@ -213,7 +213,7 @@ class Decider:
                 del self.known[name]
                 continue
             try:
-                info = await peer.ask(f.GetSegment(0, name), f.SegmentInfo)
+                info = await peer.ask(m.GetSegment(0, name), m.SegmentInfo)
             except RefusedError as error:
                 if error.code is not ErrorCode.SEGMENT_NOT_FOUND or expected is not None:
                     raise LostError(f"{name}: {error}") from error

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from millrace.server.app import Server
 from millrace.server.wal.batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, decode_batch, decode_file_header
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
@@ -158,13 +158,13 @@ async def served(original: Original, data: bytes) -> list[dict[int, Pieces]]:
 async def _pieces(peer: Peer, segment_id: int) -> Pieces:
     length = (await peer.info(segment_id)).length
     ids = [
-        await peer.start(f.Read(segment_id=segment_id, offset=offset, size_max=PIECE, wait_ms=0))
+        await peer.start(m.Read(segment_id=segment_id, offset=offset, size_max=PIECE, wait_ms=0))
         for offset in range(0, length, PIECE)
     ]
     pieces: Pieces = []
     for request_id in ids:
         try:
-            pieces.append(bytes((await peer.reply(request_id, f.Data)).payload))
+            pieces.append(bytes((await peer.reply(request_id, m.Data)).payload))
         except RefusedError as error:
             if error.code is not ErrorCode.SEGMENT_DAMAGED:
                 raise

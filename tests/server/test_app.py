@@ -16,7 +16,7 @@ from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
 from millrace.server.host.descriptors import descriptor_limit
 from millrace.server.options import Address
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from tests.crash.processes import ServerProcess
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
@@ -127,7 +127,7 @@ async def test_a_stalled_disk_is_told_with_the_measured_figure(tmp_path: Path) -
         ids = await peer.append(segment_id, b"x")
         async with asyncio.timeout(10):
             while "has not answered for" not in server.health():
-                await peer.ask(f.ListStreams("", "", 1), f.StreamList)
+                await peer.ask(m.ListStreams("", "", 1), m.StreamList)
         assert ids[0] not in peer.outcomes
         files.resume()
         await peer.settled(ids)
@@ -147,7 +147,7 @@ async def test_stopping_takes_no_longer_than_it_may(tmp_path: Path) -> None:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, bytes(50_000))
         for _ in range(500):
-            await peer.start(f.Read(segment_id=segment_id, offset=0, size_max=50_000, wait_ms=0))
+            await peer.start(m.Read(segment_id=segment_id, offset=0, size_max=50_000, wait_ms=0))
         storage.open.clear()
         started_s = loop.time()
         await server.stop()

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header, verify
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
 TIMEOUT_S = 10.0
 
-M = TypeVar("M", bound=f.Message)
+M = TypeVar("M", bound=m.Message)
 
 
 class RefusedError(Exception):
     """The server answered with an ERROR."""
 
-    def __init__(self, reply: f.ErrorReply) -> None:
+    def __init__(self, reply: m.ErrorReply) -> None:
         super().__init__(f"{ErrorCode(reply.code).name}: {reply.subject} {reply.message}")
         self.reply = reply
         self.code = ErrorCode(reply.code)
@@ -42,7 +42,7 @@ PIPELINE_ERRORS = frozenset(ErrorCode) - {ErrorCode.OUTCOME_UNKNOWN, ErrorCode.S
 
 def hello(*, token: str = "", version: int = 1) -> bytes:
     """Return the first frame of a client."""
-    message = f.Hello(
+    message = m.Hello(
         version_min=version,
         version_max=version,
         features=0,
@@ -67,11 +67,11 @@ class Peer:
         self._request_id = 0
         self.answers_pings = True
         self.pings: list[int] = []
-        self.throttles: list[f.Throttle] = []
+        self.throttles: list[m.Throttle] = []
         self.outcomes: dict[int, Outcome] = {}
-        self.errors: dict[int, f.ErrorReply] = {}
+        self.errors: dict[int, m.ErrorReply] = {}
         self._sizes: dict[int, int] = {}
-        self.replies: dict[int, f.Message] = {}
+        self.replies: dict[int, m.Message] = {}
 
     @classmethod
     async def connect(cls, address: str, *, greet: bool = True, token: str = "", read_ahead: int = 1 << 26) -> "Peer":
@@ -81,10 +81,10 @@ class Peer:
         if greet:
             await peer.send(hello(token=token))
             _, reply = await peer.receive()
-            if isinstance(reply, f.ErrorReply):
+            if isinstance(reply, m.ErrorReply):
                 await peer.close()
                 raise RefusedError(reply)
-            assert isinstance(reply, f.HelloReply), reply
+            assert isinstance(reply, m.HelloReply), reply
         return peer
 
     async def __aenter__(self) -> "Peer":
@@ -118,7 +118,7 @@ class Peer:
         """Send bytes as they are, without waiting for anything."""
         self._writer.writelines(data)
 
-    async def receive(self, timeout_s: float = TIMEOUT_S) -> tuple[FrameHeader, f.Message]:
+    async def receive(self, timeout_s: float = TIMEOUT_S) -> tuple[FrameHeader, m.Message]:
         """Return the next frame, verified.
 
         Raises:
@@ -132,19 +132,19 @@ class Peer:
                 frame = head + await self._reader.readexactly(size - 4)
                 verify(memoryview(frame))
                 header, message = decode(frame)
-                if isinstance(message, f.Ping):
+                if isinstance(message, m.Ping):
                     self.pings.append(header.request_id)
                     if self.answers_pings:
-                        self.push(encode(f.Pong(), request_id=header.request_id))
-                elif isinstance(message, f.Throttle):
+                        self.push(encode(m.Pong(), request_id=header.request_id))
+                elif isinstance(message, m.Throttle):
                     self.throttles.append(message)
-                elif isinstance(message, f.AppendAck):
+                elif isinstance(message, m.AppendAck):
                     self._acknowledge(message)
                     return header, message
                 else:
                     return header, message
 
-    async def ended(self, timeout_s: float = TIMEOUT_S) -> list[f.Message]:
+    async def ended(self, timeout_s: float = TIMEOUT_S) -> list[m.Message]:
         """Return what still arrives until the server closes the connection."""
         messages = []
         try:
@@ -153,7 +153,7 @@ class Peer:
         except (EOFError, ConnectionError):
             return messages
 
-    async def ask(self, message: f.Message, kind: type[M]) -> M:
+    async def ask(self, message: m.Message, kind: type[M]) -> M:
         """Send a request and return its reply; what else arrives meanwhile is kept.
 
         Raises:
@@ -161,7 +161,7 @@ class Peer:
         """
         return await self.reply(await self.start(message), kind)
 
-    async def start(self, message: f.Message) -> int:
+    async def start(self, message: m.Message) -> int:
         """Send a request and return its id."""
         request_id = self.next_id()
         await self.send(encode(message, request_id=request_id))
@@ -172,7 +172,7 @@ class Peer:
         while request_id not in self.replies:
             await self.keep_next()
         reply = self.replies.pop(request_id)
-        if isinstance(reply, f.ErrorReply):
+        if isinstance(reply, m.ErrorReply):
             raise RefusedError(reply)
         assert isinstance(reply, kind), reply
         return reply
@@ -180,7 +180,7 @@ class Peer:
     async def keep_next(self) -> None:
         """Receive one frame and keep it as a reply or as the outcome of an append."""
         header, reply = await self.receive()
-        if isinstance(reply, f.AppendAck) or header.request_id in self._sizes:
+        if isinstance(reply, m.AppendAck) or header.request_id in self._sizes:
             self.note(header, reply)
         else:
             self.replies[header.request_id] = reply
@@ -211,8 +211,8 @@ class Peer:
             self.note(*await self.receive())
         outcomes = [self.outcomes[request_id] for request_id in request_ids]
         if self.answers_pings and any(outcome in PIPELINE_ERRORS for outcome in outcomes):
-            await self.send(encode(f.Ping(), request_id=0))
-            while not isinstance((received := await self.receive())[1], f.Pong):
+            await self.send(encode(m.Ping(), request_id=0))
+            while not isinstance((received := await self.receive())[1], m.Pong):
                 self.note(*received)
         return outcomes
 
@@ -228,19 +228,19 @@ class Peer:
 
     async def create_segment(self, name: str) -> int:
         """Create a segment and return its id."""
-        return (await self.ask(f.CreateSegment(name), f.SegmentInfo)).segment_id
+        return (await self.ask(m.CreateSegment(name), m.SegmentInfo)).segment_id
 
-    async def info(self, segment_id: int) -> f.SegmentInfo:
+    async def info(self, segment_id: int) -> m.SegmentInfo:
         """Return what is known of a segment."""
-        return await self.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
+        return await self.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)
 
-    async def open_writer(self, writer_id: str, *segment_ids: int, start_over: bool = False) -> f.WriterOpened:
+    async def open_writer(self, writer_id: str, *segment_ids: int, start_over: bool = False) -> m.WriterOpened:
         """Open a writer."""
-        return await self.ask(f.OpenWriter(writer_id, list(segment_ids), int(start_over)), f.WriterOpened)
+        return await self.ask(m.OpenWriter(writer_id, list(segment_ids), int(start_over)), m.WriterOpened)
 
-    async def read(self, segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> f.Data:
+    async def read(self, segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> m.Data:
         """Read once."""
-        return await self.ask(read_request(segment_id, offset, size_max=size_max, wait_ms=wait_ms), f.Data)
+        return await self.ask(read_request(segment_id, offset, size_max=size_max, wait_ms=wait_ms), m.Data)
 
     async def read_all(self, segment_id: int, *, start: int = 0, size_max: int = 1 << 20) -> bytes:
         """Read from `start` to the tail."""
@@ -253,7 +253,7 @@ class Peer:
                 return b"".join(pieces)
             assert data.payload, "an empty reply below the tail"
 
-    def _acknowledge(self, ack: f.AppendAck) -> None:
+    def _acknowledge(self, ack: m.AppendAck) -> None:
         for entry in ack.entries:
             offset = entry.offset
             for index in range(entry.count):
@@ -263,22 +263,22 @@ class Peer:
                 # Only the offset of the first one is told; the others follow, and their sizes are the sender's to know.
                 offset = offset + self._sizes.get(request_id, 0) if offset >= 0 else -1
 
-    def note(self, header: FrameHeader, message: f.Message) -> None:
+    def note(self, header: FrameHeader, message: m.Message) -> None:
         """Take note of the outcome of an append."""
-        if isinstance(message, f.ErrorReply) and header.request_id:
+        if isinstance(message, m.ErrorReply) and header.request_id:
             assert header.request_id not in self.outcomes, f"two outcomes for {header.request_id}"
             self.outcomes[header.request_id] = ErrorCode(message.code)
             self.errors[header.request_id] = message
 
 
-def read_request(segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> f.Read:
+def read_request(segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> m.Read:
     """Return a READ."""
-    return f.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
+    return m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
 
 
-def set_attribute(segment_id: int, key: str, *, expected: bytes | None, value: bytes | None) -> f.SetAttribute:
+def set_attribute(segment_id: int, key: str, *, expected: bytes | None, value: bytes | None) -> m.SetAttribute:
     """Return a SET_ATTRIBUTE; None stands for absent."""
-    return f.SetAttribute(
+    return m.SetAttribute(
         segment_id=segment_id,
         expected_present=int(expected is not None),
         present=int(value is not None),

@@ -5,8 +5,7 @@ from typing import Any
 import construct as c
 from hypothesis import strategies as st
 
-from millrace.wire import frames as f
-from millrace.wire.framing import DECLARATIONS, ITEMS
+from millrace.wire import messages as m
 
 Values = tuple[Any, ...]
 
@@ -113,19 +112,22 @@ def declarations(draw: st.DrawFn, *, depth: int = 2) -> c.Struct:
     return c.Struct(*named)
 
 
-def message_of(cls: type[f.Message], values: Values) -> f.Message:
+MESSAGES = [cls for cls in m.MESSAGES.values() if cls is not m.Append]
+"""All but the append, which is scanned in place and has no object."""
+
+
+def message_of(cls: type[m.Message], values: Values) -> m.Message:
     """The message with these values, in the order of its declaration."""
-    fields = dict(zip([name for name, _ in fields_of(DECLARATIONS[cls])], values, strict=True))
-    for name, value in fields.items():
-        if (cls, name) in ITEMS:
-            fields[name] = [ITEMS[cls, name]._make(item) for item in value]
+    fields = dict(zip([name for name, _ in fields_of(cls.layout)], values, strict=True))
+    for name, item in m.item_classes(cls).items():
+        fields[name] = [item._make(values) for values in fields[name]]
     return cls(**fields)
 
 
-def messages_of(cls: type[f.Message]) -> st.SearchStrategy[f.Message]:
-    return values_of(DECLARATIONS[cls]).map(lambda values: message_of(cls, values))
+def messages_of(cls: type[m.Message]) -> st.SearchStrategy[m.Message]:
+    return values_of(cls.layout).map(lambda values: message_of(cls, values))
 
 
-def messages() -> st.SearchStrategy[f.Message]:
+def messages() -> st.SearchStrategy[m.Message]:
     """Any message of any type."""
-    return st.sampled_from(list(DECLARATIONS)).flatmap(messages_of)
+    return st.sampled_from(MESSAGES).flatmap(messages_of)

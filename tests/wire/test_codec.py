@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.wire import messages as m
 from millrace.wire.codec import Codec, derive
 from millrace.wire.errors import CodecError
-from millrace.wire.schema import block, chunk, frames, log
+from millrace.wire.schema import block, chunk, frame, log
 from tests.support.strategies import (
     Values,
     bounds,
@@ -29,7 +30,10 @@ def declared(module: ModuleType) -> Iterator[tuple[str, c.Struct]]:
             yield f"{module.__name__.rpartition('.')[2]}.{name}", value
 
 
-ALL: dict[str, c.Struct] = dict(pair for module in (frames, block, log, chunk) for pair in declared(module))
+ALL: dict[str, c.Struct] = {
+    **{cls.__name__: cls.layout for cls in m.MESSAGES.values()},
+    **dict(pair for module in (frame, block, log, chunk) for pair in declared(module)),
+}
 every_declaration = pytest.mark.parametrize("name", ALL)
 
 
@@ -149,7 +153,7 @@ def test_any_declaration_that_can_be_derived_is_derived_right(declaration: c.Str
 
 
 def test_a_fixed_structure_says_its_size_and_struct() -> None:
-    codec = derive(frames.AppendHeader, name="AppendHeader")
+    codec = derive(m.AppendHeader, name="AppendHeader")
 
     assert codec.size == 64
     assert codec.fixed is not None
@@ -159,7 +163,7 @@ def test_a_fixed_structure_says_its_size_and_struct() -> None:
     assert codec.names[-1] == "writer_epoch"
 
 
-@pytest.mark.parametrize("declaration", [frames.Hello, frames.Data, frames.Empty, c.Struct()])
+@pytest.mark.parametrize("declaration", [m.Hello.layout, m.Data.layout, m.Ping.layout, c.Struct()])
 def test_a_structure_that_varies_has_no_size(declaration: c.Struct) -> None:
     codec = derive(declaration, name="it")
 
@@ -213,12 +217,12 @@ def test_bytes_must_be_bytes(value: Any) -> None:
 
 def test_an_item_of_a_list_names_itself() -> None:
     with pytest.raises(CodecError, match=r"Index\.entries\.wall_time_us: "):
-        derive(frames.Index, name="Index").pack([(1, 2, 3), (1, 2, 1 << 63)])
+        derive(m.Index.layout, name="Index").pack([(1, 2, 3), (1, 2, 1 << 63)])
 
 
 def test_a_count_is_believed_only_as_far_as_bytes_have_arrived() -> None:
     """Behaviour 49: no allocation beyond the bytes that arrived."""
-    for declaration in (frames.StreamList, frames.Index, c.Struct("it" / c.PrefixedArray(c.Int32ul, c.Int64ul))):
+    for declaration in (m.StreamList.layout, m.Index.layout, c.Struct("it" / c.PrefixedArray(c.Int32ul, c.Int64ul))):
         with pytest.raises(CodecError, match=r"4 bytes left, \d+ needed"):
             derive(declaration, name="it").unpack(b"\xff\xff\xff\xff" + bytes(4))
 

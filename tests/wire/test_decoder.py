@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.wire import limits
+from millrace.wire import messages as m
 from millrace.wire.checksum import crc32c
 from millrace.wire.decoder import (
     BUFFER_SIZE_BYTES_IDLE,
@@ -19,7 +20,6 @@ from millrace.wire.decoder import (
     scan_run,
 )
 from millrace.wire.errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
-from millrace.wire.frames import FrameType, Ping
 from millrace.wire.framing import encode, encode_append_header, encode_body
 from millrace.wire.limits import (
     APPEND_HEADER_SIZE_BYTES,
@@ -30,7 +30,6 @@ from millrace.wire.limits import (
     MIB,
     RUN_EVENT_COUNT_MAX,
 )
-from millrace.wire.schema.frames import AppendHeader
 
 # --- the receive buffer ---
 
@@ -38,7 +37,7 @@ from millrace.wire.schema.frames import AppendHeader
 def opened(*, frame_size_max: int = FRAME_SIZE_BYTES_MAX) -> FrameBuffer:
     """A buffer whose first frame is behind it."""
     buffer = FrameBuffer(frame_size_max=frame_size_max)
-    feed(buffer, encode(Ping()))
+    feed(buffer, encode(m.Ping()))
     assert len(list(buffer.frames())) == 1
     return buffer
 
@@ -102,7 +101,7 @@ def test_memory_grows_with_what_arrived_not_with_what_was_promised(length: int, 
 
 
 def test_the_largest_frame_fits_and_the_buffer_goes_not_far_beyond() -> None:
-    largest = encode_body(FrameType.DATA, bytes(MIB - 24), request_id=1)
+    largest = encode_body(m.Data.type, bytes(MIB - 24), request_id=1)
     buffer = opened(frame_size_max=MIB)
 
     for _ in range(3):
@@ -112,7 +111,7 @@ def test_the_largest_frame_fits_and_the_buffer_goes_not_far_beyond() -> None:
 
 
 def test_large_frames_keep_their_buffer_and_the_first_small_one_gives_it_back() -> None:
-    large, small = encode_body(FrameType.DATA, bytes(MIB), request_id=1), encode(Ping())
+    large, small = encode_body(m.Data.type, bytes(MIB), request_id=1), encode(m.Ping())
     buffer = opened()
 
     frames_of(buffer, [large])
@@ -125,19 +124,19 @@ def test_large_frames_keep_their_buffer_and_the_first_small_one_gives_it_back() 
 
 
 def test_a_frame_that_was_lent_outlives_the_buffer_it_came_from() -> None:
-    large = encode_body(FrameType.DATA, bytes(range(256)) * 2000, request_id=1)
+    large = encode_body(m.Data.type, bytes(range(256)) * 2000, request_id=1)
     buffer = opened()
     frames_of(buffer, [large])
-    feed(buffer, encode(Ping()))
+    feed(buffer, encode(m.Ping()))
 
     (lent,) = buffer.frames()  # the buffer shrinks here
 
-    assert bytes(lent) == encode(Ping())
+    assert bytes(lent) == encode(m.Ping())
 
 
 def test_a_socket_is_never_offered_a_sliver() -> None:
     buffer = opened()
-    frame = encode_body(FrameType.DATA, bytes(3000), request_id=1)
+    frame = encode_body(m.Data.type, bytes(3000), request_id=1)
     stream = frame * 50
 
     while stream:
@@ -175,8 +174,8 @@ def test_a_stranger_may_send_only_a_small_first_frame() -> None:
     with pytest.raises(FrameTooLargeError, match=f"limit of {HELLO_FRAME_SIZE_BYTES_MAX} bytes"):
         buffer.frame_end()
 
-    first = encode_body(FrameType.HELLO, bytes(HELLO_FRAME_SIZE_BYTES_MAX - 24), request_id=1)
-    second = encode_body(FrameType.READ, bytes(HELLO_FRAME_SIZE_BYTES_MAX), request_id=2)
+    first = encode_body(m.Hello.type, bytes(HELLO_FRAME_SIZE_BYTES_MAX - 24), request_id=1)
+    second = encode_body(m.Read.type, bytes(HELLO_FRAME_SIZE_BYTES_MAX), request_id=2)
     assert frames_of(FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [first + second]) == [first, second]
 
 
@@ -204,7 +203,7 @@ def test_foreign_protocols_are_recognised_however_they_arrive(head: bytes, proto
 
 def test_a_first_frame_of_790_bytes_is_not_taken_for_tls() -> None:
     """Its length begins with the bytes 16 03, as a TLS handshake does."""
-    hello = encode_body(FrameType.HELLO, bytes(0x0316 - 24), request_id=1)
+    hello = encode_body(m.Hello.type, bytes(0x0316 - 24), request_id=1)
 
     assert hello.startswith(b"\x16\x03")
     assert frames_of(FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [hello]) == [hello]
@@ -220,7 +219,7 @@ def test_later_frames_are_not_searched_for_foreign_protocols() -> None:
 
 def test_a_wrong_checksum_ends_the_walk_behind_the_good_frames() -> None:
     """Behaviour 49: a wrong checksum."""
-    good, bad = encode(Ping(), request_id=1), bytearray(encode(Ping(), request_id=2))
+    good, bad = encode(m.Ping(), request_id=1), bytearray(encode(m.Ping(), request_id=2))
     bad[16] ^= 1
     buffer = opened()
     feed(buffer, good + bad)
@@ -232,7 +231,7 @@ def test_a_wrong_checksum_ends_the_walk_behind_the_good_frames() -> None:
 
 
 def test_a_frame_is_consumed_when_it_is_handed_out() -> None:
-    one, two = encode(Ping(), request_id=1), encode(Ping(), request_id=2)
+    one, two = encode(m.Ping(), request_id=1), encode(m.Ping(), request_id=2)
     buffer = opened()
     feed(buffer, one + two)
 
@@ -246,10 +245,10 @@ def test_a_frame_is_consumed_when_it_is_handed_out() -> None:
 
 def test_the_parts_of_the_buffer_are_reachable() -> None:
     buffer = opened()
-    feed(buffer, encode(Ping()) + b"abc")
+    feed(buffer, encode(m.Ping()) + b"abc")
     end = buffer.frame_end()
 
-    assert bytes(buffer.view(buffer.start, end)) == encode(Ping())
+    assert bytes(buffer.view(buffer.start, end)) == encode(m.Ping())
     buffer.consume(end)
     assert bytes(buffer.view(buffer.start, buffer.end)) == b"abc" == bytes(buffer.data[buffer.start : buffer.end])
     assert buffer.frame_end() == 0
@@ -272,7 +271,7 @@ def append(payload: bytes = b"x", **fields: Any) -> bytes:
     header = {
         "length": APPEND_HEADER_SIZE_BYTES + len(payload),
         "checksum": 0,
-        "type": int(FrameType.APPEND),
+        "type": int(m.Append.type),
         "flags": 0,
         "event_count": 1,
         "request_id": 1,
@@ -283,7 +282,7 @@ def append(payload: bytes = b"x", **fields: Any) -> bytes:
         "writer_epoch": 0,
     } | fields
     reserved, reserved_tail = header.pop("reserved", 0), header.pop("reserved_tail", 0)
-    frame = bytearray(AppendHeader.build(header) + payload)
+    frame = bytearray(m.AppendHeader.build(header) + payload)
     frame[10:12] = reserved.to_bytes(2, "little")
     frame[60:64] = reserved_tail.to_bytes(4, "little")
     if header["checksum"] != SPOILT:
@@ -347,7 +346,7 @@ def whole(stream: bytes, start: int) -> Any:
     """The header of the append at `start`; None if there is no whole one, an error if it is malformed."""
     rest = stream[start:]
     length = int.from_bytes(rest[:4], "little")
-    if len(rest) < 24 or rest[8] != FrameType.APPEND or length > len(rest):
+    if len(rest) < 24 or rest[8] != m.Append.type or length > len(rest):
         return None
     if length <= 64:
         return ProtocolError
@@ -355,7 +354,7 @@ def whole(stream: bytes, start: int) -> Any:
         return ChecksumError
     if rest[9] or any(rest[10:12]) or any(rest[60:64]):
         return ProtocolError
-    header = AppendHeader.parse(rest)
+    header = m.AppendHeader.parse(rest)
     writer = header.writer_number
     if header.expected_offset < -1 or bool(writer) != bool(header.event_number) or (header.writer_epoch and not writer):
         return ProtocolError
@@ -443,7 +442,7 @@ def test_noise_is_never_a_run(noise: bytes, like_an_append: bool) -> None:
     """Behaviour 49: garbage gives a protocol error or nothing, and no other exception."""
     stream = bytearray(noise)
     if like_an_append and len(stream) > 8:
-        stream[8] = FrameType.APPEND
+        stream[8] = m.Append.type
         stream[1:4] = bytes(3)
 
     assert scan(bytes(stream)) == naive(bytes(stream))
@@ -561,14 +560,14 @@ def test_request_ids_do_not_begin_anew() -> None:
 
 
 def test_a_frame_of_another_type_is_no_run() -> None:
-    assert scan(encode(Ping())) is None
-    assert scan(encode_body(FrameType.READ, bytes(200), request_id=1)) is None
+    assert scan(encode(m.Ping())) is None
+    assert scan(encode_body(m.Read.type, bytes(200), request_id=1)) is None
 
 
 @pytest.mark.parametrize("size", [24, 30, 63, 64])
 def test_an_append_without_a_payload_is_refused(size: int) -> None:
     """One shorter than its header would otherwise count as a payload of less than nothing."""
-    short = encode_body(FrameType.APPEND, bytes(size - 24), request_id=1)
+    short = encode_body(m.Append.type, bytes(size - 24), request_id=1)
 
     assert scan(short) is ProtocolError
     assert scan(short + append()) is ProtocolError

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode, ProtocolError, UnsupportedVersionError
-from millrace.wire.frames import FrameType
 from millrace.wire.session import (
     BOTH_WAYS,
     HANDSHAKE,
@@ -21,8 +21,9 @@ from millrace.wire.session import (
 )
 
 CONNECTED, ACTIVE, DRAINING, CLOSED = SessionState
-FIRST = {Role.SERVER: FrameType.HELLO, Role.CLIENT: FrameType.HELLO_REPLY}
-WIRE_TYPES = {frame_type for frame_type in FrameType if frame_type < 128}
+FIRST = {Role.SERVER: m.Hello.type, Role.CLIENT: m.HelloReply.type}
+TYPES = [cls.type for cls in m.MESSAGES.values()]
+WIRE_TYPES = {frame_type for frame_type in TYPES if frame_type < 128}
 
 
 def session(role: Role, state: SessionState = CONNECTED) -> Session:
@@ -38,7 +39,7 @@ def session(role: Role, state: SessionState = CONNECTED) -> Session:
     return made
 
 
-def following(role: Role, state: SessionState, event: FrameType | LocalEvent) -> SessionState | None:
+def following(role: Role, state: SessionState, event: m.FrameType | LocalEvent) -> SessionState | None:
     """The specification, spelled differently from the table: what follows, or None if the event is illegal."""
     if event is LocalEvent.CLOSE:
         return CLOSED
@@ -46,7 +47,7 @@ def following(role: Role, state: SessionState, event: FrameType | LocalEvent) ->
         return DRAINING if state in {ACTIVE, DRAINING} else CLOSED
     if state is CONNECTED and event is FIRST[role]:
         return ACTIVE
-    if state is CONNECTED and role is Role.CLIENT and event is FrameType.ERROR:
+    if state is CONNECTED and role is Role.CLIENT and event is m.ErrorReply.type:
         return CLOSED
     if state in {ACTIVE, DRAINING}:
         sent_by_peer = REQUESTS if role is Role.SERVER else REPLIES
@@ -54,10 +55,10 @@ def following(role: Role, state: SessionState, event: FrameType | LocalEvent) ->
     return None
 
 
-@pytest.mark.parametrize("event", [*FrameType, *LocalEvent], ids=lambda event: event.name)
+@pytest.mark.parametrize("event", [*TYPES, *LocalEvent], ids=lambda event: event.name)
 @pytest.mark.parametrize("state", SessionState, ids=lambda state: state.name)
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.name)
-def test_every_event_in_every_state(role: Role, state: SessionState, event: FrameType | LocalEvent) -> None:
+def test_every_event_in_every_state(role: Role, state: SessionState, event: m.FrameType | LocalEvent) -> None:
     it = session(role, state)
     expected = following(role, state, event)
 
@@ -89,13 +90,13 @@ def test_an_unknown_type_is_refused_and_named(role: Role, number: int) -> None:
 
 def test_a_record_of_the_log_is_refused_from_the_network() -> None:
     with pytest.raises(ProtocolError, match="SEGMENT_CREATED is a record of the log"):
-        session(Role.SERVER, ACTIVE).on_frame(FrameType.SEGMENT_CREATED)
+        session(Role.SERVER, ACTIVE).on_frame(m.SegmentCreated.type)
 
 
 def test_an_append_before_the_handshake_is_refused() -> None:
     """Behaviour 53: no request before authentication."""
     with pytest.raises(ProtocolError, match="APPEND before the handshake"):
-        session(Role.SERVER).on_frame(FrameType.APPEND)
+        session(Role.SERVER).on_frame(m.Append.type)
 
 
 @pytest.mark.parametrize("role", Role)
@@ -151,7 +152,7 @@ def test_a_side_that_only_receives_lets_the_peer_hear_from_it() -> None:
 
 def test_keepalive_can_be_off() -> None:
     it = Session(Role.SERVER, now_s=0.0, handshake_timeout_s=5.0, keepalive_s=math.inf)
-    it.on_frame(FrameType.HELLO)
+    it.on_frame(m.Hello.type)
 
     assert it.next_deadline_s() == math.inf
     assert it.on_deadline(1e9) is SessionAction.NOTHING
@@ -185,24 +186,24 @@ def test_request_ids_rise_from_one() -> None:
     it = session(Role.SERVER, ACTIVE)
 
     with pytest.raises(ProtocolError, match="request id 0 is not above"):
-        it.check_request_id(FrameType.READ, 0)
-    it.check_request_id(FrameType.READ, 1)
-    it.check_request_id(FrameType.APPEND, 5, count=10)
+        it.check_request_id(m.Read.type, 0)
+    it.check_request_id(m.Read.type, 1)
+    it.check_request_id(m.Append.type, 5, count=10)
     for used in (1, 5, 14):
         with pytest.raises(ProtocolError, match="the one before, 14"):
-            it.check_request_id(FrameType.READ, used)
-    it.check_request_id(FrameType.READ, 15)
+            it.check_request_id(m.Read.type, used)
+    it.check_request_id(m.Read.type, 15)
 
 
 @pytest.mark.parametrize("frame_type", sorted(UNNUMBERED))
-def test_frames_that_name_what_exists_are_exempt(frame_type: FrameType) -> None:
+def test_frames_that_name_what_exists_are_exempt(frame_type: m.FrameType) -> None:
     it = session(Role.SERVER, ACTIVE)
-    it.check_request_id(FrameType.SUBSCRIBE, 9)
+    it.check_request_id(m.Subscribe.type, 9)
 
     it.check_request_id(frame_type, 4)
 
     with pytest.raises(ProtocolError):
-        it.check_request_id(FrameType.READ, 9)
+        it.check_request_id(m.Read.type, 9)
 
 
 SMALL = st.integers(0, 6)

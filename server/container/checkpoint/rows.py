@@ -15,7 +15,7 @@ from millrace.server.container.state.segment import ChunkRecord, DamagedRange, S
 from millrace.server.container.state.stream import Stream, StreamPart
 from millrace.server.container.state.writer import Writer
 from millrace.server.tier2 import IndexEntry
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 from .schema import (
     ATTRIBUTES,
@@ -304,20 +304,20 @@ def stream_of_rows(row: Row, *, cuts: Iterable[Row]) -> Stream:
         for segment_id, low, last, epoch, sealed_epoch in json.loads(parts)
     ]
     stream.epochs = [
-        f.EpochRecord(
+        m.EpochRecord(
             number=number,
             started_us=started_us,
             cause=cause,
             sealed_ids=sealed_ids,
             created=[
-                f.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)) for segment_id, low, last in created
+                m.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)) for segment_id, low, last in created
             ],
         )
         for number, started_us, cause, sealed_ids, created in json.loads(epochs)
     ]
     for _, kind, saved_us, cut_name, positions in cuts:
-        stream.cuts[kind, cut_name] = f.SavedCut(
-            kind, cut_name, saved_us, [f.SavedPosition(*position) for position in json.loads(positions)]
+        stream.cuts[kind, cut_name] = m.SavedCut(
+            kind, cut_name, saved_us, [m.SavedPosition(*position) for position in json.loads(positions)]
         )
     return stream
 

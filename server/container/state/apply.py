@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from millrace.server.container.memtable import Extent
 from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, Run
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.framing import decode
 
 from . import apply_segments, apply_streams, apply_writers
@@ -32,7 +32,7 @@ from .apply_segments import Fold
 from .container_state import ContainerState
 from .segment import DamagedRange, Segment
 
-BatchItem = Run | f.Message | Damage
+BatchItem = Run | m.Message | Damage
 """A run of appends, the record of a decision, or a range of the log that cannot be read."""
 
 BytesSink = Callable[[Segment, Extent], None]

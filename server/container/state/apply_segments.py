@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.server.container.memtable import LinkedExtent
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 from .container_state import ContainerState
 from .garbage import DeleteAfter
@@ -50,7 +50,7 @@ def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:
             state.wake(segment)
 
 
-def truncate_segments(fold: Fold, positions: Iterable[f.CutPosition]) -> None:
+def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
     """Move the starts of segments to the offsets of these positions, never backwards."""
     state = fold.state
     for segment_id, offset in positions:
@@ -69,25 +69,25 @@ def truncate_segments(fold: Fold, positions: Iterable[f.CutPosition]) -> None:
         state.wake(segment)
 
 
-def _segment_created(fold: Fold, record: f.SegmentCreated) -> None:
+def _segment_created(fold: Fold, record: m.SegmentCreated) -> None:
     create_segment(fold, record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
 
 
-def _segment_sealed(fold: Fold, record: f.SegmentSealed) -> None:
+def _segment_sealed(fold: Fold, record: m.SegmentSealed) -> None:
     seal_segments(fold, [record.segment_id])
 
 
-def _segment_truncated(fold: Fold, record: f.SegmentTruncated) -> None:
-    truncate_segments(fold, [f.CutPosition(record.segment_id, record.offset)])
+def _segment_truncated(fold: Fold, record: m.SegmentTruncated) -> None:
+    truncate_segments(fold, [m.CutPosition(record.segment_id, record.offset)])
 
 
-def _segment_deleted(fold: Fold, record: f.SegmentDeleted) -> None:
+def _segment_deleted(fold: Fold, record: m.SegmentDeleted) -> None:
     segment = fold.state.segments.get(record.segment_id)
     if segment is not None and segment.link is None:  # one that was merged belongs to its target now
         fold.state.delete_segments([record.segment_id])
 
 
-def _segment_merged(fold: Fold, record: f.SegmentMerged) -> None:
+def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
     state = fold.state
     target, source = state.segments.get(record.target_id), state.segments.get(record.source_id)
     if target is None:
@@ -122,7 +122,7 @@ def _segment_merged(fold: Fold, record: f.SegmentMerged) -> None:
     state.wake(target)
 
 
-def _attribute_set(fold: Fold, record: f.AttributeSet) -> None:
+def _attribute_set(fold: Fold, record: m.AttributeSet) -> None:
     segment = fold.state.segments.get(record.segment_id)
     if segment is not None:
         _set_attribute(fold.state, segment, record.key, record.value if record.present else None)
@@ -138,10 +138,10 @@ def _set_attribute(state: ContainerState, segment: Segment, key: str, value: byt
 
 
 APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
-    f.SegmentCreated: _segment_created,
-    f.SegmentSealed: _segment_sealed,
-    f.SegmentTruncated: _segment_truncated,
-    f.SegmentDeleted: _segment_deleted,
-    f.SegmentMerged: _segment_merged,
-    f.AttributeSet: _attribute_set,
+    m.SegmentCreated: _segment_created,
+    m.SegmentSealed: _segment_sealed,
+    m.SegmentTruncated: _segment_truncated,
+    m.SegmentDeleted: _segment_deleted,
+    m.SegmentMerged: _segment_merged,
+    m.AttributeSet: _attribute_set,
 }

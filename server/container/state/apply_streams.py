@@ -6,14 +6,14 @@ A stream's record creates, seals, truncates and deletes its segments too, so tha
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import segment_of_stream
 
 from .apply_segments import Fold, create_segment, seal_segments, truncate_segments
 from .stream import Stream
 
 
-def _stream_created(fold: Fold, record: f.StreamCreated) -> None:
+def _stream_created(fold: Fold, record: m.StreamCreated) -> None:
     state = fold.state
     if state.streams.peek(record.stream_id) is not None:
         return
@@ -29,18 +29,18 @@ def _stream_created(fold: Fold, record: f.StreamCreated) -> None:
     _begin_epoch(
         fold,
         stream,
-        f.EpochRecord(number=0, started_us=record.created_us, cause="created", sealed_ids=[], created=record.segments),
+        m.EpochRecord(number=0, started_us=record.created_us, cause="created", sealed_ids=[], created=record.segments),
     )
 
 
-def _stream_scaled(fold: Fold, record: f.StreamScaled) -> None:
+def _stream_scaled(fold: Fold, record: m.StreamScaled) -> None:
     stream = fold.state.streams.get(record.stream_id)
     if stream is None or record.epoch <= stream.epoch:
         return
     _begin_epoch(
         fold,
         stream,
-        f.EpochRecord(
+        m.EpochRecord(
             number=record.epoch,
             started_us=record.scaled_us,
             cause=record.cause,
@@ -51,7 +51,7 @@ def _stream_scaled(fold: Fold, record: f.StreamScaled) -> None:
     seal_segments(fold, record.sealed_ids)
 
 
-def _begin_epoch(fold: Fold, stream: Stream, epoch: f.EpochRecord) -> None:
+def _begin_epoch(fold: Fold, stream: Stream, epoch: m.EpochRecord) -> None:
     """Create the segments of an epoch before those which they replace are sealed: readers find both."""
     for index, (segment_id, _, _) in enumerate(epoch.created):
         create_segment(
@@ -65,7 +65,7 @@ def _begin_epoch(fold: Fold, stream: Stream, epoch: f.EpochRecord) -> None:
     fold.state.streams.changed(stream)
 
 
-def _stream_updated(fold: Fold, record: f.StreamUpdated) -> None:
+def _stream_updated(fold: Fold, record: m.StreamUpdated) -> None:
     stream = fold.state.streams.get(record.stream_id)
     if stream is not None:
         stream.configuration = record.configuration
@@ -73,7 +73,7 @@ def _stream_updated(fold: Fold, record: f.StreamUpdated) -> None:
         fold.state.streams.changed(stream)
 
 
-def _stream_sealed(fold: Fold, record: f.StreamSealed) -> None:
+def _stream_sealed(fold: Fold, record: m.StreamSealed) -> None:
     stream = fold.state.streams.get(record.stream_id)
     if stream is None:
         return
@@ -82,7 +82,7 @@ def _stream_sealed(fold: Fold, record: f.StreamSealed) -> None:
     fold.state.streams.changed(stream)
 
 
-def _stream_truncated(fold: Fold, record: f.StreamTruncated) -> None:
+def _stream_truncated(fold: Fold, record: m.StreamTruncated) -> None:
     state = fold.state
     truncate_segments(fold, record.positions)
     stream = state.streams.get(record.stream_id)
@@ -103,7 +103,7 @@ def _stream_truncated(fold: Fold, record: f.StreamTruncated) -> None:
         state.streams.changed(stream)
 
 
-def _stream_deleted(fold: Fold, record: f.StreamDeleted) -> None:
+def _stream_deleted(fold: Fold, record: m.StreamDeleted) -> None:
     stream = fold.state.streams.remove(record.stream_id)
     if stream is None:
         return
@@ -111,14 +111,14 @@ def _stream_deleted(fold: Fold, record: f.StreamDeleted) -> None:
     fold.state.reconfigured_streams[record.stream_id] = None
 
 
-def _cut_saved(fold: Fold, record: f.CutSaved) -> None:
+def _cut_saved(fold: Fold, record: m.CutSaved) -> None:
     stream = fold.state.streams.get(record.stream_id)
     if stream is not None:
-        stream.cuts[record.kind, record.name] = f.SavedCut(record.kind, record.name, record.saved_us, record.positions)
+        stream.cuts[record.kind, record.name] = m.SavedCut(record.kind, record.name, record.saved_us, record.positions)
         fold.state.streams.changed(stream)
 
 
-def _cut_forgotten(fold: Fold, record: f.CutForgotten) -> None:
+def _cut_forgotten(fold: Fold, record: m.CutForgotten) -> None:
     stream = fold.state.streams.get(record.stream_id)
     if stream is not None:
         stream.cuts.pop((record.kind, record.name), None)
@@ -126,12 +126,12 @@ def _cut_forgotten(fold: Fold, record: f.CutForgotten) -> None:
 
 
 APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
-    f.StreamCreated: _stream_created,
-    f.StreamScaled: _stream_scaled,
-    f.StreamUpdated: _stream_updated,
-    f.CutSaved: _cut_saved,
-    f.CutForgotten: _cut_forgotten,
-    f.StreamSealed: _stream_sealed,
-    f.StreamTruncated: _stream_truncated,
-    f.StreamDeleted: _stream_deleted,
+    m.StreamCreated: _stream_created,
+    m.StreamScaled: _stream_scaled,
+    m.StreamUpdated: _stream_updated,
+    m.CutSaved: _cut_saved,
+    m.CutForgotten: _cut_forgotten,
+    m.StreamSealed: _stream_sealed,
+    m.StreamTruncated: _stream_truncated,
+    m.StreamDeleted: _stream_deleted,
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.server.wal import Run
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 from .apply_segments import Fold
 from .segment import Segment, WriterProgress
@@ -33,7 +33,7 @@ def advance(fold: Fold, segment: Segment, run: Run) -> None:
         state.writers.changed(writer)
 
 
-def _writer_recorded(fold: Fold, record: f.WriterRecorded) -> None:
+def _writer_recorded(fold: Fold, record: m.WriterRecorded) -> None:
     state = fold.state
     writer = state.writers.get(record.writer_number)
     if writer is None:
@@ -54,7 +54,7 @@ def _writer_recorded(fold: Fold, record: f.WriterRecorded) -> None:
     state.writers.changed(writer)
 
 
-def _writers_expired(fold: Fold, record: f.WritersExpired) -> None:
+def _writers_expired(fold: Fold, record: m.WritersExpired) -> None:
     state = fold.state
     state.forget_progress([*record.marked, *record.forgotten])
     for number in record.marked:
@@ -69,12 +69,12 @@ def _writers_expired(fold: Fold, record: f.WritersExpired) -> None:
         state.expiring_writers.pop(number, None)
 
 
-def _uptime_counted(fold: Fold, record: f.UptimeCounted) -> None:
+def _uptime_counted(fold: Fold, record: m.UptimeCounted) -> None:
     fold.state.uptime_us = max(fold.state.uptime_us, record.uptime_us)
 
 
 APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
-    f.WriterRecorded: _writer_recorded,
-    f.WritersExpired: _writers_expired,
-    f.UptimeCounted: _uptime_counted,
+    m.WriterRecorded: _writer_recorded,
+    m.WritersExpired: _writers_expired,
+    m.UptimeCounted: _uptime_counted,
 }

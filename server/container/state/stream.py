@@ -8,7 +8,7 @@ the epoch that replaced it; who precedes and who succeeds whom follows from that
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 
 class StreamPart(NamedTuple):
@@ -44,9 +44,9 @@ class Stream:
         self.created_us = created_us
         self.parts: list[StreamPart] = []
         self.epoch = 0
-        self.epochs: list[f.EpochRecord] = []
+        self.epochs: list[m.EpochRecord] = []
         # By kind and name.
-        self.cuts: dict[tuple[int, str], f.SavedCut] = {}
+        self.cuts: dict[tuple[int, str], m.SavedCut] = {}
         self.sealed = False
         # Admitted: a seal or a delete is queued; the epoch that a queued scale begins.
         self.closing = False
@@ -66,7 +66,7 @@ class Stream:
         """Return the part of a segment, None if it has none (any more)."""
         return next((part for part in self.parts if part.segment_id == segment_id), None)
 
-    def begin_epoch(self, record: f.EpochRecord) -> None:
+    def begin_epoch(self, record: m.EpochRecord) -> None:
         """Replace parts by their successors."""
         sealed = set(record.sealed_ids)
         self.parts = [

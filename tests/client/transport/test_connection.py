@@ -20,7 +20,7 @@ from millrace.client.errors import (
 from millrace.client.options import ClientOptions, parse_address
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.client.transport.connection import open_connection
-from millrace.wire.frames import Ping, Pong
+from millrace.wire import messages as m
 
 pytestmark = pytest.mark.asyncio
 
@@ -108,10 +108,10 @@ async def test_an_append_that_was_under_way_when_the_connection_died_is_unknown(
 
 async def test_a_cancelled_request_leaves_the_connection_in_order(client: Client) -> None:
     connection = await open_connection(client.address, client.options)
-    request = connection.send_request(Ping())
+    request = connection.send_request(m.Ping())
     request.cancel()
 
-    assert await connection.request(Ping(), Pong) == Pong()
+    assert await connection.request(m.Ping(), m.Pong) == m.Pong()
     await connection.close()
 
 

@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from millrace.client.errors import EventTooLargeError, InvalidArgumentError, StreamSealedError
 from millrace.client.write.routing import Router
-from millrace.wire.frames import StreamSegment
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE, equal_ranges, key_place
 
 
-def segments(*borders: int, sealed: int = 0) -> list[StreamSegment]:
+def segments(*borders: int, sealed: int = 0) -> list[m.StreamSegment]:
     """Segments 1, 2, ... between the borders and the ends of the key space."""
     places = [0, *borders, KEY_SPACE]
     return [
-        StreamSegment(number, low, high - 1, 0, 0, 0, 0, 0, sealed)
+        m.StreamSegment(number, low, high - 1, 0, 0, 0, 0, 0, sealed)
         for number, (low, high) in enumerate(itertools.pairwise(places), start=1)
     ]
 
@@ -34,7 +34,7 @@ def test_a_key_goes_to_the_segment_whose_range_holds_its_place(borders: set[int]
 
 def test_equal_ranges_cover_the_key_space() -> None:
     parts = [
-        StreamSegment(number, part.low, part.high - 1, 0, 0, 0, 0, 0, 0)
+        m.StreamSegment(number, part.low, part.high - 1, 0, 0, 0, 0, 0, 0)
         for number, part in enumerate(equal_ranges(7), start=1)
     ]
 

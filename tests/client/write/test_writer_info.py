@@ -9,7 +9,7 @@ from millrace.client.errors import RequestTimeoutError
 from millrace.client.options import ClientOptions
 from millrace.client.transport.retry import Backoff
 from millrace.client.write.writer import WriterOptions
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import decode, encode
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MAX
@@ -17,7 +17,7 @@ from millrace.wire.names import KEY_SPACE
 
 pytestmark = pytest.mark.asyncio
 
-GREETING = f.HelloReply(
+GREETING = m.HelloReply(
     version=1,
     features=0,
     frame_size_max=FRAME_SIZE_BYTES_MAX,
@@ -26,7 +26,7 @@ GREETING = f.HelloReply(
     server_id=bytes(16),
     server="ever changing",
 )
-GONE = f.ErrorReply(
+GONE = m.ErrorReply(
     code=ErrorCode.SEGMENT_NOT_FOUND,
     retriable=0,
     retry_after_ms=0,
@@ -36,7 +36,7 @@ GONE = f.ErrorReply(
     message="there is no segment with id 7",
     successors=[],
 )
-STREAM = f.StreamInfo(
+STREAM = m.StreamInfo(
     created=0,
     stream_id=5,
     created_us=0,
@@ -44,14 +44,14 @@ STREAM = f.StreamInfo(
     sealed=0,
     name="a/b",
     configuration="",
-    segments=[f.StreamSegment(7, 0, KEY_SPACE - 1, 0, 0, 0, 0, 0, 0)],
+    segments=[m.StreamSegment(7, 0, KEY_SPACE - 1, 0, 0, 0, 0, 0, 0)],
 )
 
 
 @asynccontextmanager
-async def ever_changing() -> AsyncIterator[tuple[str, list[f.Message]]]:
+async def ever_changing() -> AsyncIterator[tuple[str, list[m.Message]]]:
     """A server whose stream has other segments whenever it is asked about those which it had a moment ago."""
-    asked: list[f.Message] = []
+    asked: list[m.Message] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -59,7 +59,7 @@ async def ever_changing() -> AsyncIterator[tuple[str, list[f.Message]]]:
                 head = await reader.readexactly(4)
                 header, message = decode(head + await reader.readexactly(int.from_bytes(head, "little") - 4))
                 asked.append(message)
-                answers = {f.Hello: GREETING, f.GetStream: STREAM, f.Ping: f.Pong()}
+                answers = {m.Hello: GREETING, m.GetStream: STREAM, m.Ping: m.Pong()}
                 writer.write(encode(answers.get(type(message), GONE), request_id=header.request_id))
         except EOFError:
             writer.close()
@@ -79,7 +79,7 @@ async def test_a_writer_of_a_stream_that_never_holds_still_is_given_up() -> None
             RequestTimeoutError, match=r"not opened: a/b changed each of \d+ times .* no segment with id 7"
         ):
             await writer.open()
-        assert sum(isinstance(message, f.OpenWriter) for message in asked) > 1
+        assert sum(isinstance(message, m.OpenWriter) for message in asked) > 1
 
 
 async def test_so_is_a_question_about_its_writer() -> None:
@@ -87,4 +87,4 @@ async def test_so_is_a_question_about_its_writer() -> None:
     async with ever_changing() as (address, asked), millrace.connect(address, options=options) as client:
         with pytest.raises(RequestTimeoutError, match="nothing is known of writer 'till-7': a/b changed"):
             await client.writer_state("a/b", "till-7")
-        assert sum(isinstance(message, f.GetWriter) for message in asked) > 1
+        assert sum(isinstance(message, m.GetWriter) for message in asked) > 1

@@ -11,7 +11,7 @@ from millrace.server.container.state.apply import Applied, BatchItem, BytesSink,
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.server.wal import Run
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 KINDS = (
@@ -59,7 +59,7 @@ class History:
 
     state: ContainerState = field(default_factory=ContainerState)
     # What was applied, one item in each batch, and by what clock.
-    items: list[tuple[Run | f.Message, int]] = field(default_factory=list)
+    items: list[tuple[Run | m.Message, int]] = field(default_factory=list)
     clock_us: int = 1_700_000_000_000_000
 
     def step(self, kind: str, choice: int, amount: int) -> None:
@@ -67,16 +67,16 @@ class History:
         getattr(self, kind)(choice, amount)
 
     @property
-    def records(self) -> list[f.Message]:
+    def records(self) -> list[m.Message]:
         return [item for item, _ in self.items if not isinstance(item, Run)]
 
-    def apply(self, item: Run | f.Message) -> None:
+    def apply(self, item: Run | m.Message) -> None:
         self.items.append((item, self.clock_us))
         apply(self.state, item, wall_time_us=self.clock_us)
 
     def create(self, choice: int, amount: int) -> None:
         segment_id = self.state.take_id()
-        self.apply(f.SegmentCreated(segment_id, self.clock_us, f"scope/segment-{segment_id}-{amount}"))
+        self.apply(m.SegmentCreated(segment_id, self.clock_us, f"scope/segment-{segment_id}-{amount}"))
 
     def append(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
@@ -125,18 +125,18 @@ class History:
     def truncate(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
             offset = amount % (segment.length + 1)
-            self.apply(f.SegmentTruncated(segment.segment_id, offset))
+            self.apply(m.SegmentTruncated(segment.segment_id, offset))
 
     def seal(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
-            self.apply(f.SegmentSealed(segment.segment_id))
+            self.apply(m.SegmentSealed(segment.segment_id))
 
     def merge(self, choice: int, amount: int) -> None:
         target, source = self._segment(choice), self._segment(amount)
         if target and source and target is not source:
-            self.apply(f.SegmentSealed(source.segment_id))
+            self.apply(m.SegmentSealed(source.segment_id))
             self.apply(
-                f.SegmentMerged(
+                m.SegmentMerged(
                     target_id=target.segment_id,
                     source_id=source.segment_id,
                     target_offset=target.length,
@@ -148,7 +148,7 @@ class History:
 
     def delete(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):
-            self.apply(f.SegmentDeleted(segment.segment_id))
+            self.apply(m.SegmentDeleted(segment.segment_id))
 
     def set_attribute(self, choice: int, amount: int) -> None:
         self._attribute(choice, amount, value=amount.to_bytes(amount % 5 + 3, "big"))
@@ -161,13 +161,13 @@ class History:
         known = self.state.writers.find(writer_id)
         number = self.state.take_id() if known is None or known.expired_us else known.writer_number
         self.apply(
-            f.WriterRecorded(writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=writer_id)
+            m.WriterRecorded(writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=writer_id)
         )
 
     def expire_writers(self, choice: int, amount: int) -> None:
         chosen = [writer for writer in self.state.writers.values() if writer.writer_number % 3 == choice % 3]
         self.apply(
-            f.WritersExpired(
+            m.WritersExpired(
                 expired_us=self.clock_us,
                 marked=[writer.writer_number for writer in chosen if writer.writer_id and not writer.expired_us],
                 forgotten=[writer.writer_number for writer in chosen if writer.expired_us or not writer.writer_id],
@@ -175,17 +175,17 @@ class History:
         )
 
     def count_uptime(self, choice: int, amount: int) -> None:
-        self.apply(f.UptimeCounted(choice + amount))
+        self.apply(m.UptimeCounted(choice + amount))
 
     def create_stream(self, choice: int, amount: int) -> None:
         stream_id = self.state.take_id()
         border = (amount << 47) + 1
         segments = [
-            f.SegmentRangeRecord(self.state.take_id(), 0, border - 1),
-            f.SegmentRangeRecord(self.state.take_id(), border, 2**64 - 1),
+            m.SegmentRangeRecord(self.state.take_id(), 0, border - 1),
+            m.SegmentRangeRecord(self.state.take_id(), border, 2**64 - 1),
         ]
         self.apply(
-            f.StreamCreated(
+            m.StreamCreated(
                 stream_id=stream_id,
                 created_us=self.clock_us,
                 name=f"scope/stream-{stream_id}",
@@ -196,13 +196,13 @@ class History:
 
     def seal_stream(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
-            self.apply(f.StreamSealed(streams[choice % len(streams)]))
+            self.apply(m.StreamSealed(streams[choice % len(streams)]))
 
     def truncate_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams.values()):
             stream = streams[choice % len(streams)]
-            positions = [f.CutPosition(part.segment_id, amount) for part in stream.parts]
-            self.apply(f.StreamTruncated(stream.stream_id, positions))
+            positions = [m.CutPosition(part.segment_id, amount) for part in stream.parts]
+            self.apply(m.StreamTruncated(stream.stream_id, positions))
 
     def scale_stream(self, choice: int, amount: int) -> None:
         streams = [stream for stream in self.state.streams.values() if not stream.sealed]
@@ -218,26 +218,26 @@ class History:
         else:
             sealed, ranges = parts[first : first + 2], [(parts[first].low, parts[first + 1].last)]
         self.apply(
-            f.StreamScaled(
+            m.StreamScaled(
                 stream_id=stream.stream_id,
                 epoch=stream.epoch + 1,
                 scaled_us=self.clock_us,
                 cause=f"größe {amount}",
                 sealed_ids=[part.segment_id for part in sealed],
-                created=[f.SegmentRangeRecord(self.state.take_id(), low, last) for low, last in ranges],
+                created=[m.SegmentRangeRecord(self.state.take_id(), low, last) for low, last in ranges],
             )
         )
 
     def update_stream(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
-            self.apply(f.StreamUpdated(streams[choice % len(streams)], f'{{"tags": ["grün-{amount}"]}}'))
+            self.apply(m.StreamUpdated(streams[choice % len(streams)], f'{{"tags": ["grün-{amount}"]}}'))
 
     def save_cut(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams.values()):
             stream = streams[choice % len(streams)]
-            positions = [f.SavedPosition(part.segment_id, amount, amount % 3) for part in stream.open_parts]
+            positions = [m.SavedPosition(part.segment_id, amount, amount % 3) for part in stream.open_parts]
             self.apply(
-                f.CutSaved(
+                m.CutSaved(
                     stream_id=stream.stream_id,
                     kind=1 + amount % 2,
                     name=f"marke-ü-{amount // 2 % 2}",
@@ -248,11 +248,11 @@ class History:
 
     def forget_cut(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
-            self.apply(f.CutForgotten(streams[choice % len(streams)], 1 + amount % 2, f"marke-ü-{amount // 2 % 2}"))
+            self.apply(m.CutForgotten(streams[choice % len(streams)], 1 + amount % 2, f"marke-ü-{amount // 2 % 2}"))
 
     def delete_stream(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
-            self.apply(f.StreamDeleted(streams[choice % len(streams)]))
+            self.apply(m.StreamDeleted(streams[choice % len(streams)]))
 
     def _segment(self, choice: int) -> Segment | None:
         segments = [segment for segment in self.state.segments.values() if segment.link is None]
@@ -273,7 +273,7 @@ class History:
     def _attribute(self, choice: int, amount: int, *, value: bytes | None) -> None:
         if segment := self._segment(choice):
             self.apply(
-                f.AttributeSet(
+                m.AttributeSet(
                     segment_id=segment.segment_id,
                     present=int(value is not None),
                     key=f"schlüssel-{amount % 4}",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.server.app import Server
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, Stored, append_frame
 from tests.support.servers import BUSY, QUIET, server_options
@@ -26,16 +26,16 @@ async def test_a_writer_learns_how_far_it_has_come(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         a, b = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
         writer = await peer.open_writer("till-7", a, b)
-        assert (writer.known, writer.states) == (0, [f.WriterState(a, 0), f.WriterState(b, 0)])
+        assert (writer.known, writer.states) == (0, [m.WriterState(a, 0), m.WriterState(b, 0)])
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
         await peer.store(a, b"1", b"2", b"3", event_number=1, **fields)
         again = await peer.open_writer("till-7", a, b)
-        assert (again.known, again.states) == (1, [f.WriterState(a, 3), f.WriterState(b, 0)])
+        assert (again.known, again.states) == (1, [m.WriterState(a, 3), m.WriterState(b, 0)])
         assert again.writer_number == writer.writer_number
         assert again.writer_epoch > writer.writer_epoch
-        asked = await peer.ask(f.GetWriter("till-7", [a]), f.WriterOpened)
-        assert (asked.writer_epoch, asked.states) == (again.writer_epoch, [f.WriterState(a, 3)])
-        assert (await peer.ask(f.GetWriter("nobody", [a]), f.WriterOpened)).known == 0
+        asked = await peer.ask(m.GetWriter("till-7", [a]), m.WriterOpened)
+        assert (asked.writer_epoch, asked.states) == (again.writer_epoch, [m.WriterState(a, 3)])
+        assert (await peer.ask(m.GetWriter("nobody", [a]), m.WriterOpened)).known == 0
 
 
 @pytest.mark.both_loops
@@ -140,7 +140,7 @@ async def test_what_is_stored_is_told_also_when_the_segment_was_sealed_since(tmp
         segment_id = await peer.create_segment("raw/a")
         fields = await opened(peer, segment_id)
         await peer.store(segment_id, b"1", b"2", event_number=1, **fields)
-        await peer.ask(f.SealSegment(segment_id), f.SegmentInfo)
+        await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
         outcomes = await peer.settled(await peer.append(segment_id, b"1", b"2", b"3", event_number=1, **fields))
         assert outcomes[2] is ErrorCode.SEGMENT_SEALED
         assert [outcome.duplicate for outcome in outcomes[:2] if isinstance(outcome, Stored)] == [True, True]

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.container.state.sparse_index import SparseIndex
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
@@ -74,16 +74,16 @@ async def test_appends_to_what_takes_none_get_the_typed_error(tmp_path: Path) ->
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         sealed = await peer.create_segment("raw/sealed")
         ids = await peer.append(sealed, b"a")
-        await peer.ask(f.SealSegment(sealed), f.SegmentInfo)
+        await peer.ask(m.SealSegment(sealed), m.SegmentInfo)
         assert await peer.settled(ids) == [Stored(0, duplicate=False)]
         assert await peer.settled(await peer.append(sealed, b"b")) == [ErrorCode.SEGMENT_SEALED]
         assert await peer.settled(await peer.append(999, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
         deleted = await peer.create_segment("raw/deleted")
-        await peer.ask(f.DeleteSegment(deleted), f.Done)
+        await peer.ask(m.DeleteSegment(deleted), m.Done)
         assert await peer.settled(await peer.append(deleted, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
         truncated = await peer.create_segment("raw/truncated")
         await peer.store(truncated, b"abc")
-        await peer.ask(f.TruncateSegment(truncated, 3), f.SegmentInfo)
+        await peer.ask(m.TruncateSegment(truncated, 3), m.SegmentInfo)
         refused = await peer.settled(await peer.append(truncated, b"x", expected_offset=1))
         assert refused == [ErrorCode.CONDITION_FAILED]
         assert await peer.store(truncated, b"def") == [3]
@@ -99,9 +99,9 @@ async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_behind(tm
     ):
         segment_id = await peer.create_segment("raw/a")
         before = await peer.append(segment_id, *[b"x"] * 100)
-        seal = await sealer.start(f.SealSegment(segment_id))
+        seal = await sealer.start(m.SealSegment(segment_id))
         outcomes = await peer.settled(before)
-        info = await sealer.reply(seal, f.SegmentInfo)
+        info = await sealer.reply(seal, m.SegmentInfo)
         after = await peer.settled(await peer.append(segment_id, *[b"y"] * 10))
         assert after == [ErrorCode.SEGMENT_SEALED] + [ErrorCode.SEGMENT_SEALED] * 9
         assert sum(isinstance(outcome, Stored) for outcome in outcomes) == info.length
@@ -215,7 +215,7 @@ async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: 
             files.fail_syncs()
             ids = await peer.append(segment_id, b"unknown")
             assert await peer.settled(ids) == [ErrorCode.OUTCOME_UNKNOWN]
-            assert not any(isinstance(message, f.AppendAck) for message in await peer.ended())
+            assert not any(isinstance(message, m.AppendAck) for message in await peer.ended())
         async with asyncio.timeout(10):
             while server.health():  # noqa: ASYNC110  # asked as a probe asks
                 await asyncio.sleep(0.01)
@@ -290,8 +290,8 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         else:
             pytest.fail("the disk never filled")
         assert await peer.read_all(segment_id) == content
-        await peer.ask(f.TruncateSegment(segment_id, 8 * KIB), f.SegmentInfo)
-        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
+        await peer.ask(m.DeleteSegment(doomed), m.Done)
         assert "no room" in server.health()
         files.capacity_bytes = 8 << 20
         async with asyncio.timeout(10):

@@ -11,7 +11,7 @@ import pytest
 from millrace.server.app import Server
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.names import KEY_SPACE
@@ -47,21 +47,21 @@ async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) 
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         files.stall()
         async with await Peer.connect(server.address) as gone:
-            await gone.start(f.CreateSegment("raw/a"))
-            await gone.start(f.CreateStream("raw/s", 2, ""))
+            await gone.start(m.CreateSegment("raw/a"))
+            await gone.start(m.CreateStream("raw/s", 2, ""))
             assert server._open is not None
             async with asyncio.timeout(5):
                 while len(server._open.container._in_flight) < 2:
-                    await gone.ask(f.ListStreams("", "", 10), f.StreamList)
+                    await gone.ask(m.ListStreams("", "", 10), m.StreamList)
         async with asyncio.timeout(5):
             while server.statistics()["server"].connections > 1:
-                await peer.ask(f.ListStreams("", "", 10), f.StreamList)
-        creating = await peer.start(f.CreateSegment("raw/a"))
-        stream = await peer.start(f.CreateStream("raw/s", 2, ""))
+                await peer.ask(m.ListStreams("", "", 10), m.StreamList)
+        creating = await peer.start(m.CreateSegment("raw/a"))
+        stream = await peer.start(m.CreateStream("raw/s", 2, ""))
         files.resume()
-        assert await code_of(peer.reply(creating, f.SegmentInfo)) is ErrorCode.SEGMENT_EXISTS
-        assert (await peer.reply(stream, f.StreamInfo)).created == 0
-        assert len((await peer.ask(f.ListSegments("raw/", "", 10), f.SegmentList)).segments) == 3
+        assert await code_of(peer.reply(creating, m.SegmentInfo)) is ErrorCode.SEGMENT_EXISTS
+        assert (await peer.reply(stream, m.StreamInfo)).created == 0
+        assert len((await peer.ask(m.ListSegments("raw/", "", 10), m.SegmentList)).segments) == 3
 
 
 @pytest.mark.asyncio
@@ -70,7 +70,7 @@ async def test_sealing_twice_is_fine(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         for _ in range(2):
-            assert (await peer.ask(f.SealSegment(segment_id), f.SegmentInfo)).sealed == 1
+            assert (await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)).sealed == 1
 
 
 @pytest.mark.slow
@@ -83,12 +83,12 @@ async def test_truncation_moves_the_start_and_nothing_else(tmp_path: Path, conta
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, *(bytes([number]) * 5000 for number in range(10)))
         assert (
-            await code_of(peer.ask(f.TruncateSegment(segment_id, 50_001), f.SegmentInfo)) is ErrorCode.OFFSET_BEYOND_END
+            await code_of(peer.ask(m.TruncateSegment(segment_id, 50_001), m.SegmentInfo)) is ErrorCode.OFFSET_BEYOND_END
         )
         for _ in range(2):
-            info = await peer.ask(f.TruncateSegment(segment_id, 12_345), f.SegmentInfo)
+            info = await peer.ask(m.TruncateSegment(segment_id, 12_345), m.SegmentInfo)
             assert (info.start_offset, info.length) == (12_345, 50_000)
-        info = await peer.ask(f.TruncateSegment(segment_id, 100), f.SegmentInfo)
+        info = await peer.ask(m.TruncateSegment(segment_id, 100), m.SegmentInfo)
         assert info.start_offset == 12_345
         content = await peer.read_all(segment_id, start=12_345)
         assert content == b"".join(bytes([number]) * 5000 for number in range(10))[12_345:]
@@ -96,7 +96,7 @@ async def test_truncation_moves_the_start_and_nothing_else(tmp_path: Path, conta
         assert await peer.read_all(segment_id, start=12_345) == content
         assert await code_of(peer.read(segment_id, 12_344)) is ErrorCode.SEGMENT_TRUNCATED
         assert await peer.store(segment_id, b"x") == [50_000]
-        await peer.ask(f.TruncateSegment(segment_id, 50_001), f.SegmentInfo)
+        await peer.ask(m.TruncateSegment(segment_id, 50_001), m.SegmentInfo)
         assert await peer.store(segment_id, b"y") == [50_001]
 
 
@@ -113,18 +113,18 @@ async def test_nothing_old_shines_through_a_new_segment_of_the_same_name(
         writer = await peer.open_writer("w", old)
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
         await peer.store(old, b"old" * 3000, event_number=1, **fields)
-        await peer.ask(set_attribute(old, "k", expected=None, value=b"old"), f.Attribute)
-        await peer.ask(f.DeleteSegment(old), f.Done)
+        await peer.ask(set_attribute(old, "k", expected=None, value=b"old"), m.Attribute)
+        await peer.ask(m.DeleteSegment(old), m.Done)
         new = await peer.create_segment("raw/a")
         assert new != old
         await peer.store(new, b"new", event_number=1, **fields)
     async with Server(options) as server, await Peer.connect(server.address) as peer:
-        info = await peer.ask(f.GetSegment(0, "raw/a"), f.SegmentInfo)
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         assert (info.segment_id, info.length) == (new, 3)
         assert await peer.read_all(new) == b"new"
-        assert (await peer.ask(f.GetAttribute(new, "k"), f.Attribute)).present == 0
+        assert (await peer.ask(m.GetAttribute(new, "k"), m.Attribute)).present == 0
         assert await code_of(peer.info(old)) is ErrorCode.SEGMENT_NOT_FOUND
-        assert await code_of(peer.ask(f.DeleteSegment(old), f.Done)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(m.DeleteSegment(old), m.Done)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
 @pytest.mark.slow
@@ -141,9 +141,9 @@ async def test_attributes_compare_and_set_across_restarts(tmp_path: Path, contai
             for wrong in (None, b"", b"1", b"2", b"9"):
                 if wrong != expected:
                     request = set_attribute(segment_id, "k", expected=wrong, value=b"x")
-                    assert await code_of(peer.ask(request, f.Attribute)) is ErrorCode.ATTRIBUTE_CONDITION_FAILED
-            await peer.ask(set_attribute(segment_id, "k", expected=expected, value=value), f.Attribute)
-            found = await peer.ask(f.GetAttribute(segment_id, "k"), f.Attribute)
+                    assert await code_of(peer.ask(request, m.Attribute)) is ErrorCode.ATTRIBUTE_CONDITION_FAILED
+            await peer.ask(set_attribute(segment_id, "k", expected=expected, value=value), m.Attribute)
+            found = await peer.ask(m.GetAttribute(segment_id, "k"), m.Attribute)
             assert (found.value if found.present else None) == value
 
 
@@ -161,7 +161,7 @@ async def test_of_racing_compare_and_sets_one_wins_each_value(tmp_path: Path) ->
             while not all(request_id in peer.replies for request_id in ids):
                 await peer.keep_next()
             replies = [peer.replies.pop(request_id) for request_id in ids]
-            assert sum(isinstance(reply, f.Attribute) for reply in replies) == 1
+            assert sum(isinstance(reply, m.Attribute) for reply in replies) == 1
 
 
 @pytest.mark.slow
@@ -174,22 +174,22 @@ async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: Container
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(target, b"a" * 1000)
         await peer.store(source, *[b"b" * 700] * 10)
-        request = f.MergeSegment(target_id=target, source_id=source)
-        assert await code_of(peer.ask(request, f.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
-        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        request = m.MergeSegment(target_id=target, source_id=source)
+        assert await code_of(peer.ask(request, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
         for _ in range(2):
-            assert (await peer.ask(request, f.SegmentInfo)).length == 8000
+            assert (await peer.ask(request, m.SegmentInfo)).length == 8000
         await peer.store(target, b"c" * 500)
         expected = b"a" * 1000 + b"b" * 7000 + b"c" * 500
         assert await peer.read_all(target, size_max=900) == expected
         assert await code_of(peer.info(source)) is ErrorCode.SEGMENT_NOT_FOUND
-        assert await code_of(peer.ask(f.GetSegment(0, "raw/source"), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(m.GetSegment(0, "raw/source"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
         again = await peer.create_segment("raw/source")
         await peer.store(again, b"other")
     for _ in range(2):
         async with Server(options) as server, await Peer.connect(server.address) as peer:
             assert await peer.read_all(target) == expected
-            assert (await peer.ask(request, f.SegmentInfo)).length == 8500
+            assert (await peer.ask(request, m.SegmentInfo)).length == 8500
             info = await peer.info(target)
             assert info.event_count == 12
 
@@ -201,14 +201,14 @@ async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Pa
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(source, b"0123456789")
-        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
         files.stall()
-        cut = await peer.start(f.TruncateSegment(source, 2))
-        merge = await peer.start(f.MergeSegment(target_id=target, source_id=source))
-        await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        cut = await peer.start(m.TruncateSegment(source, 2))
+        merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
+        await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         files.resume()
-        await peer.reply(cut, f.SegmentInfo)
-        await peer.reply(merge, f.SegmentInfo)
+        await peer.reply(cut, m.SegmentInfo)
+        await peer.reply(merge, m.SegmentInfo)
         assert await peer.read_all(target) == b"23456789"
 
 
@@ -219,16 +219,16 @@ async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_pat
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(source, b"0123456789")
-        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
         files.stall()
         async with await Peer.connect(server.address) as gone:
-            await gone.start(f.MergeSegment(target_id=target, source_id=source))
-            await gone.ask(f.ListStreams("", "", 10), f.StreamList)
-        merge = await peer.start(f.MergeSegment(target_id=target, source_id=source))
-        assert await code_of(peer.ask(f.TruncateSegment(source, 2), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
-        assert await code_of(peer.ask(f.DeleteSegment(source), f.Done)) is ErrorCode.SEGMENT_NOT_FOUND
+            await gone.start(m.MergeSegment(target_id=target, source_id=source))
+            await gone.ask(m.ListStreams("", "", 10), m.StreamList)
+        merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
+        assert await code_of(peer.ask(m.TruncateSegment(source, 2), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(m.DeleteSegment(source), m.Done)) is ErrorCode.SEGMENT_NOT_FOUND
         files.resume()
-        await peer.reply(merge, f.SegmentInfo)
+        await peer.reply(merge, m.SegmentInfo)
         assert await peer.read_all(target) == b"0123456789"
 
 
@@ -251,9 +251,9 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
             while await _sets(peer, segment_id, f"k{size}-{number}", bytes(size)):
                 number += 1
         for request, kind in (
-            (f.OpenWriter("w", [segment_id], 0), f.WriterOpened),
-            (f.SealSegment(segment_id), f.SegmentInfo),
-            (f.DeleteSegment(segment_id), f.Done),
+            (m.OpenWriter("w", [segment_id], 0), m.WriterOpened),
+            (m.SealSegment(segment_id), m.SegmentInfo),
+            (m.DeleteSegment(segment_id), m.Done),
         ):
             assert await code_of(peer.ask(request, kind)) is ErrorCode.NO_SPACE
         files.capacity_bytes = 1 << 40
@@ -265,7 +265,7 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
 
 async def _sets(peer: Peer, segment_id: int, key: str, value: bytes) -> bool:
     try:
-        await peer.ask(set_attribute(segment_id, key, expected=None, value=value), f.Attribute)
+        await peer.ask(set_attribute(segment_id, key, expected=None, value=value), m.Attribute)
     except RefusedError:
         return False
     return True
@@ -283,12 +283,12 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             ids = [await gone.create_segment(f"raw/{number}") for number in range(6)]
             for segment_id in ids:
                 await gone.store(segment_id, b"x" * 100)
-            await gone.ask(f.SealSegment(ids[4]), f.SegmentInfo)
+            await gone.ask(m.SealSegment(ids[4]), m.SegmentInfo)
             for name in ("seal", "update", "scale", "cut", "truncate", "delete"):
-                await gone.ask(f.CreateStream(f"a/{name}", 1, ""), f.StreamInfo)
-            await gone.ask(f.SealStream("a/delete"), f.StreamInfo)
-            part = (await gone.ask(f.GetStream("a/scale"), f.StreamInfo)).segments[0].segment_id
-            cut = (await gone.ask(f.GetStream("a/cut"), f.StreamInfo)).segments[0].segment_id
+                await gone.ask(m.CreateStream(f"a/{name}", 1, ""), m.StreamInfo)
+            await gone.ask(m.SealStream("a/delete"), m.StreamInfo)
+            part = (await gone.ask(m.GetStream("a/scale"), m.StreamInfo)).segments[0].segment_id
+            cut = (await gone.ask(m.GetStream("a/cut"), m.StreamInfo)).segments[0].segment_id
             named, unnamed = await gone.open_writer("w1", ids[0]), await gone.open_writer("", ids[0])
             await gone.open_writer("w2", ids[0])
             await server._open.flusher.flush()
@@ -296,21 +296,21 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             await gone.create_segment("raw/last")  # the log holds its last batch
 
             files.stall()
-            requests = [
-                f.CreateSegment("raw/new"),
-                f.SealSegment(ids[0]),
-                f.TruncateSegment(ids[1], 50),
-                f.DeleteSegment(ids[2]),
-                f.MergeSegment(target_id=ids[3], source_id=ids[4]),
+            requests: list[m.Message] = [
+                m.CreateSegment("raw/new"),
+                m.SealSegment(ids[0]),
+                m.TruncateSegment(ids[1], 50),
+                m.DeleteSegment(ids[2]),
+                m.MergeSegment(target_id=ids[3], source_id=ids[4]),
                 set_attribute(ids[5], "key", expected=None, value=b"value"),
-                f.OpenWriter("w2", [ids[0]], 0),
-                f.OpenWriter("w3", [ids[0]], 0),
-                f.CreateStream("a/new", 2, ""),
-                f.SealStream("a/seal"),
-                f.UpdateStream("a/update", '{"tags": ["x"]}'),
-                f.ScaleStream("a/scale", [part], [f.KeyRangeRecord(0, 9), f.KeyRangeRecord(10, KEY_SPACE - 1)]),
-                f.SaveCut("a/cut", 1, "bookmark", [f.SavedPosition(cut, 0, 0)]),
-                f.DeleteStream("a/delete"),
+                m.OpenWriter("w2", [ids[0]], 0),
+                m.OpenWriter("w3", [ids[0]], 0),
+                m.CreateStream("a/new", 2, ""),
+                m.SealStream("a/seal"),
+                m.UpdateStream("a/update", '{"tags": ["x"]}'),
+                m.ScaleStream("a/scale", [part], [m.KeyRangeRecord(0, 9), m.KeyRangeRecord(10, KEY_SPACE - 1)]),
+                m.SaveCut("a/cut", 1, "bookmark", [m.SavedPosition(cut, 0, 0)]),
+                m.DeleteStream("a/delete"),
             ]
             for request in requests:
                 await gone.start(request)
@@ -318,10 +318,10 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             expired = control.expire_writers(marked=[named.writer_number], forgotten=[unnamed.writer_number])
             async with asyncio.timeout(10):
                 while len(container._in_flight) < len(requests) + 1:
-                    await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+                    await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         async with asyncio.timeout(10):
             while server.statistics()["server"].connections > 1:
-                await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+                await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         # Numbers that are on their way lie below those of the checkpoint now.
         await server._open.flusher.checkpoint()
         gc.collect()
@@ -333,6 +333,6 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             await expired
             while container._in_flight:
-                await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+                await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         assert reads == []
         assert (await peer.info(ids[3])).length == 200

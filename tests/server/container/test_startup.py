@@ -26,7 +26,7 @@ from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
@@ -74,7 +74,7 @@ async def found(folder: Path, *, storage: FaultyStorage | None = None, container
         Server(server_options(folder, container=container), storage=storage) as server,
         await Peer.connect(server.address) as peer,
     ):
-        info = await peer.ask(f.GetSegment(0, "raw/a"), f.SegmentInfo)
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         return await peer.read_all(info.segment_id)
 
 
@@ -179,8 +179,8 @@ async def test_chunks_that_nobody_knows_are_collected_after_the_grace(tmp_path: 
     ):
         async with asyncio.timeout(10):
             while orphan.exists():
-                await peer.ask(f.ListStreams("", "", 1), f.StreamList)
-        info = await peer.ask(f.GetSegment(0, "raw/a"), f.SegmentInfo)
+                await peer.ask(m.ListStreams("", "", 1), m.StreamList)
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         assert await peer.read_all(info.segment_id) == content
 
 
@@ -215,12 +215,12 @@ async def test_a_merge_in_the_log_is_replayed_with_what_lies_around_it(tmp_path:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(target, *[b"a" * 100] * 3)
         await peer.store(source, *[b"b" * 100] * 3)
-        await peer.ask(f.SealSegment(source), f.SegmentInfo)
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
         if flushes:
             assert server._open is not None
             await server._open.flusher.flush()
             await server._open.flusher.checkpoint()
-        await peer.ask(f.MergeSegment(target_id=target, source_id=source), f.SegmentInfo)
+        await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await peer.store(target, *[b"c" * 100] * 3)
     killed = tmp_path.with_name("killed")
     await asyncio.to_thread(shutil.copytree, tmp_path, killed)
@@ -266,8 +266,8 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(
     monkeypatch.setattr(checkpoint, "connect", connect_to_full)
     async with Server(server_options(killed, container=QUIET)) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(segment_id) == b"a" * 100
-        gone = await peer.ask(f.GetSegment(0, f"raw/{'long' * 20}-0"), f.SegmentInfo)
-        await peer.ask(f.DeleteSegment(gone.segment_id), f.Done)
+        gone = await peer.ask(m.GetSegment(0, f"raw/{'long' * 20}-0"), m.SegmentInfo)
+        await peer.ask(m.DeleteSegment(gone.segment_id), m.Done)
         assert server._open is not None
         with pytest.raises(NoSpaceError):
             await server._open.flusher.checkpoint()
@@ -281,7 +281,7 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(
         assert server._open is not None
         assert server._open.summary.checkpoint_sequence > replayed.last_sequence > replayed.checkpoint_sequence
         assert await peer.read_all(segment_id) == b"a" * 100
-        assert await code_of(peer.ask(f.GetSegment(gone.segment_id, ""), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(m.GetSegment(gone.segment_id, ""), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
 def flip(data: bytes, name: bytes = b"raw/a") -> bytes:
@@ -330,7 +330,7 @@ async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: 
     storage = FaultyStorage()
     options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        await peer.ask(f.CreateStream("a/b", 1, '{"retention": {"kind": "size", "max_bytes": 1000}}'), f.StreamInfo)
+        await peer.ask(m.CreateStream("a/b", 1, '{"retention": {"kind": "size", "max_bytes": 1000}}'), m.StreamInfo)
         await peer.open_writer("w", (await peer.create_segment("raw/a")))
         assert server._open is not None
         await server._open.flusher.checkpoint()
@@ -346,7 +346,7 @@ async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: 
                 while not set_aside(tmp_path) or server.health():  # noqa: ASYNC110  # asked as a probe asks
                     await asyncio.sleep(0)
             async with await Peer.connect(server.address) as peer:
-                assert (await peer.ask(f.GetStream("a/b"), f.StreamInfo)).name == "a/b"
+                assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).name == "a/b"
             assert server._fatal is None
             assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
 

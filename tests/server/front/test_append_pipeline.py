@@ -8,7 +8,7 @@ from millrace.server.app import Server
 from millrace.server.container.admission import PendingAppend
 from millrace.server.errors import PipelineBrokenError, SegmentSealedError
 from millrace.server.front.append_pipeline import ENTRIES_PER_ACK_COUNT_MAX, AppendPipeline
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import decode, encode
 from tests.support.files import MemoryFileSystem
@@ -24,7 +24,7 @@ def pending(request_id: int, *, segment_id: int = 1, count: int = 1) -> PendingA
     return PendingAppend(NoOwner(), None, segment_id=segment_id, request_id=request_id, count=count)
 
 
-def sent(pipeline: AppendPipeline) -> list[tuple[int, f.Message]]:
+def sent(pipeline: AppendPipeline) -> list[tuple[int, m.Message]]:
     """Return what leaves now, each with its request id."""
     return [(header.request_id, message) for header, message in map(decode, pipeline.settle())]
 
@@ -39,7 +39,7 @@ def test_acks_wait_for_their_turn_and_are_cumulative() -> None:
     assert sent(pipeline) == []
     first.settled = True
     ((request_id, ack),) = sent(pipeline)
-    assert isinstance(ack, f.AppendAck)
+    assert isinstance(ack, m.AppendAck)
     assert request_id == 5
     assert [(entry.request_id, entry.count) for entry in ack.entries] == [(1, 3), (4, 1), (5, 1)]
     assert pipeline.count == 0
@@ -71,9 +71,9 @@ def test_the_ping_waits_with_its_error_for_earlier_appends() -> None:
         pipeline.check(1)
     earlier.settled = True
     (_, ack), (_, error), (barrier, ping) = sent(pipeline)
-    assert isinstance(ack, f.AppendAck)
-    assert isinstance(error, f.ErrorReply)
-    assert ping == f.Ping()
+    assert isinstance(ack, m.AppendAck)
+    assert isinstance(error, m.ErrorReply)
+    assert ping == m.Ping()
     with pytest.raises(PipelineBrokenError):
         pipeline.check(1)
     pipeline.check(2)
@@ -86,7 +86,7 @@ def test_what_fails_behind_a_failure_needs_no_ping_of_its_own() -> None:
     pipeline.refuse(pending(1), SegmentSealedError("sealed"))
     frames = sent(pipeline)
     pipeline.refuse(pending(2), PipelineBrokenError("broken"))
-    assert [type(message) for _, message in sent(pipeline)] == [f.ErrorReply]
+    assert [type(message) for _, message in sent(pipeline)] == [m.ErrorReply]
     pipeline.pong(frames[-1][0])
     pipeline.check(1)
 
@@ -100,7 +100,7 @@ def test_an_error_told_after_its_pong_breaks_nothing_again() -> None:
     pipeline.refuse(pending(3), PipelineBrokenError("broken"))
     pipeline.pong(barrier)
     earlier.settled = True
-    assert [type(message) for _, message in sent(pipeline)] == [f.AppendAck, f.ErrorReply]
+    assert [type(message) for _, message in sent(pipeline)] == [m.AppendAck, m.ErrorReply]
     pipeline.check(1)
 
 
@@ -155,7 +155,7 @@ async def test_a_pipeline_that_broke_skips_nothing(tmp_path: Path) -> None:
         assert await peer.settled(await peer.append(segment_id, b"e")) == [ErrorCode.PIPELINE_BROKEN]
         await peer.store(other_id, b"x")
         (barrier,) = peer.pings
-        await peer.send(encode(f.Pong(), request_id=barrier))
+        await peer.send(encode(m.Pong(), request_id=barrier))
         await peer.store(segment_id, b"f")
         assert await peer.read_all(segment_id) == b"af"
 
@@ -171,18 +171,18 @@ async def test_no_ping_goes_ahead_of_the_error_while_the_disk_stalls(tmp_path: P
         files.stall()
         first = await peer.append(segment_id, b"a")
         failed = await peer.append(segment_id, b"b", expected_offset=99)
-        await peer.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
+        await peer.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)
         assert peer.pings == []
         assert failed[0] not in peer.outcomes
         later = await peer.append(segment_id, b"c")
-        await peer.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
+        await peer.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)
         files.resume()
         assert await peer.settled([*first, *failed, *later]) == [
             Stored(0, duplicate=False),
             ErrorCode.CONDITION_FAILED,
             ErrorCode.PIPELINE_BROKEN,
         ]
-        await peer.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)
+        await peer.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)
         await peer.store(segment_id, b"d")
 
 

@@ -12,7 +12,7 @@ from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
 from millrace.server.wal import WalOptions
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode, encode_body
 from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MAX, KIB, MIB
@@ -20,13 +20,13 @@ from tests.support.protocol import Peer, RefusedError, Stored, append_frame, cod
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
 
-PING = encode(f.Ping(), request_id=7)
+PING = encode(m.Ping(), request_id=7)
 
 
 async def assert_serves(server: Server) -> None:
     """Everybody else is served as ever."""
     async with await Peer.connect(server.address) as peer:
-        await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        await peer.ask(m.ListStreams("", "", 10), m.StreamList)
 
 
 async def trickle(peer: Peer, data: bytes) -> None:
@@ -46,13 +46,13 @@ async def test_a_hello_is_answered_with_limits_and_identity(tmp_path: Path) -> N
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address, greet=False) as peer:
         await peer.send(hello())
         _, reply = await peer.receive()
-        assert isinstance(reply, f.HelloReply)
+        assert isinstance(reply, m.HelloReply)
         assert reply.version == 1
         assert len(reply.server_id) == 16
         assert reply.append_size_max == 64 * KIB - 64  # what this small log takes
         await peer.send(PING)
         header, pong = await peer.receive()
-        assert (header.request_id, pong) == (7, f.Pong())
+        assert (header.request_id, pong) == (7, m.Pong())
 
 
 @pytest.mark.asyncio
@@ -60,7 +60,7 @@ async def test_a_version_nobody_speaks_is_named(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address, greet=False) as peer:
         await peer.send(hello(version=9))
         _, reply = await peer.receive()
-        assert isinstance(reply, f.ErrorReply)
+        assert isinstance(reply, m.ErrorReply)
         assert reply.code == ErrorCode.UNSUPPORTED_VERSION
         assert "9 to 9" in reply.message
         assert not await peer.ended()
@@ -75,10 +75,10 @@ async def test_a_wrong_token_is_told_and_ends_the_connection(tmp_path: Path, cap
             await Peer.connect(server.address, token="sesame-8")
         assert caught.value.code is ErrorCode.UNAUTHENTICATED
         async with await Peer.connect(server.address, greet=False) as peer:
-            await peer.send(hello(token="no") + encode(f.CreateSegment("raw/a"), request_id=1))
-            assert [type(message) for message in await peer.ended()] == [f.ErrorReply]
+            await peer.send(hello(token="no") + encode(m.CreateSegment("raw/a"), request_id=1))
+            assert [type(message) for message in await peer.ended()] == [m.ErrorReply]
         async with await Peer.connect(server.address, token="sesame-7") as peer:
-            assert await code_of(peer.ask(f.GetSegment(0, "raw/a"), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+            assert await code_of(peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
     assert "sesame" not in caplog.text
 
 
@@ -89,18 +89,18 @@ REFUSED_FRAMES = {
     "a negative length": with_length(PING, (1 << 32) - 1),
     "an unknown type": encode_body(99, b"", request_id=1),
     "type 0": encode_body(0, b"", request_id=1),
-    "a record of the log": encode(f.SegmentSealed(1)),
-    "a reply": encode(f.Done(1), request_id=1),
+    "a record of the log": encode(m.SegmentSealed(1)),
+    "a reply": encode(m.Done(1), request_id=1),
     "a second hello": hello(),
-    "flags": encode_body(int(f.FrameType.PING), b"", request_id=1, flags=1),
+    "flags": encode_body(int(m.Ping.type), b"", request_id=1, flags=1),
     "a wrong checksum": PING[:4] + bytes(4) + PING[8:],
-    "a body that is too long": encode_body(int(f.FrameType.GET_SEGMENT), bytes(100), request_id=1),
-    "text that is not text": encode_body(int(f.FrameType.CREATE_SEGMENT), b"\x02\x00\xff\xff", request_id=1),
-    "request id 0": encode(f.CreateSegment("raw/x"), request_id=0),
-    "a control frame above its limit": with_length(encode(f.CreateSegment("raw/x"), request_id=1), 2 * MIB)
+    "a body that is too long": encode_body(int(m.GetSegment.type), bytes(100), request_id=1),
+    "text that is not text": encode_body(int(m.CreateSegment.type), b"\x02\x00\xff\xff", request_id=1),
+    "request id 0": encode(m.CreateSegment("raw/x"), request_id=0),
+    "a control frame above its limit": with_length(encode(m.CreateSegment("raw/x"), request_id=1), 2 * MIB)
     + bytes(2 * MIB),
-    "an append without payload": encode_body(int(f.FrameType.APPEND), bytes(40), request_id=1),
-    "an append shorter than its header": encode_body(int(f.FrameType.APPEND), bytes(8), request_id=1),
+    "an append without payload": encode_body(int(m.Append.type), bytes(40), request_id=1),
+    "an append shorter than its header": encode_body(int(m.Append.type), bytes(8), request_id=1),
     "an append with an event number but no writer": append_frame(1, b"x", request_id=1, event_number=5),
     "an append to below the start": append_frame(1, b"x", request_id=1, expected_offset=-2),
     "an append of a writer without events": append_frame(
@@ -117,21 +117,21 @@ async def test_what_breaks_the_protocol_gets_one_error_and_the_end(tmp_path: Pat
         async with await Peer.connect(server.address) as peer:
             peer.push(frame)
             messages = await peer.ended()
-        assert [type(message) for message in messages] == [f.ErrorReply]
-        assert isinstance(messages[0], f.ErrorReply)
+        assert [type(message) for message in messages] == [m.ErrorReply]
+        assert isinstance(messages[0], m.ErrorReply)
         assert messages[0].code == ErrorCode.PROTOCOL
-        await other.ask(f.ListStreams("", "", 10), f.StreamList)
+        await other.ask(m.ListStreams("", "", 10), m.StreamList)
 
 
 @pytest.mark.asyncio
 async def test_nothing_is_taken_before_the_handshake(tmp_path: Path) -> None:
     """Behaviour 49: an append or a request in the place of HELLO is refused."""
     async with Server(server_options(tmp_path)) as server:
-        for frame in (append_frame(1, b"x", request_id=1), encode(f.CreateSegment("raw/a"), request_id=1), PING):
+        for frame in (append_frame(1, b"x", request_id=1), encode(m.CreateSegment("raw/a"), request_id=1), PING):
             async with await Peer.connect(server.address, greet=False) as peer:
                 await peer.send(frame)
                 (message,) = await peer.ended()
-                assert isinstance(message, f.ErrorReply)
+                assert isinstance(message, m.ErrorReply)
                 assert "before the handshake" in message.message
         await assert_serves(server)
 
@@ -144,7 +144,7 @@ async def test_request_ids_must_rise(tmp_path: Path) -> None:
         await peer.receive()
         await peer.send(append_frame(segment_id, b"x", request_id=5))
         (message,) = await peer.ended()
-        assert isinstance(message, f.ErrorReply)
+        assert isinstance(message, m.ErrorReply)
         assert "not above" in message.message
 
 
@@ -154,7 +154,7 @@ async def test_every_bit_of_a_frame_flipped_in_turn_stores_nothing(tmp_path: Pat
     """Behaviour 49: every bit flipped in turn is a protocol error, or a longer frame that never comes."""
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        frames = [append_frame(segment_id, b"payload", request_id=1), encode(f.CreateSegment("raw/b"), request_id=1)]
+        frames = [append_frame(segment_id, b"payload", request_id=1), encode(m.CreateSegment("raw/b"), request_id=1)]
         for frame in frames:
             for bit in range(8 * len(frame)):
                 damaged = bytearray(frame)
@@ -166,9 +166,9 @@ async def test_every_bit_of_a_frame_flipped_in_turn_stores_nothing(tmp_path: Pat
                     if longer > len(frame) and longer <= FRAME_SIZE_BYTES_MAX and bit < 32:
                         continue
                     messages = await hostile.ended()
-                    assert [type(message) for message in messages] == [f.ErrorReply], bit
+                    assert [type(message) for message in messages] == [m.ErrorReply], bit
         assert (await peer.info(segment_id)).length == 0
-        assert await code_of(peer.ask(f.GetSegment(0, "raw/b"), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(m.GetSegment(0, "raw/b"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
 @pytest.mark.slow
@@ -321,11 +321,11 @@ async def test_of_a_flood_of_connections_the_newest_are_shed(tmp_path: Path) -> 
         for _ in range(20):
             async with await Peer.connect(server.address, greet=False) as shed:
                 (message,) = await shed.ended()
-                assert isinstance(message, f.ErrorReply)
+                assert isinstance(message, m.ErrorReply)
                 assert message.code == ErrorCode.THROTTLED
                 assert message.retry_after_ms > 0
         for peer in peers:
-            await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+            await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         await peers.pop().close()
         async with asyncio.timeout(5):
             while True:
@@ -359,7 +359,7 @@ async def test_a_peer_that_takes_no_replies_is_not_read_any_more(tmp_path: Path)
             # It was never forgotten: once it listens, everything arrives.
             for _ in range(2000):
                 _, reply = await deaf.receive()
-                assert isinstance(reply, f.Data)
+                assert isinstance(reply, m.Data)
                 assert len(reply.payload) > 0
 
 
@@ -457,7 +457,7 @@ async def test_an_append_above_what_the_log_takes_is_refused_with_the_connection
         most = 64 * KIB - 64
         await peer.store(segment_id, bytes(most))
         assert await peer.settled(await peer.append(segment_id, bytes(most + 1))) == [ErrorCode.APPEND_TOO_LARGE]
-        await peer.ask(f.ListStreams("", "", 10), f.StreamList)
+        await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         await peer.store(segment_id, b"x")
         # Many appends at once are cut into runs that fit.
         await peer.store(segment_id, *[bytes(20 * KIB)] * 20)
@@ -476,7 +476,7 @@ async def test_the_largest_append_is_stored_and_one_byte_more_refused(tmp_path: 
             frame = append_frame(segment_id, bytes(100), request_id=1)
             await peer.send(with_length(frame, APPEND_SIZE_BYTES_MAX + 64 + 1))
             (message,) = await peer.ended()
-            assert isinstance(message, f.ErrorReply)
+            assert isinstance(message, m.ErrorReply)
             assert "above the limit" in message.message
 
 
@@ -485,7 +485,7 @@ async def test_many_requests_at_once_are_all_answered(tmp_path: Path) -> None:
     """Beyond the bound of tasks the socket is left unread; nothing is dropped."""
     front = FrontOptions(tasks_count_max=4)
     async with Server(server_options(tmp_path, front=front)) as server, await Peer.connect(server.address) as peer:
-        ids = [await peer.start(f.CreateSegment(f"raw/s{number}")) for number in range(300)]
+        ids = [await peer.start(m.CreateSegment(f"raw/s{number}")) for number in range(300)]
         replies = [(await peer.receive())[0].request_id for _ in ids]
         assert sorted(replies) == ids
 
@@ -494,8 +494,8 @@ async def test_many_requests_at_once_are_all_answered(tmp_path: Path) -> None:
 async def test_a_writer_cannot_be_opened_on_more_segments_than_a_reply_holds(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        request = f.OpenWriter("w", [segment_id] * 65535, 0)
-        assert await code_of(peer.ask(request, f.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
+        request = m.OpenWriter("w", [segment_id] * 65535, 0)
+        assert await code_of(peer.ask(request, m.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
 
 
 @pytest.mark.both_loops
@@ -508,12 +508,12 @@ async def test_draining_answers_what_is_under_way_and_refuses_what_comes(tmp_pat
         segment_id = await peer.create_segment("raw/a")
         quiet_id = await peer.create_segment("raw/quiet")
         read = await parked.start(read_request(quiet_id, 0, wait_ms=60_000))
-        await parked.ask(f.ListStreams("", "", 10), f.StreamList)
+        await parked.ask(m.ListStreams("", "", 10), m.StreamList)
         ids = await peer.append(segment_id, *[b"x"] * 100)
         await peer.settled(ids[:1])
         stopping = asyncio.create_task(server.stop())
         with pytest.raises(RefusedError) as caught:
-            await parked.reply(read, f.Data)
+            await parked.reply(read, m.Data)
         assert caught.value.code is ErrorCode.SHUTTING_DOWN
         assert caught.value.reply.retriable
         try:

@@ -13,7 +13,7 @@ import pytest
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.errors import ConfigurationError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
@@ -99,10 +99,10 @@ async def test_a_subscription_to_an_idle_segment_gets_the_credit_that_follows_it
         await peer.store(segment_id, b"x" * 100)
         await checkpoint(server)
 
-        request_id = await peer.start(f.Subscribe(segment_id, 0, 0))
-        await peer.send(encode(f.Credit(60), request_id=request_id))
+        request_id = await peer.start(m.Subscribe(segment_id, 0, 0))
+        await peer.send(encode(m.Credit(60), request_id=request_id))
         _, data = await peer.receive()
-        assert isinstance(data, f.Data)
+        assert isinstance(data, m.Data)
         assert bytes(data.payload) == b"x" * 60
 
 
@@ -111,15 +111,15 @@ async def test_what_does_not_exist_is_not_found_however_often_one_asks(tmp_path:
     async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
         gone = await peer.create_segment("raw/gone")
         await peer.create_segment("raw/kept")
-        await peer.ask(f.DeleteSegment(gone), f.Done)
+        await peer.ask(m.DeleteSegment(gone), m.Done)
         await checkpoint(server)
         for _ in range(2):
             for segment_id in (gone, 99_999):
                 assert (
-                    await code_of(peer.ask(f.GetSegment(segment_id, ""), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+                    await code_of(peer.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
                 )
-            assert await code_of(peer.ask(f.GetSegment(0, "raw/gone"), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
-            assert await code_of(peer.ask(f.GetStream("raw/gone"), f.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
+            assert await code_of(peer.ask(m.GetSegment(0, "raw/gone"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+            assert await code_of(peer.ask(m.GetStream("raw/gone"), m.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
         again = await peer.create_segment("raw/gone")
         assert again > gone
 
@@ -134,13 +134,13 @@ async def test_pages_of_names_hold_what_is_stored_and_what_is_not(tmp_path: Path
             if number == 14:
                 await checkpoint(server)
         for number in (3, 20):
-            await peer.ask(f.DeleteSegment(ids[number]), f.Done)
+            await peer.ask(m.DeleteSegment(ids[number]), m.Done)
         expected = [f"raw/{number:02d}" for number in range(30) if number not in (3, 20)]
         for count_max in (1, 4, 100):
             names: list[str] = []
             more = 1
             while more:
-                page = await peer.ask(f.ListSegments("raw/", names[-1] if names else "", count_max), f.SegmentList)
+                page = await peer.ask(m.ListSegments("raw/", names[-1] if names else "", count_max), m.SegmentList)
                 names += [segment.name for segment in page.segments]
                 more = page.more
             assert names == expected
@@ -154,11 +154,11 @@ async def test_a_page_of_nothing_but_merged_segments_is_passed_over(tmp_path: Pa
         for number in range(4):
             source = await peer.create_segment(f"raw/a{number}")
             await peer.store(source, b"x")
-            await peer.ask(f.SealSegment(source), f.SegmentInfo)
-            await peer.ask(f.MergeSegment(target_id=target, source_id=source), f.SegmentInfo)
+            await peer.ask(m.SealSegment(source), m.SegmentInfo)
+            await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
 
         for count_max in (1, 3, 100):
-            page = await peer.ask(f.ListSegments("raw/", "", count_max), f.SegmentList)
+            page = await peer.ask(m.ListSegments("raw/", "", count_max), m.SegmentList)
             assert ([segment.name for segment in page.segments], page.more) == (["raw/z"], 0)
 
 
@@ -170,7 +170,7 @@ async def test_nothing_is_read_for_a_segment_that_none_can_be(tmp_path: Path) ->
         await checkpoint(server)
         reads = reads_of(server)
         for segment_id in (0, 10**9):
-            assert await code_of(peer.ask(f.SealSegment(segment_id), f.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+            assert await code_of(peer.ask(m.SealSegment(segment_id), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
             assert await peer.settled(await peer.append(segment_id, b"x")) == [ErrorCode.SEGMENT_NOT_FOUND]
         assert reads == []
 
@@ -207,7 +207,7 @@ async def test_of_a_request_that_names_too_many_segments_none_is_read(tmp_path: 
         reads = reads_of(server)
 
         named = list(range(segment_id + 1, segment_id + SEGMENTS_PER_STREAM_MAX + 2))
-        assert await code_of(peer.ask(f.GetWriter("w", named), f.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
+        assert await code_of(peer.ask(m.GetWriter("w", named), m.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
         assert not [statement for statement in reads if "FROM segments" in statement]
 
 
@@ -268,7 +268,7 @@ async def test_a_damaged_row_that_is_read_late_is_restored(tmp_path: Path, asked
             await asyncio.to_thread(damage)
             async with await Peer.connect(server.address) as peer:
                 with contextlib.suppress(Exception):
-                    await peer.ask(f.GetSegment(segments[5], ""), f.SegmentInfo)
+                    await peer.ask(m.GetSegment(segments[5], ""), m.SegmentInfo)
         async with asyncio.timeout(20):
             while not list(path.parent.glob("checkpoint.db.damaged-1")) or server.health():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -7,9 +7,8 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.front.options import FrontOptions
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from millrace.wire.frames import DataFlag
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB, MIB
 from tests.support.protocol import Peer, RefusedError, code_of, read_request
@@ -28,7 +27,7 @@ async def pushed(peer: Peer, size: int) -> bytes:
     content = b""
     while len(content) < size:
         _, message = await peer.receive()
-        assert isinstance(message, f.Data), message
+        assert isinstance(message, m.Data), message
         content += message.payload
     assert len(content) == size
     return content
@@ -47,7 +46,7 @@ async def test_a_parked_read_wakes_with_what_became_durable(tmp_path: Path) -> N
         await writer.store(segment_id, b"before")
         request_id = await parked(reader, segment_id, 6)
         await writer.store(segment_id, b"hello")
-        data = await reader.reply(request_id, f.Data)
+        data = await reader.reply(request_id, m.Data)
         assert (data.offset, bytes(data.payload), data.length) == (6, b"hello", 11)
 
 
@@ -65,7 +64,7 @@ async def test_a_thousand_parked_readers_all_wake(tmp_path: Path) -> None:
             await reader.info(segment_id)
         await writer.store(segment_id, b"x")
         for reader, request_id in waiting:
-            assert bytes((await reader.reply(request_id, f.Data)).payload) == b"x"
+            assert bytes((await reader.reply(request_id, m.Data)).payload) == b"x"
         assert not server._open.container.segment(segment_id).watchers  # type: ignore[union-attr]  # it is open
         for reader in readers:
             await reader.close()
@@ -77,8 +76,8 @@ async def test_a_parked_read_that_waited_long_enough_is_answered_empty(tmp_path:
         segment_id = await peer.create_segment("raw/a")
         header_id = await peer.start(read_request(segment_id, 0, wait_ms=30))
         header, data = await peer.receive()
-        assert isinstance(data, f.Data)
-        assert (header.request_id, header.flags, bytes(data.payload)) == (header_id, DataFlag.AT_TAIL, b"")
+        assert isinstance(data, m.Data)
+        assert (header.request_id, header.flags, bytes(data.payload)) == (header_id, m.DataFlag.AT_TAIL, b"")
 
 
 @pytest.mark.both_loops
@@ -93,12 +92,12 @@ async def test_a_parked_read_is_released_by_the_seal(tmp_path: Path) -> None:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"abc")
         request_id = await parked(reader, segment_id, 3)
-        await peer.ask(f.SealSegment(segment_id), f.SegmentInfo)
+        await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
         for _ in range(2):
             header, data = await reader.receive()
-            assert isinstance(data, f.Data)
+            assert isinstance(data, m.Data)
             assert header.request_id == request_id
-            assert header.flags == DataFlag.AT_TAIL | DataFlag.END_OF_SEGMENT
+            assert header.flags == m.DataFlag.AT_TAIL | m.DataFlag.END_OF_SEGMENT
             request_id = await reader.start(read_request(segment_id, 3, wait_ms=60_000))
         header, data = await reader.receive()
 
@@ -113,8 +112,8 @@ async def test_a_parked_read_is_released_by_the_delete(tmp_path: Path) -> None:
     ):
         segment_id = await peer.create_segment("raw/a")
         request_id = await parked(reader, segment_id, 0)
-        await peer.ask(f.DeleteSegment(segment_id), f.Done)
-        assert await code_of(reader.reply(request_id, f.Data)) is ErrorCode.SEGMENT_NOT_FOUND
+        await peer.ask(m.DeleteSegment(segment_id), m.Done)
+        assert await code_of(reader.reply(request_id, m.Data)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
 @pytest.mark.asyncio
@@ -128,8 +127,8 @@ async def test_a_parked_read_is_released_by_the_truncate(tmp_path: Path) -> None
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"abc")
         request_id = await parked(reader, segment_id, 3)
-        await peer.ask(f.TruncateSegment(segment_id, 3), f.SegmentInfo)
-        data = await reader.reply(request_id, f.Data)
+        await peer.ask(m.TruncateSegment(segment_id, 3), m.SegmentInfo)
+        data = await reader.reply(request_id, m.Data)
         assert (data.offset, data.length, bytes(data.payload)) == (3, 3, b"")
 
 
@@ -139,7 +138,7 @@ async def test_reads_outside_the_range_are_told_the_range(tmp_path: Path) -> Non
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"abcdef")
-        await peer.ask(f.TruncateSegment(segment_id, 4), f.SegmentInfo)
+        await peer.ask(m.TruncateSegment(segment_id, 4), m.SegmentInfo)
         for offset, code in (
             (0, ErrorCode.SEGMENT_TRUNCATED),
             (3, ErrorCode.SEGMENT_TRUNCATED),
@@ -161,7 +160,7 @@ async def test_parked_reads_of_a_connection_are_bounded(tmp_path: Path) -> None:
         for _ in range(3):
             await parked(peer, segment_id, 0)
         assert await code_of(peer.read(segment_id, 0, wait_ms=1000)) is ErrorCode.THROTTLED
-        assert await code_of(peer.ask(f.Subscribe(segment_id, 0, 1), f.Data)) is ErrorCode.THROTTLED
+        assert await code_of(peer.ask(m.Subscribe(segment_id, 0, 1), m.Data)) is ErrorCode.THROTTLED
 
 
 @pytest.mark.both_loops
@@ -174,16 +173,16 @@ async def test_a_subscription_pushes_as_far_as_its_credit(tmp_path: Path) -> Non
     ):
         segment_id = await writer.create_segment("raw/a")
         await writer.store(segment_id, b"0123456789")
-        request_id = await reader.start(f.Subscribe(segment_id, 2, 5))
+        request_id = await reader.start(m.Subscribe(segment_id, 2, 5))
         assert await pushed(reader, 5) == b"23456"
         await writer.store(segment_id, b"abc")
         with pytest.raises(TimeoutError):
             await reader.receive(timeout_s=0.05)
-        await reader.send(encode(f.Credit(100), request_id=request_id))
+        await reader.send(encode(m.Credit(100), request_id=request_id))
         assert await pushed(reader, 6) == b"789abc"
         await writer.store(segment_id, b"def")
         assert await pushed(reader, 3) == b"def"
-        await reader.send(encode(f.Unsubscribe(), request_id=request_id))
+        await reader.send(encode(m.Unsubscribe(), request_id=request_id))
         await reader.info(segment_id)
         await writer.store(segment_id, b"ghi")
         with pytest.raises(TimeoutError):
@@ -196,14 +195,14 @@ async def test_a_subscription_ends_with_the_segment(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"abc")
-        subscription = await peer.start(f.Subscribe(segment_id, 0, 3))
+        subscription = await peer.start(m.Subscribe(segment_id, 0, 3))
         assert await pushed(peer, 3) == b"abc"
-        seal = await peer.start(f.SealSegment(segment_id))
+        seal = await peer.start(m.SealSegment(segment_id))
         header, data = await peer.receive()
-        assert isinstance(data, f.Data)
+        assert isinstance(data, m.Data)
         assert header.request_id == subscription
-        assert header.flags & DataFlag.END_OF_SEGMENT
-        await peer.reply(seal, f.SegmentInfo)
+        assert header.flags & m.DataFlag.END_OF_SEGMENT
+        await peer.reply(seal, m.SegmentInfo)
         assert server._open is not None
         assert not server._open.container.segment(segment_id).watchers
 
@@ -213,10 +212,10 @@ async def test_a_subscription_that_was_overtaken_by_truncation_is_told(tmp_path:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"abcdef")
-        subscription = await peer.start(f.Subscribe(segment_id, 0, 2))
+        subscription = await peer.start(m.Subscribe(segment_id, 0, 2))
         assert await pushed(peer, 2) == b"ab"
-        await peer.start(f.TruncateSegment(segment_id, 4))
-        assert await code_of(peer.reply(subscription, f.Data)) is ErrorCode.SEGMENT_TRUNCATED
+        await peer.start(m.TruncateSegment(segment_id, 4))
+        assert await code_of(peer.reply(subscription, m.Data)) is ErrorCode.SEGMENT_TRUNCATED
 
 
 @pytest.mark.slow
@@ -233,7 +232,7 @@ async def test_a_subscription_goes_from_tier_2_to_the_tail_without_a_seam(tmp_pa
         segment_id = await writer.create_segment("raw/a")
         await writer.store(segment_id, *pieces[:20])
         await asyncio.sleep(0.2)
-        await reader.start(f.Subscribe(segment_id, 0, 4 * MIB))
+        await reader.start(m.Subscribe(segment_id, 0, 4 * MIB))
 
         async def write() -> None:
             for piece in pieces[20:]:
@@ -257,14 +256,14 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_memory(tmp_path: Pa
     ):
         segment_id = await writer.create_segment("raw/a")
         for _ in range(200):
-            await deaf.start(f.Subscribe(segment_id, 0, 1 << 30))
+            await deaf.start(m.Subscribe(segment_id, 0, 1 << 30))
         for number in range(8):
             await writer.store(segment_id, bytes([number]) * (32 * KIB))
         assert server.statistics()["front"].sent_data_bytes_total < 32 * MIB
         total = 0
         while total < 200 * 256 * KIB:
             _, message = await deaf.receive()
-            assert isinstance(message, f.Data)
+            assert isinstance(message, m.Data)
             total += len(message.payload)
 
 
@@ -274,7 +273,7 @@ async def test_a_connection_that_is_gone_leaves_no_reader_behind(tmp_path: Path)
         segment_id = await peer.create_segment("raw/a")
         async with await Peer.connect(server.address) as gone:
             await parked(gone, segment_id, 0)
-            await gone.start(f.Subscribe(segment_id, 0, 10))
+            await gone.start(m.Subscribe(segment_id, 0, 10))
             await gone.info(segment_id)
         assert server._open is not None
         watchers = server._open.container.segment(segment_id).watchers

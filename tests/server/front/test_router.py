@@ -2,15 +2,31 @@
 
 import asyncio
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from millrace.server.app import Server
-from millrace.wire import frames as f
+from millrace.server.front.router import Handlers
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.protocol import Peer, code_of, set_attribute
 from tests.support.servers import BUSY, server_options
+
+HANDLED = [
+    cls
+    for cls in m.MESSAGES.values()
+    if issubclass(cls, m.Request) and cls not in {m.Hello, m.Append, m.Read, m.Subscribe}
+]
+"""Requests that the connection does not answer itself."""
+
+
+@pytest.mark.parametrize("cls", HANDLED, ids=lambda cls: str(cls.__name__))
+def test_every_request_has_a_method_that_returns_its_reply(cls: type[m.Request[m.Message]]) -> None:
+    hints = get_type_hints(getattr(Handlers, f"_{cls.type.name.lower()}"))
+
+    assert hints == {"message": cls, "return": cls.reply}
 
 
 async def listed(peer: Peer, prefix: str, *, page: int) -> list[str]:
@@ -18,7 +34,7 @@ async def listed(peer: Peer, prefix: str, *, page: int) -> list[str]:
     names: list[str] = []
     while True:
         after = names[-1] if names else ""
-        reply = await peer.ask(f.ListSegments(prefix, after, page), f.SegmentList)
+        reply = await peer.ask(m.ListSegments(prefix, after, page), m.SegmentList)
         assert len(reply.segments) <= page
         names += [segment.name for segment in reply.segments]
         if not reply.more:
@@ -59,12 +75,12 @@ async def test_names_obey_one_rule(tmp_path: Path) -> None:
     ]
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         for name in names:
-            assert await code_of(peer.ask(f.CreateSegment(name), f.SegmentInfo)) is ErrorCode.INVALID_NAME
-            assert await code_of(peer.ask(f.CreateStream(name, 1, ""), f.StreamInfo)) is ErrorCode.INVALID_NAME
+            assert await code_of(peer.ask(m.CreateSegment(name), m.SegmentInfo)) is ErrorCode.INVALID_NAME
+            assert await code_of(peer.ask(m.CreateStream(name, 1, ""), m.StreamInfo)) is ErrorCode.INVALID_NAME
         for writer_id in ("a\nb", "x" * 256, "\u200b"):
-            assert await code_of(peer.ask(f.OpenWriter(writer_id, [], 0), f.WriterOpened)) is ErrorCode.INVALID_NAME
-            assert await code_of(peer.ask(f.GetWriter(writer_id, []), f.WriterOpened)) is ErrorCode.INVALID_NAME
-        assert (await peer.ask(f.ListSegments("", "", 10), f.SegmentList)).segments == []
+            assert await code_of(peer.ask(m.OpenWriter(writer_id, [], 0), m.WriterOpened)) is ErrorCode.INVALID_NAME
+            assert await code_of(peer.ask(m.GetWriter(writer_id, []), m.WriterOpened)) is ErrorCode.INVALID_NAME
+        assert (await peer.ask(m.ListSegments("", "", 10), m.SegmentList)).segments == []
         files = await asyncio.to_thread(lambda: {path.name for path in tmp_path.rglob("*")})
         assert not files & {"a", "b", "c"}
 
@@ -75,9 +91,9 @@ async def test_keys_and_values_of_attributes_are_bounded(tmp_path: Path) -> None
         segment_id = await peer.create_segment("raw/a")
         for key, value in (("", b""), ("k" * 256, b""), ("#merged/1", b""), ("k", bytes(64 * KIB + 1))):
             request = set_attribute(segment_id, key, expected=None, value=value)
-            assert await code_of(peer.ask(request, f.Attribute)) is ErrorCode.INVALID_ARGUMENT
-        await peer.ask(set_attribute(segment_id, "k", expected=None, value=bytes(60 * KIB)), f.Attribute)
-        found = await peer.ask(f.GetAttribute(segment_id, "k"), f.Attribute)
+            assert await code_of(peer.ask(request, m.Attribute)) is ErrorCode.INVALID_ARGUMENT
+        await peer.ask(set_attribute(segment_id, "k", expected=None, value=bytes(60 * KIB)), m.Attribute)
+        found = await peer.ask(m.GetAttribute(segment_id, "k"), m.Attribute)
         assert (found.present, found.value) == (1, bytes(60 * KIB))
 
 
@@ -98,15 +114,15 @@ async def test_the_index_names_borders_of_appends_and_events_before_them(tmp_pat
         if moved:
             await asyncio.sleep(0.3)
         index = await peer.ask(
-            f.GetIndex(segment_id=segment_id, start=0, end=length, spacing_bytes=1, count_max=1000), f.Index
+            m.GetIndex(segment_id=segment_id, start=0, end=length, spacing_bytes=1, count_max=1000), m.Index
         )
         assert len(index.entries) >= 2
         for entry in index.entries:
             assert borders[entry.offset] == entry.events
         first = index.entries[0]
-        found = await peer.ask(f.Seek(segment_id, first.wall_time_us), f.Index)
+        found = await peer.ask(m.Seek(segment_id, first.wall_time_us), m.Index)
         assert found.entries[0].offset <= first.offset
-        found = await peer.ask(f.Seek(segment_id, 0), f.Index)
+        found = await peer.ask(m.Seek(segment_id, 0), m.Index)
         assert found.entries[0].offset == 0
-        request = f.GetIndex(segment_id=segment_id, start=0, end=length, spacing_bytes=0, count_max=10)
-        assert await code_of(peer.ask(request, f.Index)) is ErrorCode.INVALID_ARGUMENT
+        request = m.GetIndex(segment_id=segment_id, start=0, end=length, spacing_bytes=0, count_max=10)
+        assert await code_of(peer.ask(request, m.Index)) is ErrorCode.INVALID_ARGUMENT

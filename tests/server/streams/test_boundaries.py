@@ -12,7 +12,7 @@ import pytest_asyncio
 from millrace.client.blocks import pack_block
 from millrace.server.errors import CutInvalidError, SegmentTruncatedError
 from millrace.server.streams.boundaries import check_border
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE
 from tests.server.container.histories import apply
 from tests.server.streams.containers import Streams, streams_in
@@ -21,7 +21,7 @@ from tests.support.storage import MemoryStorage
 
 pytestmark = pytest.mark.asyncio
 
-WHOLE = [f.KeyRangeRecord(0, KEY_SPACE - 1)]
+WHOLE = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
 BLOCKS_COUNT = 40
 
 
@@ -84,8 +84,8 @@ async def test_the_error_names_the_borders_around(streams: Streams) -> None:
         await streams.write(segment_id, ["k"] * 5)
         sizes.append(streams.opened.container.segment(segment_id).length)
     for request in (
-        streams.controller.truncate("a/b", [f.CutPosition(segment_id, sizes[0] + 8)]),
-        streams.controller.save_cut("a/b", "x", kind=1, positions=[f.SavedPosition(segment_id, sizes[0] + 8, 0)]),
+        streams.controller.truncate("a/b", [m.CutPosition(segment_id, sizes[0] + 8)]),
+        streams.controller.save_cut("a/b", "x", kind=1, positions=[m.SavedPosition(segment_id, sizes[0] + 8, 0)]),
     ):
         with pytest.raises(CutInvalidError, match=f"before it is {sizes[0]}, the next one {sizes[1]}") as refused:
             await request
@@ -93,8 +93,8 @@ async def test_the_error_names_the_borders_around(streams: Streams) -> None:
     assert streams.opened.container.segment(segment_id).start_offset == 0
     assert not streams.controller.find("a/b").cuts
 
-    await streams.controller.truncate("a/b", [f.CutPosition(segment_id, sizes[0])])
-    await streams.controller.truncate("a/b", [f.CutPosition(segment_id, 8)])  # it is gone: nothing is to be done
+    await streams.controller.truncate("a/b", [m.CutPosition(segment_id, sizes[0])])
+    await streams.controller.truncate("a/b", [m.CutPosition(segment_id, 8)])  # it is gone: nothing is to be done
     assert streams.opened.container.segment(segment_id).start_offset == sizes[0]
 
 
@@ -104,7 +104,7 @@ async def test_bytes_have_no_borders(streams: Streams) -> None:
     for _ in range(3):
         await streams.append(segment_id, bytes(range(100)))
     for offset in (1, 99, 150, 300):
-        await streams.controller.truncate("a/b", [f.CutPosition(segment_id, offset)])
+        await streams.controller.truncate("a/b", [m.CutPosition(segment_id, offset)])
         assert streams.opened.container.segment(segment_id).start_offset == offset
 
 
@@ -116,7 +116,7 @@ async def test_behind_bytes_that_are_no_events_no_border_is_known(streams: Strea
     await streams.append(segment_id, b"x" * 100)
     await streams.opened.flusher.flush()
     with pytest.raises(CutInvalidError, match=f"no append of events starts at offset {first}"):
-        await streams.controller.truncate("a/b", [f.CutPosition(segment_id, first + 8)])
+        await streams.controller.truncate("a/b", [m.CutPosition(segment_id, first + 8)])
 
 
 async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams) -> None:
@@ -129,9 +129,9 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
     await streams.opened.flusher.flush()
     segment.index.evict(0, segment.length)
 
-    looking = asyncio.create_task(streams.controller.truncate("a/b", [f.CutPosition(segment_id, 4 * size + 8)]))
+    looking = asyncio.create_task(streams.controller.truncate("a/b", [m.CutPosition(segment_id, 4 * size + 8)]))
     await asyncio.sleep(0)
-    apply(streams.opened.container.state, f.SegmentTruncated(segment_id, 5 * size))
+    apply(streams.opened.container.state, m.SegmentTruncated(segment_id, 5 * size))
     await looking
     assert segment.start_offset == 5 * size
     with pytest.raises(SegmentTruncatedError):
@@ -142,7 +142,7 @@ async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams
     """Behaviour 26: a segment is as a whole in front of a cut or behind it, or a truncation would leave a hole."""
     controller = streams.controller
     half = KEY_SPACE // 2
-    halves = [f.KeyRangeRecord(0, half - 1), f.KeyRangeRecord(half, KEY_SPACE - 1)]
+    halves = [m.KeyRangeRecord(0, half - 1), m.KeyRangeRecord(half, KEY_SPACE - 1)]
     stream, _ = await controller.create("a/c", segment_count=2, configuration="")
     low, high = stream.segment_ids
     await controller.scale("a/c", sealed_ids=[low, high], ranges=WHOLE, cause="x")
@@ -152,11 +152,11 @@ async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams
     new_low, new_high = (part.segment_id for part in stream.open_parts)
     for pair in ((low, new_high), (new_low, high)):
         with pytest.raises(CutInvalidError, match=rf"\[{middle}\] would lie in front of the cut and behind it"):
-            await controller.truncate("a/c", [f.CutPosition(each, 0) for each in pair])
+            await controller.truncate("a/c", [m.CutPosition(each, 0) for each in pair])
         with pytest.raises(CutInvalidError):
             await controller.save_cut(
-                "a/c", "x", kind=f.CutKind.BOOKMARK, positions=[f.SavedPosition(each, 0, 0) for each in pair]
+                "a/c", "x", kind=m.CutKind.BOOKMARK, positions=[m.SavedPosition(each, 0, 0) for each in pair]
             )
     assert stream.segment_ids == [low, high, middle, new_low, new_high]
-    await controller.truncate("a/c", [f.CutPosition(new_low, 0), f.CutPosition(new_high, 0)])
+    await controller.truncate("a/c", [m.CutPosition(new_low, 0), m.CutPosition(new_high, 0)])
     assert stream.segment_ids == [middle, new_low, new_high]

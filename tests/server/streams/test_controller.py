@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.app import Server
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire.names import KEY_SPACE
@@ -20,7 +20,7 @@ CONFIGURATION = '{"tags": ["test"]}'
 async def test_a_stream_partitions_the_key_space(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         for count in (1, 3, 7, 64):
-            stream = await peer.ask(f.CreateStream(f"shop/s{count}", count, CONFIGURATION), f.StreamInfo)
+            stream = await peer.ask(m.CreateStream(f"shop/s{count}", count, CONFIGURATION), m.StreamInfo)
             assert (stream.created, stream.configuration, len(stream.segments)) == (1, CONFIGURATION, count)
             ends = [0]
             for segment in stream.segments:
@@ -35,8 +35,8 @@ async def test_creating_a_stream_twice_says_that_it_was_there(tmp_path: Path) ->
     """Behaviour 19: create twice: a stream is False; for those who ask at once, too."""
     async with Server(server_options(tmp_path)) as server:
         peers = [await Peer.connect(server.address) for _ in range(6)]
-        request = f.CreateStream("shop/orders", 4, "")
-        streams = await asyncio.gather(*(peer.ask(request, f.StreamInfo) for peer in peers))
+        request = m.CreateStream("shop/orders", 4, "")
+        streams = await asyncio.gather(*(peer.ask(request, m.StreamInfo) for peer in peers))
         assert sum(stream.created for stream in streams) == 1
         assert len({stream.stream_id for stream in streams}) == 1
         for peer in peers:
@@ -47,30 +47,30 @@ async def test_creating_a_stream_twice_says_that_it_was_there(tmp_path: Path) ->
 async def test_streams_out_of_bounds_are_refused(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         for count, configuration in ((0, ""), (SEGMENTS_PER_STREAM_MAX + 1, ""), (1, "\u00e9" * 9000)):
-            request = f.CreateStream("shop/orders", count, configuration)
-            assert await code_of(peer.ask(request, f.StreamInfo)) is ErrorCode.INVALID_ARGUMENT
-        assert (await peer.ask(f.ListStreams("", "", 10), f.StreamList)).names == []
+            request = m.CreateStream("shop/orders", count, configuration)
+            assert await code_of(peer.ask(request, m.StreamInfo)) is ErrorCode.INVALID_ARGUMENT
+        assert (await peer.ask(m.ListStreams("", "", 10), m.StreamList)).names == []
 
 
 @pytest.mark.asyncio
 async def test_a_sealed_stream_takes_nothing_and_only_it_can_be_deleted(tmp_path: Path) -> None:
     """Behaviour 21: deleting an unsealed stream is refused; a missing one is False; pending writes fail as sealed."""
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(f.CreateStream("shop/orders", 2, ""), f.StreamInfo)
+        stream = await peer.ask(m.CreateStream("shop/orders", 2, ""), m.StreamInfo)
         ids = [segment.segment_id for segment in stream.segments]
         for segment_id in ids:
             await peer.store(segment_id, b"x")
-        assert await code_of(peer.ask(f.DeleteStream("shop/orders"), f.Done)) is ErrorCode.STREAM_NOT_SEALED
-        assert (await peer.ask(f.DeleteStream("shop/nothing"), f.Done)).changed == 0
+        assert await code_of(peer.ask(m.DeleteStream("shop/orders"), m.Done)) is ErrorCode.STREAM_NOT_SEALED
+        assert (await peer.ask(m.DeleteStream("shop/nothing"), m.Done)).changed == 0
         for _ in range(2):
-            sealed = await peer.ask(f.SealStream("shop/orders"), f.StreamInfo)
+            sealed = await peer.ask(m.SealStream("shop/orders"), m.StreamInfo)
             assert sealed.sealed
             assert all(segment.sealed for segment in sealed.segments)
         assert await peer.settled(await peer.append(ids[0], b"y")) == [ErrorCode.SEGMENT_SEALED]
-        assert (await peer.ask(f.DeleteStream("shop/orders"), f.Done)).changed == 1
+        assert (await peer.ask(m.DeleteStream("shop/orders"), m.Done)).changed == 1
         assert await code_of(peer.info(ids[0])) is ErrorCode.SEGMENT_NOT_FOUND
-        assert await code_of(peer.ask(f.GetStream("shop/orders"), f.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
-        again = await peer.ask(f.CreateStream("shop/orders", 1, ""), f.StreamInfo)
+        assert await code_of(peer.ask(m.GetStream("shop/orders"), m.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
+        again = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
         assert again.created
         assert again.segments[0].length == 0
 
@@ -78,16 +78,16 @@ async def test_a_sealed_stream_takes_nothing_and_only_it_can_be_deleted(tmp_path
 @pytest.mark.asyncio
 async def test_segments_of_a_stream_are_the_streams_business(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(f.CreateStream("shop/orders", 1, ""), f.StreamInfo)
+        stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
         segment_id = stream.segments[0].segment_id
-        for request in (f.SealSegment(segment_id), f.TruncateSegment(segment_id, 0), f.DeleteSegment(segment_id)):
-            assert await code_of(peer.ask(request, f.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
+        for request in (m.SealSegment(segment_id), m.TruncateSegment(segment_id, 0), m.DeleteSegment(segment_id)):
+            assert await code_of(peer.ask(request, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
 
 
 @pytest.mark.asyncio
 async def test_a_stream_is_truncated_at_a_whole_cut_only(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(f.CreateStream("shop/orders", 2, ""), f.StreamInfo)
+        stream = await peer.ask(m.CreateStream("shop/orders", 2, ""), m.StreamInfo)
         a, b = (segment.segment_id for segment in stream.segments)
         await peer.store(a, b"12345")
         await peer.store(b, b"67")
@@ -97,11 +97,11 @@ async def test_a_stream_is_truncated_at_a_whole_cut_only(tmp_path: Path) -> None
             ([(a, 1), (b, 1), (99, 0)], ErrorCode.CUT_INVALID),
             ([(a, 6), (b, 1)], ErrorCode.OFFSET_BEYOND_END),
         ):
-            request = f.TruncateStream("shop/orders", [f.CutPosition(*position) for position in positions])
-            assert await code_of(peer.ask(request, f.StreamInfo)) is code
-        request = f.TruncateStream("shop/orders", [f.CutPosition(a, 3), f.CutPosition(b, 0)])
+            request = m.TruncateStream("shop/orders", [m.CutPosition(*position) for position in positions])
+            assert await code_of(peer.ask(request, m.StreamInfo)) is code
+        request = m.TruncateStream("shop/orders", [m.CutPosition(a, 3), m.CutPosition(b, 0)])
         for _ in range(2):
-            truncated = await peer.ask(request, f.StreamInfo)
+            truncated = await peer.ask(request, m.StreamInfo)
             assert [segment.start_offset for segment in truncated.segments] == [3, 0]
 
 
@@ -110,15 +110,15 @@ async def test_a_stream_is_truncated_at_a_whole_cut_only(tmp_path: Path) -> None
 async def test_streams_survive_a_restart(tmp_path: Path) -> None:
     options = server_options(tmp_path)
     async with Server(options) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(f.CreateStream("shop/orders", 3, CONFIGURATION), f.StreamInfo)
+        stream = await peer.ask(m.CreateStream("shop/orders", 3, CONFIGURATION), m.StreamInfo)
         await peer.store(stream.segments[1].segment_id, b"abc")
-        await peer.ask(f.CreateStream("shop/old", 1, ""), f.StreamInfo)
-        await peer.ask(f.SealStream("shop/old"), f.StreamInfo)
-        before = [await peer.ask(f.GetStream(name), f.StreamInfo) for name in ("shop/orders", "shop/old")]
+        await peer.ask(m.CreateStream("shop/old", 1, ""), m.StreamInfo)
+        await peer.ask(m.SealStream("shop/old"), m.StreamInfo)
+        before = [await peer.ask(m.GetStream(name), m.StreamInfo) for name in ("shop/orders", "shop/old")]
     async with Server(options) as server, await Peer.connect(server.address) as peer:
-        after = [await peer.ask(f.GetStream(name), f.StreamInfo) for name in ("shop/orders", "shop/old")]
+        after = [await peer.ask(m.GetStream(name), m.StreamInfo) for name in ("shop/orders", "shop/old")]
         assert after == before
-        assert [name.name for name in (await peer.ask(f.ListStreams("shop/", "", 10), f.StreamList)).names] == [
+        assert [name.name for name in (await peer.ask(m.ListStreams("shop/", "", 10), m.StreamList)).names] == [
             "shop/old",
             "shop/orders",
         ]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from millrace.server.container.state.stream import Stream, StreamPart
 from millrace.server.streams.cuts import CutParts, earliest_of_place
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 LAST = (1 << 64) - 1
 HALF = LAST // 2
@@ -14,7 +14,7 @@ HALF = LAST // 2
 def scaled(dice: random.Random, *, scalings: int) -> Stream:
     """A stream whose neighbours were replaced again and again, by one to three segments each."""
     stream = Stream(stream_id=1, name="a/b", configuration="", created_us=0)
-    stream.begin_epoch(f.EpochRecord(0, 0, "", [], [f.SegmentRangeRecord(1, 0, LAST)]))
+    stream.begin_epoch(m.EpochRecord(0, 0, "", [], [m.SegmentRangeRecord(1, 0, LAST)]))
     next_id = 2
     for number in range(1, scalings + 1):
         opened = stream.open_parts
@@ -23,11 +23,11 @@ def scaled(dice: random.Random, *, scalings: int) -> Stream:
         low, last = chosen[0].low, chosen[-1].last
         borders = sorted({low, *(dice.randint(low, last) for _ in range(dice.randint(0, 2)))})
         ranges = [
-            f.SegmentRangeRecord(next_id + index, border, (borders[index + 1] - 1) if border != borders[-1] else last)
+            m.SegmentRangeRecord(next_id + index, border, (borders[index + 1] - 1) if border != borders[-1] else last)
             for index, border in enumerate(borders)
         ]
         next_id += len(ranges)
-        stream.begin_epoch(f.EpochRecord(number, 0, "", [part.segment_id for part in chosen], ranges))
+        stream.begin_epoch(m.EpochRecord(number, 0, "", [part.segment_id for part in chosen], ranges))
     return stream
 
 
@@ -88,9 +88,9 @@ def test_one_of_several_replacements_of_a_scale_is_entered_alone() -> None:
     stream = Stream(stream_id=1, name="a/b", configuration="", created_us=0)
     halves = [(0, HALF), (HALF + 1, LAST)]
     stream.begin_epoch(
-        f.EpochRecord(0, 0, "", [], [f.SegmentRangeRecord(1 + n, *each) for n, each in enumerate(halves)])
+        m.EpochRecord(0, 0, "", [], [m.SegmentRangeRecord(1 + n, *each) for n, each in enumerate(halves)])
     )
     stream.begin_epoch(
-        f.EpochRecord(1, 0, "", [1, 2], [f.SegmentRangeRecord(3 + n, *each) for n, each in enumerate(halves)])
+        m.EpochRecord(1, 0, "", [1, 2], [m.SegmentRangeRecord(3 + n, *each) for n, each in enumerate(halves)])
     )
     assert earliest_of_place(stream.parts, {3: 0, 2: 8}, length_of={1: 70, 2: 80}.__getitem__) == {1: 70, 2: 8}

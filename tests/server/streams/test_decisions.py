@@ -16,7 +16,7 @@ from millrace.server.errors import (
     StreamNotSealedError,
     StreamSealedError,
 )
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
@@ -24,12 +24,12 @@ from tests.support.storage import MemoryStorage
 
 LAST = KEY_SPACE - 1
 HALF = KEY_SPACE // 2
-WHOLE = [f.KeyRangeRecord(0, LAST)]
+WHOLE = [m.KeyRangeRecord(0, LAST)]
 
 
-def halves(low: int = 0, last: int = LAST) -> list[f.KeyRangeRecord]:
+def halves(low: int = 0, last: int = LAST) -> list[m.KeyRangeRecord]:
     border = low + (last - low) // 2 + 1
-    return [f.KeyRangeRecord(low, border - 1), f.KeyRangeRecord(border, last)]
+    return [m.KeyRangeRecord(low, border - 1), m.KeyRangeRecord(border, last)]
 
 
 @pytest_asyncio.fixture
@@ -81,16 +81,16 @@ async def test_the_same_scale_again_is_a_no_op(streams: Streams) -> None:
     "ranges",
     [
         [],
-        [f.KeyRangeRecord(0, LAST - 1)],
-        [f.KeyRangeRecord(1, LAST)],
-        [f.KeyRangeRecord(0, HALF), f.KeyRangeRecord(HALF, LAST)],
-        [f.KeyRangeRecord(0, HALF - 1), f.KeyRangeRecord(HALF + 1, LAST)],
-        [f.KeyRangeRecord(0, LAST), f.KeyRangeRecord(5, 4)],
+        [m.KeyRangeRecord(0, LAST - 1)],
+        [m.KeyRangeRecord(1, LAST)],
+        [m.KeyRangeRecord(0, HALF), m.KeyRangeRecord(HALF, LAST)],
+        [m.KeyRangeRecord(0, HALF - 1), m.KeyRangeRecord(HALF + 1, LAST)],
+        [m.KeyRangeRecord(0, LAST), m.KeyRangeRecord(5, 4)],
         [*WHOLE, *WHOLE],
     ],
 )
 @pytest.mark.asyncio
-async def test_ranges_that_do_not_fit_are_refused(streams: Streams, ranges: list[f.KeyRangeRecord]) -> None:
+async def test_ranges_that_do_not_fit_are_refused(streams: Streams, ranges: list[m.KeyRangeRecord]) -> None:
     """Behaviour 23: ranges that do not cover exactly the sealed ones are refused."""
     stream = streams.controller.find("a/b")
     with pytest.raises(InvalidArgumentError, match="cover exactly"):
@@ -162,7 +162,7 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
 
     async def save(*positions: tuple[int, int]) -> None:
         await controller.save_cut(
-            "a/b", "mark", kind=f.CutKind.BOOKMARK, positions=[f.SavedPosition(*each, 0) for each in positions]
+            "a/b", "mark", kind=m.CutKind.BOOKMARK, positions=[m.SavedPosition(*each, 0) for each in positions]
         )
 
     for wrong in ([], [(low, 0)], [(old, 5), (low, 0)], [(low, 0), (high, 0), (high, 0)], [(12345, 0)]):
@@ -172,19 +172,19 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
         await save((old, 11))
     await save((low, 0), (high, 0))
     await save((old, 5))
-    assert [position.segment_id for position in stream.cuts[f.CutKind.BOOKMARK, "mark"].positions] == [old]
+    assert [position.segment_id for position in stream.cuts[m.CutKind.BOOKMARK, "mark"].positions] == [old]
 
-    await controller.truncate("a/b", [f.CutPosition(low, 0), f.CutPosition(high, 0)])
+    await controller.truncate("a/b", [m.CutPosition(low, 0), m.CutPosition(high, 0)])
     with pytest.raises(CutTruncatedError):
         await save((old, 5))
     await save((old, 10))  # the same place
     await streams.append(low, bytes(10))
-    await controller.truncate("a/b", [f.CutPosition(low, 10), f.CutPosition(high, 0)])
+    await controller.truncate("a/b", [m.CutPosition(low, 10), m.CutPosition(high, 0)])
     assert stream.segment_ids == [low, high]
     with pytest.raises(CutTruncatedError):
         await save((old, 10))
-    assert await controller.forget_cut("a/b", "mark", kind=f.CutKind.BOOKMARK)
-    assert not await controller.forget_cut("a/b", "mark", kind=f.CutKind.BOOKMARK)
+    assert await controller.forget_cut("a/b", "mark", kind=m.CutKind.BOOKMARK)
+    assert not await controller.forget_cut("a/b", "mark", kind=m.CutKind.BOOKMARK)
 
 
 @pytest.mark.asyncio
@@ -199,9 +199,9 @@ async def test_a_truncation_keeps_empty_segments_behind_the_cut(streams: Streams
     empty = stream.segment_ids[-1]
     await controller.scale("a/b", sealed_ids=[empty], ranges=halves(), cause="x")
 
-    await controller.truncate("a/b", [f.CutPosition(old, 10)])
+    await controller.truncate("a/b", [m.CutPosition(old, 10)])
     assert empty in stream.segment_ids
-    await controller.truncate("a/b", [f.CutPosition(empty, 0)])
+    await controller.truncate("a/b", [m.CutPosition(empty, 0)])
     assert controller.describe(stream).segments[0].start_offset == 20
 
 
@@ -217,20 +217,20 @@ async def test_a_truncation_to_where_successors_begin_keeps_a_cut_through_the_en
     await controller.scale("a/b", sealed_ids=empty, ranges=WHOLE, cause="x")
     new = stream.segment_ids[-1]
 
-    await controller.truncate("a/b", [f.CutPosition(new, 0)])
+    await controller.truncate("a/b", [m.CutPosition(new, 0)])
     assert stream.segment_ids == [old, *empty, new]
     for cut in ([(old, 10)], [(segment_id, 0) for segment_id in empty], [(new, 0)]):
-        positions = [f.SavedPosition(*position, 0) for position in cut]
-        await controller.save_cut("a/b", "mark", kind=f.CutKind.CURSOR, positions=positions)
+        positions = [m.SavedPosition(*position, 0) for position in cut]
+        await controller.save_cut("a/b", "mark", kind=m.CutKind.CURSOR, positions=positions)
 
     await streams.append(new, bytes(10))
-    await controller.truncate("a/b", [f.CutPosition(new, 10)])
+    await controller.truncate("a/b", [m.CutPosition(new, 10)])
     assert stream.segment_ids == [new]
 
 
 @pytest.mark.asyncio
 async def test_names_and_kinds_of_cuts_are_checked(streams: Streams) -> None:
-    positions = [f.SavedPosition(streams.controller.find("a/b").segment_ids[0], 0, 0)]
+    positions = [m.SavedPosition(streams.controller.find("a/b").segment_ids[0], 0, 0)]
     for name, kind in (("", 1), ("x" * 256, 1), ("a\nb", 1), ("fine", 0), ("fine", 3)):
         with pytest.raises(InvalidArgumentError):
             await streams.controller.save_cut("a/b", name, kind=kind, positions=positions)

@@ -12,7 +12,7 @@ import pytest
 from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
 from millrace.server.streams.expiry import Borders
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of
@@ -36,7 +36,7 @@ async def pass_time(server: Server, clock: ManualClock, duration_s: float) -> No
         await server._expiry.expire()
 
 
-def fields_of(opened: f.WriterOpened) -> dict[str, Any]:
+def fields_of(opened: m.WriterOpened) -> dict[str, Any]:
     return {"writer_number": opened.writer_number, "writer_epoch": opened.writer_epoch}
 
 
@@ -53,7 +53,7 @@ def rows(folder: Path, table: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-async def refused(answer: Awaitable[f.Message]) -> f.ErrorReply:
+async def refused(answer: Awaitable[m.Message]) -> m.ErrorReply:
     with pytest.raises(RefusedError) as caught:
         await answer
     return caught.value.reply
@@ -96,7 +96,7 @@ async def test_a_named_writer_leaves_a_mark(tmp_path: Path) -> None:
         again = await peer.open_writer("till-7", segment_id)
         await peer.store(segment_id, b"one", event_number=1, **fields_of(again))
         await pass_time(server, clock, NAMED_S + SLACK_S)
-        expired_us = (await peer.ask(f.GetWriter("till-7", []), f.WriterOpened)).expired_us
+        expired_us = (await peer.ask(m.GetWriter("till-7", []), m.WriterOpened)).expired_us
         assert 0 <= clock.unix_us() - expired_us <= SLACK_S * 1e6
 
         assert await outcome(peer, segment_id, b"!", event_number=2, **fields_of(again)) is ErrorCode.WRITER_EXPIRED
@@ -104,19 +104,19 @@ async def test_a_named_writer_leaves_a_mark(tmp_path: Path) -> None:
         reply = await refused(peer.open_writer("till-7", segment_id))
         assert (reply.code, reply.subject) == (ErrorCode.WRITER_EXPIRED, "till-7")
         assert "2023-11-14T22:4" in reply.message
-        asked = await peer.ask(f.GetWriter("till-7", [segment_id]), f.WriterOpened)
+        asked = await peer.ask(m.GetWriter("till-7", [segment_id]), m.WriterOpened)
         assert (asked.known, asked.expired_us, asked.writer_epoch) == (0, expired_us, 2)
-        assert (asked.active_us, asked.states) == (1_700_000_000_000_000, [f.WriterState(segment_id, 0)])
+        assert (asked.active_us, asked.states) == (1_700_000_000_000_000, [m.WriterState(segment_id, 0)])
 
         anew = await peer.open_writer("till-7", segment_id, start_over=True)
         assert (anew.known, anew.expired_us, anew.writer_epoch) == (0, expired_us, 3)
-        assert anew.states == [f.WriterState(segment_id, 0)]
+        assert anew.states == [m.WriterState(segment_id, 0)]
         await peer.store(segment_id, b"two", event_number=1, **fields_of(anew))
         # Not fenced, and never taken for the writer of now: that number is gone.
         assert await outcome(peer, segment_id, b"!", event_number=1, **fields_of(again)) is ErrorCode.WRITER_EXPIRED
         known = await peer.open_writer("till-7", segment_id)
         assert (known.known, known.expired_us, known.writer_epoch) == (1, 0, 4)
-        assert (known.writer_number, known.states) == (anew.writer_number, [f.WriterState(segment_id, 1)])
+        assert (known.writer_number, known.states) == (anew.writer_number, [m.WriterState(segment_id, 1)])
         assert await peer.read_all(segment_id) == b"onetwo"
     assert [row[0] for row in rows(tmp_path, "writers")] == [anew.writer_number]
     assert [row[1] for row in rows(tmp_path, "progress")] == [anew.writer_number]
@@ -288,9 +288,9 @@ async def test_very_many_writers_expire_a_page_at_a_time(tmp_path: Path) -> None
     clock = ManualClock()
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
         for _ in range(25):
-            ids = [await peer.start(f.OpenWriter("", [], 0)) for _ in range(100)]
+            ids = [await peer.start(m.OpenWriter("", [], 0)) for _ in range(100)]
             for request_id in ids:
-                await peer.reply(request_id, f.WriterOpened)
+                await peer.reply(request_id, m.WriterOpened)
         kept = await peer.open_writer("till-7")
         await pass_time(server, clock, UNNAMED_S + SLACK_S)
         assert server.statistics()["writers"].unnamed_expired_total == 2500
@@ -314,4 +314,4 @@ async def test_a_number_that_was_never_given_is_unknown(tmp_path: Path) -> None:
         segment_id = await peer.create_segment("raw/a")
         fields = {"writer_number": 1_000_000, "writer_epoch": 1}
         assert await outcome(peer, segment_id, b"!", event_number=1, **fields) is ErrorCode.WRITER_UNKNOWN
-        assert await code_of(peer.ask(f.OpenWriter("", [99], 1), f.WriterOpened)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.ask(m.OpenWriter("", [99], 1), m.WriterOpened)) is ErrorCode.SEGMENT_NOT_FOUND

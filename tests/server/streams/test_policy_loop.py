@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from millrace.server.container.checkpoint import reader as checkpoint_archive
 from millrace.server.streams import StreamsOptions
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE, key_place
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
@@ -191,7 +191,7 @@ async def test_retention_by_consumption_waits_for_the_slowest_cursor(streams: St
     assert "no cursor is registered" in streams.runner.explain(stream)["retention"][0]
 
     for name, kind, offset in (("fast", 2, 1500), ("slow", 2, 400), ("mark", 1, 0)):
-        await streams.controller.save_cut("a/b", name, kind=kind, positions=[f.SavedPosition(segment_id, offset, 0)])
+        await streams.controller.save_cut("a/b", name, kind=kind, positions=[m.SavedPosition(segment_id, offset, 0)])
     assert [(c["name"], c["unread_bytes"], c["holds_bytes"]) for c in streams.runner.explain(stream)["cursors"]] == [
         ("slow", 1600, 1100),
         ("fast", 500, 0),
@@ -200,7 +200,7 @@ async def test_retention_by_consumption_waits_for_the_slowest_cursor(streams: St
     segment = streams.opened.container.segment(segment_id)
     assert segment.start_offset == 400
 
-    await streams.controller.forget_cut("a/b", "slow", kind=f.CutKind.CURSOR)
+    await streams.controller.forget_cut("a/b", "slow", kind=m.CutKind.CURSOR)
     await streams.runner.retain()
     assert segment.start_offset == 1500
 
@@ -229,16 +229,16 @@ async def test_segments_that_were_replaced_go_when_a_cut_lies_behind_them(stream
     left, right = stream.segment_ids
     await streams.append(left, bytes(100))
     await streams.append(right, bytes(100))
-    everything = [f.KeyRangeRecord(0, KEY_SPACE - 1)]
+    everything = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
     await streams.controller.scale("a/b", sealed_ids=[left, right], ranges=everything, cause="test")
     merged = stream.segment_ids[-1]
 
-    await streams.controller.truncate("a/b", [f.CutPosition(left, 100), f.CutPosition(right, 50)])
+    await streams.controller.truncate("a/b", [m.CutPosition(left, 100), m.CutPosition(right, 50)])
     assert stream.segment_ids == [left, right, merged]
-    await streams.controller.truncate("a/b", [f.CutPosition(left, 100), f.CutPosition(right, 100)])
+    await streams.controller.truncate("a/b", [m.CutPosition(left, 100), m.CutPosition(right, 100)])
     assert stream.segment_ids == [left, right, merged]
     await streams.append(merged, bytes(10))
-    await streams.controller.truncate("a/b", [f.CutPosition(merged, 10)])
+    await streams.controller.truncate("a/b", [m.CutPosition(merged, 10)])
     assert stream.segment_ids == [merged]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.stream import covers_key_space_once
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE
 from tests.server.container.histories import durable_view
 from tests.server.streams.containers import Streams, streams_in
@@ -16,8 +16,8 @@ from tests.support.storage import MemoryStorage
 
 HALF = KEY_SPACE // 2
 THIRDS = [
-    f.KeyRangeRecord(0, HALF // 2 - 1),
-    f.KeyRangeRecord(HALF // 2, HALF - 1),
+    m.KeyRangeRecord(0, HALF // 2 - 1),
+    m.KeyRangeRecord(HALF // 2, HALF - 1),
 ]
 
 
@@ -31,15 +31,15 @@ async def live(streams: Streams) -> None:
     await controller.scale("a/b", sealed_ids=[lower], ranges=THIRDS, cause="first")
     first, second = (part.segment_id for part in stream.open_parts[:2])
     await streams.append(first, bytes(60))
-    cut = [f.SavedPosition(first, 60, 0), f.SavedPosition(second, 0, 0), f.SavedPosition(upper, 50, 3)]
-    await controller.save_cut("a/b", "mark", kind=f.CutKind.BOOKMARK, positions=cut)
-    await controller.save_cut("a/b", "reader", kind=f.CutKind.CURSOR, positions=cut)
-    await controller.save_cut("a/b", "mark", kind=f.CutKind.CURSOR, positions=cut)
-    await controller.forget_cut("a/b", "mark", kind=f.CutKind.BOOKMARK)
+    cut = [m.SavedPosition(first, 60, 0), m.SavedPosition(second, 0, 0), m.SavedPosition(upper, 50, 3)]
+    await controller.save_cut("a/b", "mark", kind=m.CutKind.BOOKMARK, positions=cut)
+    await controller.save_cut("a/b", "reader", kind=m.CutKind.CURSOR, positions=cut)
+    await controller.save_cut("a/b", "mark", kind=m.CutKind.CURSOR, positions=cut)
+    await controller.forget_cut("a/b", "mark", kind=m.CutKind.BOOKMARK)
     await controller.update("a/b", configuration='{"tags":["y"]}')
-    everything = [f.KeyRangeRecord(0, KEY_SPACE - 1)]
+    everything = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
     await controller.scale("a/b", sealed_ids=[first, second, upper], ranges=everything, cause="second")
-    await controller.truncate("a/b", [f.CutPosition(segment_id, offset) for segment_id, offset, _ in cut])
+    await controller.truncate("a/b", [m.CutPosition(segment_id, offset) for segment_id, offset, _ in cut])
     await streams.append(stream.segment_ids[-1], bytes(10))
 
 
@@ -71,7 +71,7 @@ async def test_decisions_survive_a_kill_and_a_second_one(tmp_path: Path) -> None
             assert durable_view(streams.opened.container.state) == before
             stream = streams.controller.find("a/b")
             assert [epoch.cause for epoch in stream.epochs] == ["created", "first", "second"]
-            assert sorted(stream.cuts) == [(f.CutKind.CURSOR, "mark"), (f.CutKind.CURSOR, "reader")]
+            assert sorted(stream.cuts) == [(m.CutKind.CURSOR, "mark"), (m.CutKind.CURSOR, "reader")]
             assert await streams.tagged("y") == ["a/b"]
 
 

@@ -18,7 +18,7 @@ from millrace.server.streams.retention import (
     keeping,
     progress_of_cut,
 )
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.names import KEY_SPACE
 
 NEVER = -(2**62)
@@ -46,9 +46,9 @@ class World:
         self._begin([], [(0, KEY_SPACE - 1)])
 
     def _begin(self, sealed: list[int], ranges: list[tuple[int, int]]) -> None:
-        created = [f.SegmentRangeRecord(len(self.lengths) + n + 1, low, last) for n, (low, last) in enumerate(ranges)]
+        created = [m.SegmentRangeRecord(len(self.lengths) + n + 1, low, last) for n, (low, last) in enumerate(ranges)]
         number = len(self.stream.epochs)
-        self.stream.begin_epoch(f.EpochRecord(number, self.now_us, "", sealed, created))
+        self.stream.begin_epoch(m.EpochRecord(number, self.now_us, "", sealed, created))
         for segment_id, _, _ in created:
             self.lengths[segment_id] = self.starts[segment_id] = 0
 

@@ -7,7 +7,7 @@ from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import StorageError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from tests.server.container.histories import apply
 
 
@@ -22,8 +22,8 @@ def test_idle_writers_are_found_a_page_at_a_time(tmp_path: Path) -> None:
     store.load()
     state = state_of(store, None)
     for number in range(1, 8):
-        apply(state, f.UptimeCounted(number))
-        apply(state, f.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=1, writer_id=""))
+        apply(state, m.UptimeCounted(number))
+        apply(state, m.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=1, writer_id=""))
     state.writers[2].seen_uptime_us = 50
     saved(store, state)
 
@@ -44,7 +44,7 @@ def test_streams_are_found_by_label_and_prefix(tmp_path: Path) -> None:
     for name, labels in (("a/1", "x y"), ("a/2", "y"), ("b/1", "x"), ("b/\N{SNOWMAN}", "x"), ("c/1", "")):
         apply(
             state,
-            f.StreamCreated(stream_id=state.take_id(), created_us=0, name=name, configuration=labels, segments=[]),
+            m.StreamCreated(stream_id=state.take_id(), created_us=0, name=name, configuration=labels, segments=[]),
         )
     saved(store, state)
 

@@ -27,7 +27,7 @@ from millrace.server.errors import (
     ShuttingDownError,
     StorageError,
 )
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, durable_view, history, run_of
 
 RICH = history(
@@ -243,7 +243,7 @@ def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_for_ever(store: Checkpo
     store.save(rows, sequence=2, replay_from=1, container_epoch=7)
     past.state.give_back()
     (segment,) = past.state.segments.values()
-    past.apply(f.SegmentTruncated(segment.segment_id, segment.length))
+    past.apply(m.SegmentTruncated(segment.segment_id, segment.length))
     assert not segment.chunks
     save(store, past.state, 3)
 

@@ -10,7 +10,7 @@ from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import verify_rows
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import CheckpointDamagedError
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from tests.server.container.histories import apply, run_of
 
 
@@ -25,7 +25,7 @@ def stored(path: Path, *, writer_count: int) -> Path:
     store.load()
     state = state_of(store, None)
     state.next_id = writer_count + 2
-    apply(state, f.SegmentCreated(1, 0, "raw/a"))
+    apply(state, m.SegmentCreated(1, 0, "raw/a"))
     segment = state.segments[1]
     for number in range(2, writer_count + 2):
         run = run_of(segment, offset=segment.length, size=1, event_count=1, writer_number=number, last_event_number=1)

@@ -21,7 +21,7 @@ from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.tier2 import ChunkInfo
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.protocol import Peer, Stored, code_of
@@ -94,7 +94,7 @@ async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_pat
         await peer.store(segment_id, *[bytes(8 * KIB)] * 60)
         await asyncio.sleep(0.2)
         assert segment_of(server, segment_id).tail
-        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        await peer.ask(m.DeleteSegment(doomed), m.Done)
         await flushed(server, peer, segment_id)
         assert await peer.read_all(segment_id) == bytes(480 * KIB)
 
@@ -180,7 +180,7 @@ async def test_a_segment_emptied_while_it_waits_to_be_flushed_stops_nobody(tmp_p
             segment_id = await peer.create_segment(f"raw/s{number}")
             await peer.store(segment_id, bytes(2000))
             await peer.append(kept, bytes(100))
-            await peer.start(f.TruncateSegment(segment_id, 2000) if number % 2 else f.DeleteSegment(segment_id))
+            await peer.start(m.TruncateSegment(segment_id, 2000) if number % 2 else m.DeleteSegment(segment_id))
         await flushed(server, peer, kept)
         assert server._fatal is None
         assert (await peer.info(kept)).length == 10_000
@@ -236,7 +236,7 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
         # A copy that knows of it deletes the old one, and a checkpoint at the same time those of a deleted segment.
         copying = asyncio.create_task(flusher.copy())
         await storage.deleting.wait()
-        await peer.ask(f.DeleteSegment(doomed), f.Done)
+        await peer.ask(m.DeleteSegment(doomed), m.Done)
         saved, _ = flusher._saved
         checkpointing = asyncio.create_task(flusher.checkpoint())
         async with asyncio.timeout(10):
@@ -288,8 +288,8 @@ async def test_a_copy_taken_before_a_merge_was_flushed_leads_to_all_bytes(tmp_pa
         await peer.store(source, b"b" * 1000)
         await flusher.flush()
         await flusher.checkpoint()
-        await peer.ask(f.SealSegment(source), f.SegmentInfo)
-        await peer.ask(f.MergeSegment(target_id=target, source_id=source), f.SegmentInfo)
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
+        await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await flusher.checkpoint()
         await flusher.copy()
         before = storage.names()

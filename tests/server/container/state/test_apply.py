@@ -13,7 +13,7 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.wal import KIND_CONTROL, Damage, RecoveredBatch, Run
 from millrace.server.wal.batch import decode_batch, decode_runs, encode_batch
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
 
@@ -39,7 +39,7 @@ def read_back(items: list[BatchItem], *, sequence: int, wall_time_us: int) -> Re
     """Return a batch as it is read from the bytes in which the log has it."""
     runs = []
     for item in items:
-        if isinstance(item, f.Message):
+        if isinstance(item, m.Message):
             frame = encode(item)
             item = Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL)
         assert isinstance(item, Run)
@@ -112,7 +112,7 @@ def test_a_batch_that_the_state_contains_gives_only_its_bytes_again(steps: list[
 
 def with_segment() -> tuple[ContainerState, Segment]:
     state = ContainerState()
-    apply(state, f.SegmentCreated(1, 0, "raw/a"))
+    apply(state, m.SegmentCreated(1, 0, "raw/a"))
     return state, state.segments[1]
 
 

@@ -9,7 +9,7 @@ from millrace.server.container.state.container_state import FIRST_ID, ContainerS
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
 from millrace.server.container.state.stream import covers_key_space_once
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
 from tests.server.container.test_memtable import extent
 
@@ -23,7 +23,7 @@ def run(
 
 def with_segment() -> tuple[ContainerState, Segment]:
     state = ContainerState()
-    apply(state, f.SegmentCreated(state.take_id(), 17, "scope/segment"))
+    apply(state, m.SegmentCreated(state.take_id(), 17, "scope/segment"))
     return state, state.segments[FIRST_ID]
 
 
@@ -72,9 +72,9 @@ def test_applying_a_record_twice_is_applying_it_once(steps: list[tuple[str, int,
 
 def test_ids_are_never_given_twice_even_after_a_delete() -> None:
     state, segment = with_segment()
-    apply(state, f.SegmentDeleted(segment.segment_id))
+    apply(state, m.SegmentDeleted(segment.segment_id))
     assert state.take_id() == segment.segment_id + 1
-    apply(state, f.SegmentCreated(40, 0, "scope/other"))
+    apply(state, m.SegmentCreated(40, 0, "scope/other"))
     assert state.take_id() == 41
 
 
@@ -113,7 +113,7 @@ def test_truncation_lets_go_of_all_that_lies_before() -> None:
     state.hold(segment, extent(22, b"x" * 20))
     segment.watchers.add(Watcher())
 
-    applied = apply(state, f.SegmentTruncated(segment.segment_id, 25))
+    applied = apply(state, m.SegmentTruncated(segment.segment_id, 25))
 
     assert segment.start_offset == 25
     assert segment.chunks == []
@@ -122,7 +122,7 @@ def test_truncation_lets_go_of_all_that_lies_before() -> None:
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
     assert set(applied.woken) == {segment}
 
-    assert not apply(state, f.SegmentTruncated(segment.segment_id, 20)).woken
+    assert not apply(state, m.SegmentTruncated(segment.segment_id, 20)).woken
     assert segment.start_offset == 25
 
 
@@ -130,7 +130,7 @@ def test_truncation_never_passes_the_end() -> None:
     state, segment = with_segment()
     run(segment, state, 0, 10)
     state.hold(segment, extent(0, b"x" * 10))
-    apply(state, f.SegmentTruncated(segment.segment_id, 99))
+    apply(state, m.SegmentTruncated(segment.segment_id, 99))
     assert (segment.start_offset, segment.flushed_offset, segment.length) == (10, 10, 10)
     assert state.unflushed == {}
 
@@ -142,7 +142,7 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     state.hold(segment, extent(6, b"x" * 4))
     segment.watchers.add(Watcher())
 
-    applied = apply(state, f.SegmentDeleted(segment.segment_id))
+    applied = apply(state, m.SegmentDeleted(segment.segment_id))
 
     assert segment.deleted
     assert (list(state.segments.values()), state.segments.find(segment.name)) == ([], None)
@@ -150,24 +150,24 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first"]
     assert set(applied.woken) == {segment}
     assert (state.segments.changes.gone, state.segments.changes.changed) == ({segment.segment_id}, {})
-    apply(state, f.SegmentCreated(state.take_id(), 18, "scope/segment"))
+    apply(state, m.SegmentCreated(state.take_id(), 18, "scope/segment"))
     assert state.segments.find("scope/segment") not in (segment, None)
 
 
 def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
     state = ContainerState()
     for record in (
-        f.SegmentSealed(9),
-        f.SegmentTruncated(9, 5),
-        f.SegmentDeleted(9),
-        f.AttributeSet(segment_id=9, present=1, key="k", value=b"v"),
-        f.StreamSealed(9),
-        f.StreamTruncated(9, [f.CutPosition(8, 5)]),
-        f.StreamScaled(stream_id=9, epoch=1, scaled_us=0, cause="", sealed_ids=[8], created=[]),
-        f.StreamUpdated(9, "{}"),
-        f.CutSaved(stream_id=9, kind=1, name="a", saved_us=0, positions=[]),
-        f.CutForgotten(9, 1, "a"),
-        f.StreamDeleted(9),
+        m.SegmentSealed(9),
+        m.SegmentTruncated(9, 5),
+        m.SegmentDeleted(9),
+        m.AttributeSet(segment_id=9, present=1, key="k", value=b"v"),
+        m.StreamSealed(9),
+        m.StreamTruncated(9, [m.CutPosition(8, 5)]),
+        m.StreamScaled(stream_id=9, epoch=1, scaled_us=0, cause="", sealed_ids=[8], created=[]),
+        m.StreamUpdated(9, "{}"),
+        m.CutSaved(stream_id=9, kind=1, name="a", saved_us=0, positions=[]),
+        m.CutForgotten(9, 1, "a"),
+        m.StreamDeleted(9),
     ):
         apply(state, record)
     assert durable_view(state) == durable_view(ContainerState())
@@ -203,7 +203,7 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
 def test_a_writer_keeps_its_highest_epoch() -> None:
     state = ContainerState()
     for epoch in (3, 2):
-        apply(state, f.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
+        apply(state, m.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
     assert state.writers.find("w") is state.writers[5]
     assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
 
@@ -211,13 +211,13 @@ def test_a_writer_keeps_its_highest_epoch() -> None:
 def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     state, segment = with_segment()
     for number, name in ((5, "w"), (6, "")):
-        apply(state, f.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
+        apply(state, m.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
         run(segment, state, segment.length, 10, writer=number, last=4)
     state.take_changes()
     state.stored()
     state.expiring_writers = {5: 9, 6: 9}
 
-    apply(state, f.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
+    apply(state, m.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
 
     assert (state.writers.find("w"), state.writers.get(6), segment.writers) == (state.writers[5], None, {})
     assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
@@ -225,7 +225,7 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     state.stored()
     assert (changes.writers.changed, changes.writers.gone) == ({5: state.writers[5]}, {6})
     assert changes.forgotten_writers >= {5, 6}
-    apply(state, f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
     assert (list(state.writers.changes.changed), state.writers.changes.gone) == ([8], {5})
 
@@ -233,15 +233,15 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
 def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> None:
     """Also where damage has taken the record that the writer before it expired."""
     state, segment = with_segment()
-    apply(state, f.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
+    apply(state, m.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
     run(segment, state, 0, 10, writer=5, last=4)
-    apply(state, f.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
+    apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert ([writer.writer_number for writer in state.writers.values()], segment.writers) == ([8], {})
 
 
 def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
     state, segment = with_segment()
-    apply(state, f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
+    apply(state, m.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
     moved = []
     for second in range(200):
         state.take_changes()
@@ -257,25 +257,25 @@ def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
 
 def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
     state, segment = with_segment()
-    apply(state, f.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
+    apply(state, m.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
     seen = [state.writers[5].seen_uptime_us]
     for uptime_us in (10, 30, 20):  # it never goes back
-        apply(state, f.UptimeCounted(uptime_us))
+        apply(state, m.UptimeCounted(uptime_us))
         state.take_changes()
         state.stored()
         for _ in range(2):
             run(segment, state, segment.length, 1, writer=5, last=segment.length)
         seen.append(state.writers[5].seen_uptime_us)
         assert set(state.writers.changes.changed) == ({5} if uptime_us != 20 else set())
-    apply(state, f.UptimeCounted(40))
-    apply(state, f.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
+    apply(state, m.UptimeCounted(40))
+    apply(state, m.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
     assert [*seen, state.writers[5].seen_uptime_us] == [0, 10, 30, 30, 40]
 
 
 def test_attributes_are_set_and_unset() -> None:
     state, segment = with_segment()
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
-        apply(state, f.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
+        apply(state, m.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
     assert segment.attributes == {"a": b"2"}
     assert state.take_changes().attributes == {(segment.segment_id, "a"), (segment.segment_id, "b")}
 
@@ -308,17 +308,17 @@ def test_after_recovery_nothing_is_queued() -> None:
 def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> None:
     """Behaviour 20: nothing in the log says that their bytes were copied; an older copy still leads to them."""
     state = ContainerState()
-    first, second, third = (f.SegmentCreated(state.take_id(), 0, f"scope/{number}").segment_id for number in range(3))
+    first, second, third = (m.SegmentCreated(state.take_id(), 0, f"scope/{number}").segment_id for number in range(3))
     for number in (first, second, third):
-        apply(state, f.SegmentCreated(number, 0, f"scope/{number}"))
+        apply(state, m.SegmentCreated(number, 0, f"scope/{number}"))
         run(state.segments[number], state, 0, 10)
         state.segments[number].chunks = [ChunkRecord(0, 10, f"chunk-{number}", 99, 0, 2, 0)]
         state.segments[number].flushed_offset = 10
     for target, source in ((second, first), (third, second)):
         merged = state.segments[source]
-        apply(state, f.SegmentSealed(source))
+        apply(state, m.SegmentSealed(source))
         apply(state,
-            f.SegmentMerged(
+            m.SegmentMerged(
                 target_id=target, source_id=source, target_offset=state.segments[target].length, source_start=0,
                 size=merged.length, event_count=merged.event_count,
             )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.state.stream import Stream, StreamPart, covers_key_space_once
-from millrace.wire import frames as f
+from millrace.wire import messages as m
 
 LAST = 2**64 - 1
 HALF = 2**63
@@ -20,8 +20,8 @@ def stream() -> Stream:
         ([3], [(4, HALF, quarter - 1), (5, quarter, LAST)]),
         ([2, 4], [(6, 0, quarter - 1)]),
     ]):  # fmt: skip
-        ranges = [f.SegmentRangeRecord(*item) for item in created]
-        result.begin_epoch(f.EpochRecord(number, number, "for a test", sealed, ranges))
+        ranges = [m.SegmentRangeRecord(*item) for item in created]
+        result.begin_epoch(m.EpochRecord(number, number, "for a test", sealed, ranges))
     return result
 
 

@@ -1,0 +1,188 @@
+import dataclasses
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.wire import messages as m
+from millrace.wire.framing import decode, encode
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.wire.messages.declaration import U8, Entity, Required, message
+from tests.support.strategies import fields_of, unrenamed, values_of
+
+NUMBERS = """
+HELLO 1, HELLO_REPLY 2, ERROR_REPLY 3, PING 4, PONG 5, THROTTLE 6, DONE 7, APPEND 16, APPEND_ACK 17,
+CREATE_SEGMENT 18, GET_SEGMENT 19, SEGMENT_INFO 20, SEAL_SEGMENT 21, TRUNCATE_SEGMENT 22, DELETE_SEGMENT 23,
+MERGE_SEGMENT 24, LIST_SEGMENTS 25, SEGMENT_LIST 26, READ 27, DATA 28, SUBSCRIBE 29, CREDIT 30, UNSUBSCRIBE 31,
+SET_ATTRIBUTE 32, GET_ATTRIBUTE 33, ATTRIBUTE 34, OPEN_WRITER 35, WRITER_OPENED 36, GET_WRITER 37, GET_INDEX 38,
+SEEK 39, INDEX 40, CREATE_STREAM 48, GET_STREAM 49, STREAM_INFO 50, LIST_STREAMS 51, STREAM_LIST 52, SEAL_STREAM 53,
+TRUNCATE_STREAM 54, DELETE_STREAM 55, SCALE_STREAM 56, GET_STREAM_HISTORY 57, STREAM_HISTORY 58, UPDATE_STREAM 59,
+EXPLAIN_STREAM 60, EXPLANATION 61, SAVE_CUT 62, FORGET_CUT 63, LIST_CUTS 64, CUT_LIST 65,
+SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
+SEGMENT_MERGED 132, ATTRIBUTE_SET 133, WRITER_RECORDED 134, STREAM_CREATED 135, STREAM_SEALED 136,
+STREAM_TRUNCATED 137, STREAM_DELETED 138, STREAM_SCALED 139, STREAM_UPDATED 140, CUT_SAVED 141, CUT_FORGOTTEN 142,
+WRITERS_EXPIRED 143, UPTIME_COUNTED 144
+"""
+
+REQUESTS = [cls for cls in m.MESSAGES.values() if issubclass(cls, m.Request)]
+every_message = pytest.mark.parametrize("cls", m.MESSAGES.values(), ids=lambda cls: str(cls.__name__))
+
+
+def test_numbers_of_messages_are_frozen() -> None:
+    """Add lines for new types; never change one."""
+    frozen = dict(pair.split() for pair in NUMBERS.replace("\n", " ").split(","))
+
+    assert {cls.type.name: str(int(number)) for number, cls in m.MESSAGES.items()} == frozen
+    assert {flag.name: flag.value for flag in m.DataFlag} == {"AT_TAIL": 1, "END_OF_SEGMENT": 2}
+
+
+@every_message
+def test_a_message_has_the_fields_of_its_layout(cls: Any) -> None:
+    declared = [name for name, _ in fields_of(cls.layout)]
+
+    assert is_dataclass(cls)
+    assert [field.name for field in fields(cls)] == declared
+
+
+@every_message
+def test_an_item_has_the_fields_of_its_layout(cls: Any) -> None:
+    for name, item in m.item_classes(cls).items():
+        array = dict(fields_of(cls.layout))[name]
+        declared = fields_of(unrenamed(unrenamed(array.subcons[1]).subcon))
+
+        assert item._fields == tuple(field for field, _ in declared)
+
+
+def test_an_item_of_an_item_is_of_its_class() -> None:
+    history = m.StreamHistory([m.EpochRecord(1, 2, "asked for", [3], [m.SegmentRangeRecord(4, 5, 6)])])
+
+    _, decoded = decode(encode(history, request_id=1))
+
+    assert isinstance(decoded, m.StreamHistory)
+    assert decoded.epochs[0].created[0].last == 6
+
+
+def test_a_message_is_a_value() -> None:
+    assert m.Ping() == m.Ping()
+    with pytest.raises(FrozenInstanceError):
+        m.Throttle(1, "full").reason = "edited"  # type: ignore[misc]  # what is tested
+    with pytest.raises((AttributeError, TypeError)):
+        m.Throttle(1, "full").extra = 1  # type: ignore[attr-defined]  # what is tested
+
+
+@every_message
+def test_every_message_says_who_sends_it(cls: type[m.Message]) -> None:
+    senders = [m.FromClient, m.FromServer, m.FromBoth, m.Record]
+
+    assert sum(issubclass(cls, sender) for sender in senders) == 1
+
+
+@pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: str(cls.__name__))
+def test_every_request_is_answered_by_what_a_server_sends(cls: type[m.Request[Any]]) -> None:
+    assert issubclass(cls.reply, m.FromServer)
+
+
+def test_a_message_without_a_sender_cannot_be_declared() -> None:
+    with pytest.raises(AssertionError, match="who sends it"):
+        message(127)(type("Lost", (m.Message,), {}))
+
+
+@pytest.mark.parametrize(("number", "base"), [(200, m.FromServer), (120, m.Record)])
+def test_records_have_numbers_of_their_own(number: int, base: type[m.Message]) -> None:
+    with pytest.raises(AssertionError, match="records have numbers from 128 on"):
+        message(number)(type("Misplaced", (base,), {"__annotations__": {"changed": U8}}))
+
+
+def test_a_number_is_given_once() -> None:
+    with pytest.raises(AssertionError, match="has the number of Hello"):
+        message(1)(type("Second", (m.FromClient,), {}))
+
+
+# --- what a request needs in memory ---
+
+NAMING_FIELDS = {
+    "segment_id": "segments",
+    "segment_ids": "segments",
+    "source_id": "segments",
+    "target_id": "segments",
+    "writer_id": "writers",
+    "stream": "streams",
+    "name": "",  # of a segment or of a stream
+}
+"""Fields whose value leads to a segment, a stream or a writer, and to which of them."""
+
+OTHER_FIELDS = {"server_id", "sealed_ids"}
+"""They look as if they did. What is sealed by a scale are segments of the stream, which are loaded with it."""
+
+PARTS_OF_STREAMS = {m.TruncateStream, m.ScaleStream, m.SaveCut}
+"""They also name segments of their stream, which are loaded with it; others are refused unseen."""
+
+
+def naming_fields(cls: type[m.Message]) -> dict[str, str]:
+    """Return the fields that lead to something, with the kind of things; "" for a name of a segment or of a stream."""
+    names = [name for name, _ in fields_of(cls.layout)]
+    found = {}
+    for name in names:
+        if name in NAMING_FIELDS:
+            found[name] = NAMING_FIELDS[name]
+        elif name.endswith(("_id", "_ids", "_number", "_numbers", "_name", "_names")) and name not in OTHER_FIELDS:
+            raise AssertionError(f"say whether {name} of {cls.__name__} leads to something that must be in memory")
+    if "stream" in names:
+        found.pop("name", None)  # of a cut
+    return found
+
+
+@pytest.mark.parametrize("cls", [cls for cls in REQUESTS if cls is not m.Append], ids=lambda cls: str(cls.__name__))
+def test_every_field_that_names_something_says_so(cls: type[m.Message]) -> None:
+    """A field that is forgotten would make the event loop read a disk. Appends have a check of their own."""
+    found = dict(cls.entity_fields)
+
+    assert set(found) == set(naming_fields(cls))
+    for name, kind in naming_fields(cls).items():
+        assert found[name].value == kind or (not kind and found[name] is not Entity.WRITER)
+
+
+@given(st.data())
+def test_what_is_named_is_what_stands_in_the_fields(drawn: st.DataObject) -> None:
+    cls: Any = drawn.draw(st.sampled_from([cls for cls in REQUESTS if cls.entity_fields]))
+    names = [name for name, _ in fields_of(cls.layout)]
+    request = cls(**dict(zip(names, drawn.draw(values_of(cls.layout)), strict=True)))
+    required = m.required_entities(request)
+
+    for kind in Entity:
+        values = [getattr(request, name) for name, entity in cls.entity_fields if entity is kind]
+        keys = [key for value in values for key in (value if isinstance(value, list) else [value])]
+        assert list(getattr(required, kind.value)) == [key for key in keys if key]
+
+
+def test_requests_that_name_segments_within_a_structure_are_known() -> None:
+    """What nested records name is no field of the message: whoever adds such a message is to think of it."""
+    nested = {cls for cls in REQUESTS if any("segment_id" in item._fields for item in m.item_classes(cls).values())}
+    listed = {cls for cls in REQUESTS if get_type_hints(cls).get("sealed_ids")}
+
+    assert nested | listed == PARTS_OF_STREAMS
+
+
+def test_a_segment_is_named_by_its_name_where_it_has_no_id() -> None:
+    assert m.required_entities(m.GetSegment(0, "raw/a")) == Required(segments=("raw/a",))
+    assert m.required_entities(m.GetSegment(7, "")) == Required(segments=(7,))
+
+
+@pytest.mark.parametrize("cls", [m.OpenWriter, m.GetWriter])
+def test_of_more_segments_than_are_allowed_none_is_named(cls: Any) -> None:
+    allowed = list(range(1, SEGMENTS_PER_STREAM_MAX + 1))
+    rest = [0] * (len(dataclasses.fields(cls)) - 2)
+
+    assert m.required_entities(cls("w", allowed, *rest)) == Required(writers=("w",), segments=tuple(allowed))
+    assert m.required_entities(cls("w", [*allowed, 9999], *rest)) == Required(writers=("w",))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [m.Ping(), m.ListSegments("raw/", "", 5), m.ListStreams("", "", 5), m.Credit(5)],
+    ids=lambda request: str(request.type.name),
+)
+def test_what_names_nothing_needs_nothing(request_: m.Message) -> None:
+    assert m.required_entities(request_) == Required()

@@ -1,0 +1,226 @@
+"""How a message is declared: one class, whose annotations are its layout.
+
+    @message(21)                                     its number on the wire, never changed and never reused
+    class SealSegment(Request[SegmentInfo]):         who sends it, and what answers it
+        '''Seal a segment.'''
+        segment_id: SegmentId                        its layout, and what must be in memory to carry it out
+
+The decorator makes the class a frozen dataclass with slots and builds its construct `layout` from the annotations. All
+else is derived from these: codecs (`wire.framing`), what may arrive at which end (`wire.session`), what the server
+loads before a request (`required_entities`), the dispatch of requests, what the inspector shows, the tables of
+`docs/formats.md`, and the strategies of the property tests. A field that is constant is a `ClassVar` with a `Const`.
+
+Who sends a message is its base, and there is no default: `Request`, `FromClient` (answered by nothing), `FromServer`,
+`FromBoth`, and `Record` for what stands in the log only.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import construct as c
+
+from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+
+_TEXT: Final = c.PascalString(c.Int16ul, "utf8")
+
+Item = TypeVar("Item")
+
+U8 = Annotated[int, c.Int8ul]
+U16 = Annotated[int, c.Int16ul]
+U32 = Annotated[int, c.Int32ul]
+U64 = Annotated[int, c.Int64ul]
+I64 = Annotated[int, c.Int64sl]
+Text = Annotated[str, _TEXT]
+LongText = Annotated[str, c.PascalString(c.Int32ul, "utf8")]
+Blob = Annotated[bytes, c.Prefixed(c.Int32ul, c.GreedyBytes)]
+Bytes16 = Annotated[bytes, c.Bytes(16)]
+Rest = Annotated[bytes | memoryview, c.GreedyBytes]
+"""The rest of the frame: the last field only."""
+List16 = Annotated[list[Item], c.Int16ul]
+"""A list after its count of 16 bits; its items are numbers or named tuples that are annotated in the same way."""
+List32 = Annotated[list[Item], c.Int32ul]
+
+
+class Entity(Enum):
+    """What a field of a request can name. The value is its field in `Required`."""
+
+    SEGMENT = "segments"
+    WRITER = "writers"
+    STREAM = "streams"
+
+
+SegmentId = Annotated[int, c.Int64ul, Entity.SEGMENT]
+SegmentName = Annotated[str, _TEXT, Entity.SEGMENT]
+WriterId = Annotated[str, _TEXT, Entity.WRITER]
+StreamName = Annotated[str, _TEXT, Entity.STREAM]
+
+
+class FrameType(int):
+    """The number of a frame on the wire, with the name that people read.
+
+    Types below 128 cross the wire; those from 128 on are records of the log.
+    """
+
+    name: str
+
+    def __new__(cls, number: int, name: str) -> "FrameType":
+        """Return the number with its name."""
+        made = super().__new__(cls, number)
+        made.name = name
+        return made
+
+
+class Message:
+    """A message: a frozen dataclass.
+
+    Attributes:
+        type: the number of its frames.
+        layout: of the body of its frames; byte for byte what is sent or stored.
+        entity_fields: fields that name what must be in memory to carry it out, each with what it names.
+        flags: the bits that the header of its frames may have set.
+    """
+
+    __slots__ = ()
+    type: ClassVar[FrameType]
+    layout: ClassVar[c.Struct]
+    entity_fields: ClassVar[tuple[tuple[str, Entity], ...]]
+    flags: ClassVar[int] = 0
+
+
+class FromClient(Message):
+    """Sent by clients only."""
+
+    __slots__ = ()
+
+
+class FromServer(Message):
+    """Sent by servers only: a reply, or a notice."""
+
+    __slots__ = ()
+
+
+class FromBoth(Message):
+    """Sent by either side."""
+
+    __slots__ = ()
+
+
+class Record(Message):
+    """A decision as it stands in the log; refused from the network."""
+
+    __slots__ = ()
+
+
+Reply = TypeVar("Reply", bound=Message)
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class Request(FromClient, Generic[Reply]):
+    """Sent by clients under a request id of its own; answered by a `Reply`, or an ERROR_REPLY, with that id.
+
+    Attributes:
+        reply: the class of its reply.
+    """
+
+    __slots__ = ()
+    reply: ClassVar[type[Message]]
+
+
+MESSAGES: Final[dict[int, type[Message]]] = {}
+"""Every message, by the number of its frames."""
+
+
+@dataclass_transform(frozen_default=True)
+def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]], type[AnyMessage]]:
+    """Return the decorator that declares a message of this number."""
+
+    def declare(cls: type[AnyMessage]) -> type[AnyMessage]:
+        made = dataclass(frozen=True, slots=True, kw_only=kw_only)(cls)
+        assert issubclass(made, FromClient | FromServer | FromBoth | Record), f"{made.__name__}: who sends it?"
+        assert issubclass(made, Record) == (number >= 128), f"{made.__name__}: records have numbers from 128 on"
+        assert number not in MESSAGES, f"{made.__name__} has the number of {MESSAGES[number].__name__}"
+        made.type = FrameType(number, re.sub(r"(?<!^)(?=[A-Z])", "_", made.__name__).upper())
+        made.layout = layout_of(made)
+        made.entity_fields = _entity_fields(made)
+        if issubclass(made, Request):
+            (made.reply,) = get_args(made.__orig_bases__[0])  # type: ignore[attr-defined]  # every generic class has it
+        MESSAGES[number] = made
+        return made
+
+    return declare
+
+
+def layout_of(cls: type[Any]) -> c.Struct:
+    """Return the layout that the annotations of a message, or of an item of a list, declare."""
+    subcons = []
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            layout, item = get_args(hint)[1], _item_of(hint)
+            if item is not None:
+                layout = c.PrefixedArray(layout, layout_of(item) if _is_structure(item) else get_args(item)[1])
+            subcons.append(name / layout)
+        elif isinstance(constant := vars(cls).get(name), c.Const):
+            subcons.append(name / constant)
+    if issubclass(cls, Message) and not (subcons and subcons[-1].subcon is c.GreedyBytes):
+        subcons.append(c.Terminated)
+    return c.Struct(*subcons)
+
+
+def item_classes(cls: type[Any]) -> dict[str, type[Any]]:
+    """Return the named tuples that the lists of a message, or of such an item, hold: by the name of the field."""
+    items = {name: _item_of(hint) for name, hint in get_type_hints(cls, include_extras=True).items()}
+    return {name: item for name, item in items.items() if _is_structure(item)}
+
+
+def _entity_fields(cls: type[Message]) -> tuple[tuple[str, Entity], ...]:
+    hints = get_type_hints(cls, include_extras=True).items()
+    marks = [(name, mark) for name, hint in hints for mark in get_args(_item_of(hint) or hint)]
+    return tuple((name, mark) for name, mark in marks if isinstance(mark, Entity))
+
+
+def _item_of(hint: Any) -> Any:
+    """Return the annotation of the items where an annotation is that of a list, else None."""
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else None
+    return get_args(plain)[0] if get_origin(plain) is list else None
+
+
+def _is_structure(item: Any) -> bool:
+    return hasattr(item, "_fields")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Required:
+    """What a request names, by number or by name. With a stream its segments are meant too."""
+
+    segments: tuple[int | str, ...] = ()
+    writers: tuple[int | str, ...] = ()
+    streams: tuple[int | str, ...] = ()
+
+
+def required_entities(request: Message) -> Required:
+    """Return what must be in memory when a request is carried out.
+
+    The number 0 and the empty name stand for nothing. Of more items than a request may list none is named: it will be
+    refused.
+    """
+    keys: dict[str, tuple[int | str, ...]] = {}
+    for name, entity in request.entity_fields:
+        value = getattr(request, name)
+        named = tuple(value) if isinstance(value, list) else (value,)
+        if len(named) <= SEGMENTS_PER_STREAM_MAX:
+            keys[entity.value] = keys.get(entity.value, ()) + tuple(filter(None, named))
+    return Required(**keys)

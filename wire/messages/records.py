@@ -1,0 +1,156 @@
+"""Records of decisions: frames of the same form, written to the log by the server and refused from the network."""
+
+from .declaration import I64, U8, U32, U64, Blob, List16, List32, Record, Text, message
+from .stream import CutPosition, SavedPosition, SegmentRangeRecord
+
+
+@message(128)
+class SegmentCreated(Record):
+    """A segment exists from here on."""
+
+    segment_id: U64
+    created_us: I64
+    name: Text
+
+
+@message(129)
+class SegmentSealed(Record):
+    """A segment takes no more appends."""
+
+    segment_id: U64
+
+
+@message(130)
+class SegmentTruncated(Record):
+    """A segment starts at `offset`."""
+
+    segment_id: U64
+    offset: U64
+
+
+@message(131)
+class SegmentDeleted(Record):
+    """A segment is gone."""
+
+    segment_id: U64
+
+
+@message(132, kw_only=True)
+class SegmentMerged(Record):
+    """The bytes of one segment are now in another."""
+
+    target_id: U64
+    source_id: U64
+    target_offset: U64  # of the first byte of the source in the target
+    source_start: U64
+    size: U64
+    event_count: U64
+
+
+@message(133, kw_only=True)
+class AttributeSet(Record):
+    """An attribute has a value, or none."""
+
+    segment_id: U64
+    present: U8
+    key: Text
+    value: Blob
+
+
+@message(134, kw_only=True)
+class WriterRecorded(Record):
+    """A writer was opened under an epoch."""
+
+    writer_number: U64
+    writer_epoch: U32
+    opened_us: I64
+    writer_id: Text
+
+
+@message(143, kw_only=True)
+class WritersExpired(Record):
+    """Nothing is known any more of what these writers wrote."""
+
+    expired_us: I64
+    marked: List32[U64]  # writers that leave a mark: named ones
+    forgotten: List32[U64]  # writers, and marks, that leave nothing
+
+
+@message(144)
+class UptimeCounted(Record):
+    """For how long servers ran, all of them together, by their monotonic clocks."""
+
+    uptime_us: I64
+
+
+@message(135, kw_only=True)
+class StreamCreated(Record):
+    """A stream and its first segments exist from here on."""
+
+    stream_id: U64
+    created_us: I64
+    name: Text
+    configuration: Text
+    segments: List16[SegmentRangeRecord]
+
+
+@message(139, kw_only=True)
+class StreamScaled(Record):
+    """An epoch of a stream begins; segments are sealed, their successors exist."""
+
+    stream_id: U64
+    epoch: U32  # the one that begins
+    scaled_us: I64
+    cause: Text
+    sealed_ids: List16[U64]
+    created: List16[SegmentRangeRecord]
+
+
+@message(140)
+class StreamUpdated(Record):
+    """A stream has another configuration."""
+
+    stream_id: U64
+    configuration: Text
+
+
+@message(141, kw_only=True)
+class CutSaved(Record):
+    """A cut has a name."""
+
+    stream_id: U64
+    kind: U8
+    name: Text
+    saved_us: I64
+    positions: List16[SavedPosition]
+
+
+@message(142)
+class CutForgotten(Record):
+    """A cut has no name any more."""
+
+    stream_id: U64
+    kind: U8
+    name: Text
+
+
+@message(136)
+class StreamSealed(Record):
+    """A stream and all its segments take no more appends."""
+
+    stream_id: U64
+
+
+@message(137)
+class StreamTruncated(Record):
+    """The segments of a stream start at these positions."""
+
+    stream_id: U64
+    positions: List16[CutPosition]
+
+
+@message(138)
+class StreamDeleted(Record):
+    """A stream and its segments are gone."""
+
+    stream_id: U64

@@ -1,0 +1,73 @@
+"""Messages of the connection itself, and the replies that many requests share."""
+
+from typing import ClassVar
+
+from construct import Const
+
+from .declaration import I64, U8, U16, U32, U64, Bytes16, FromBoth, FromServer, List16, Request, Text, message
+
+
+@message(2, kw_only=True)
+class HelloReply(FromServer):
+    """First frame of a server: what was agreed, and its limits."""
+
+    magic: ClassVar = Const(b"MLRC")
+    version: U16
+    features: U64
+    frame_size_max: U32
+    append_size_max: U32
+    appends_in_flight_max: U32
+    server_id: Bytes16
+    server: Text
+
+
+@message(1, kw_only=True)
+class Hello(Request[HelloReply]):
+    """First frame of a client: versions, features, identity."""
+
+    magic: ClassVar = Const(b"MLRC")
+    version_min: U16
+    version_max: U16
+    features: U64
+    frame_size_max: U32
+    client: Text
+    token: Text
+
+
+@message(3, kw_only=True)
+class ErrorReply(FromServer):
+    """A request failed; the facts. -1 and 0 stand for facts that do not apply."""
+
+    code: U16
+    retriable: U8
+    retry_after_ms: U32
+    start_offset: I64
+    length: I64
+    subject: Text
+    message: Text
+    successors: List16[U64]
+
+
+@message(4)
+class Ping(FromBoth):
+    """Ask for a PONG."""
+
+
+@message(5)
+class Pong(FromBoth):
+    """Answer to PING."""
+
+
+@message(6)
+class Throttle(FromServer):
+    """Notice: the server reads no more from this connection until what is full has room."""
+
+    retry_after_ms: U32
+    reason: Text
+
+
+@message(7)
+class Done(FromServer):
+    """The request was carried out; `changed` is 0 where it already was so."""
+
+    changed: U8

@@ -1,0 +1,244 @@
+"""Messages about streams, their segments and epochs, and their saved cuts."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from .declaration import (
+    I64,
+    U8,
+    U32,
+    U64,
+    FromServer,
+    List16,
+    List32,
+    LongText,
+    Request,
+    StreamName,
+    Text,
+    message,
+)
+from .session import Done
+
+
+class StreamSegment(NamedTuple):
+    """A segment of a stream with its key range, `low` to `last` inclusive."""
+
+    segment_id: U64
+    low: U64  # first place of its key range
+    last: U64  # last place of its key range, inclusive: 2^64 does not fit
+    epoch: U32  # of the stream, in which the segment came to be
+    sealed_epoch: U32  # which replaced it by successors; 0 while it was not
+    start_offset: U64
+    length: U64
+    event_count: U64
+    sealed: U8
+
+
+@message(50, kw_only=True)
+class StreamInfo(FromServer):
+    """A stream and its segments as they are now."""
+
+    created: U8  # 1: by this request
+    stream_id: U64
+    created_us: I64
+    epoch: U32
+    sealed: U8
+    name: Text
+    configuration: Text
+    segments: List16[StreamSegment]
+
+
+@message(48)
+class CreateStream(Request[StreamInfo]):
+    """Create a stream; where it existed, the reply has `created` = 0."""
+
+    name: StreamName
+    segment_count: U32
+    configuration: Text
+
+
+@message(49)
+class GetStream(Request[StreamInfo]):
+    """Ask for a stream."""
+
+    name: StreamName
+
+
+class ListedStream(NamedTuple):
+    """A stream as listed."""
+
+    name: Text
+
+
+@message(52)
+class StreamList(FromServer):
+    """A page of streams; `more` says that further ones follow."""
+
+    names: List32[ListedStream]
+    more: U8
+
+
+@message(51)
+class ListStreams(Request[StreamList]):
+    """List streams by name: those with the prefix and the tag (if any), after `after`."""
+
+    prefix: Text
+    after: Text
+    count_max: U32
+    tag: Text = ""
+
+
+@message(53)
+class SealStream(Request[StreamInfo]):
+    """Seal a stream."""
+
+    name: StreamName
+
+
+class CutPosition(NamedTuple):
+    """An offset in a segment, on a border between appends."""
+
+    segment_id: U64
+    offset: U64
+
+
+@message(54)
+class TruncateStream(Request[StreamInfo]):
+    """Move the start of a stream to a cut."""
+
+    name: StreamName
+    positions: List16[CutPosition]
+
+
+@message(55)
+class DeleteStream(Request[Done]):
+    """Delete a sealed stream; `changed` = 0 if there was none."""
+
+    name: StreamName
+
+
+class KeyRangeRecord(NamedTuple):
+    """A range of the key space, `low` to `last` inclusive."""
+
+    low: U64
+    last: U64
+
+
+@message(56)
+class ScaleStream(Request[StreamInfo]):
+    """Replace segments of a stream by new ones that cover the same keys."""
+
+    name: StreamName
+    sealed_ids: List16[U64]
+    ranges: List16[KeyRangeRecord]
+
+
+class SegmentRangeRecord(NamedTuple):
+    """A new segment of a stream, with its key range, `low` to `last` inclusive."""
+
+    segment_id: U64
+    low: U64
+    last: U64
+
+
+class EpochRecord(NamedTuple):
+    """An epoch of a stream: when and why it began, what it sealed, what it created in its place."""
+
+    number: U32
+    started_us: I64
+    cause: Text
+    sealed_ids: List16[U64]
+    created: List16[SegmentRangeRecord]
+
+
+@message(58)
+class StreamHistory(FromServer):
+    """The epochs of a stream, the oldest one first; of very many, the newest, as many as fit a frame."""
+
+    epochs: List32[EpochRecord]
+
+
+@message(57)
+class GetStreamHistory(Request[StreamHistory]):
+    """Ask for the epochs of a stream."""
+
+    name: StreamName
+
+
+@message(59)
+class UpdateStream(Request[StreamInfo]):
+    """Give a stream another configuration."""
+
+    name: StreamName
+    configuration: Text
+
+
+@message(61)
+class Explanation(FromServer):
+    """What the policies of a stream see, decided last, and wait for, as JSON."""
+
+    facts: LongText
+
+
+@message(60)
+class ExplainStream(Request[Explanation]):
+    """Ask why a stream is as it is: scaling, retention, cursors."""
+
+    name: StreamName
+
+
+class CutKind(IntEnum):
+    """What a saved cut is for."""
+
+    BOOKMARK = 1  # a place worth finding again
+    CURSOR = 2  # how far a consumer has come: retention by consumption does not pass it
+
+
+class SavedPosition(NamedTuple):
+    """A place in a segment: the offset of a block, and the index of an event in it."""
+
+    segment_id: U64
+    offset: U64
+    event_index: U32
+
+
+class SavedCut(NamedTuple):
+    """A cut that the server keeps under a name; each kind has names of its own."""
+
+    kind: U8
+    name: Text
+    saved_us: I64
+    positions: List16[SavedPosition]
+
+
+@message(62)
+class SaveCut(Request[Done]):
+    """Keep a cut of a stream under a name, in place of the one of that kind and name."""
+
+    stream: StreamName
+    kind: U8  # `CutKind`
+    name: Text  # among those of its kind
+    positions: List16[SavedPosition]
+
+
+@message(63)
+class ForgetCut(Request[Done]):
+    """Forget a saved cut; `changed` = 0 if there was none."""
+
+    stream: StreamName
+    kind: U8
+    name: Text
+
+
+@message(65)
+class CutList(FromServer):
+    """Saved cuts, by kind and name."""
+
+    cuts: List32[SavedCut]
+
+
+@message(64)
+class ListCuts(Request[CutList]):
+    """Ask for the saved cuts of a stream."""
+
+    name: StreamName
