@@ -13,7 +13,8 @@ import typer
 
 from millrace.client.blocks import Event
 from millrace.client.write.segment_writer import Stored
-from millrace.wire.limits import EVENT_SIZE_BYTES_MAX, MIB
+from millrace.model.limits import EVENT_SIZE_BYTES_MAX
+from millrace.wire.limits import MIB
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected
 from .figures import count_text, duration_text, rate_text, size_text

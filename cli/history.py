@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.client.admin.streams import Epoch
-from millrace.wire.names import KeyRange
+from millrace.model.key_range import KeyRange
+from millrace.model.lineage import Epoch
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
 from .figures import duration_text, time_text

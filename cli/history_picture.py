@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from millrace.client.admin.streams import Epoch
-from millrace.wire.names import KEY_SPACE, KeyRange
+from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.lineage import Epoch
 
 WIDTH_MIN: Final = 16
 QUARTERS_WIDTH_MIN: Final = 24

@@ -14,14 +14,13 @@ import typer
 
 from millrace.client.errors import (
     ConnectionLostError,
-    InvalidArgumentError,
-    MillraceError,
     RequestTimeoutError,
     SegmentNotFoundError,
     ServerUnreachableError,
     StreamNotFoundError,
     StreamNotSealedError,
 )
+from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.server.errors import FolderLockedError, FolderVersionError, ServerError
 from millrace.server.host.descriptors import occupy_standard_descriptors
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 
 from .figures import count_text, duration_text, size_text
 from .quantities import parse_bounds, parse_duration, parse_size

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from millrace.client.admin.streams import ScalingPolicy, StreamConfig, StreamInfo
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
 from .explanation import explain

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.client.errors import InvalidArgumentError
 from millrace.client.write.writer_info import Outcome, WriterInfo
+from millrace.model.errors import InvalidArgumentError
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
 from .figures import time_text

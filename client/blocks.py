@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from millrace.model.errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.checksum import Buffer, crc32c
 from millrace.wire.codec import derive
 from millrace.wire.compression import decompress
 from millrace.wire.errors import CodecError
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.schema.block import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_MAGIC,
@@ -33,7 +34,6 @@ from millrace.wire.schema.block import (
 )
 
 from .compression import Compression, compress
-from .errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa

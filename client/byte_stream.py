@@ -22,6 +22,7 @@ from millrace.client.admin.streams import StreamInfo, stream_info
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
 from millrace.client.write.segment_writer import passes
+from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
@@ -29,8 +30,6 @@ from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 from .errors import (
     ClientClosedError,
     ConnectionLostError,
-    InvalidArgumentError,
-    MillraceError,
     OutcomeUnknownError,
     SegmentNotFoundError,
     SegmentSealedError,

@@ -23,11 +23,9 @@ from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.segments import Segments
 from millrace.client.admin.streams import (
     Border,
-    Epoch,
     StreamConfig,
     StreamInfo,
     scaled_ranges,
-    segments_of_history,
     stream_history,
     stream_info,
 )
@@ -39,7 +37,6 @@ from millrace.client.read.cut_resolution import (
     distance,
     fetch_event,
 )
-from millrace.client.read.epochs import StreamSegment
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.slices import resolve_cut, slices_between
 from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
@@ -47,22 +44,16 @@ from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.writer import Writer, WriterOptions
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.lineage import Epoch, StreamPart, parts_of_history
+from millrace.model.names import checked_name, checked_writer_id
 from millrace.wire import messages as m
-from millrace.wire.errors import InvalidNameError as WireInvalidNameError
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
-from millrace.wire.names import checked_name, checked_writer_id
 
 from .blocks import Event, Position
 from .byte_stream import ByteReader, ByteWriter
 from .cuts import HEAD, TAIL, Cut, StreamCut
-from .errors import (
-    CutTruncatedError,
-    InvalidArgumentError,
-    InvalidNameError,
-    SegmentNotFoundError,
-    SegmentTruncatedError,
-    WriterExpiredError,
-)
+from .errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError, WriterExpiredError
 from .options import ClientOptions, parse_address
 
 if TYPE_CHECKING:
@@ -233,9 +224,9 @@ class Client:
         info = await self.stream_info(name)
         sealed_ids = list(seal)
         # Those which are gone by now are in the history only: whoever repeats a scale means their borders.
-        segments = list(info.segments)
+        segments: list[StreamPart] = list(info.segments)
         if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
-            segments += segments_of_history(await self.stream_history(name))
+            segments += parts_of_history(await self.stream_history(name))
         borders = [
             m.KeyRangeRecord(part.low, part.high - 1)
             for part in scaled_ranges(ranges, segments=(each for each in segments if each.segment_id in sealed_ids))
@@ -373,7 +364,7 @@ class Client:
         return Writer(
             self._writes,
             _checked(stream),
-            writer_id=_checked_writer_id(writer_id),
+            writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
             options=options or WriterOptions(),
         )
@@ -475,7 +466,7 @@ class Client:
         return ByteWriter(
             self._writes,
             _checked(stream),
-            writer_id=_checked_writer_id(writer_id),
+            writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
         )
 
@@ -493,11 +484,11 @@ class Client:
 
     async def _resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
         """Return a cut, checked; of one whose segments are gone the history tells whether they ever were."""
-        known: list[StreamSegment] = []
+        known: list[StreamPart] = []
         if isinstance(cut, StreamCut) and cut.stream == info.name:
             listed = {segment.segment_id for segment in info.segments}
             if not listed.issuperset(cut.places):
-                known = segments_of_history(await self.stream_history(info.name))
+                known = parts_of_history(await self.stream_history(info.name))
         return resolve_cut(cut, info, known=known)
 
     async def _use_cut(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
@@ -565,17 +556,7 @@ def connect(
 
 
 def _checked(name: str) -> str:
-    try:
-        return checked_name(name, kind="stream")
-    except WireInvalidNameError as error:
-        raise InvalidNameError(str(error)) from None
-
-
-def _checked_writer_id(writer_id: str | None) -> str | None:
-    try:
-        return None if writer_id is None else checked_writer_id(writer_id)
-    except WireInvalidNameError as error:
-        raise InvalidNameError(str(error)) from None
+    return checked_name(name, kind="stream")
 
 
 def _unix_us(when: int | datetime) -> int:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from millrace.wire.errors import InvalidNameError
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.wire.names import checked_name
-
-from .errors import CutInvalidError
+from millrace.model.errors import CutInvalidError, InvalidNameError
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.names import checked_name
 
 _POSITION: Final = re.compile(r"(\d{1,20}):(\d{1,20})\.(\d{1,10})", re.ASCII)
 _UNSIGNED_64: Final = 1 << 64

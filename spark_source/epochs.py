@@ -13,9 +13,9 @@ from typing import Final
 
 from millrace.client.admin.streams import StreamInfo
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import CutInvalidError
 from millrace.client.read.block_scan import Mark
-from millrace.client.read.epochs import Lineage, StreamSegment
+from millrace.model.errors import CutInvalidError
+from millrace.model.lineage import Lineage, StreamPart
 
 from .errors import MissingRange
 
@@ -34,12 +34,12 @@ class Epochs:
         past: segments that the stream ever had; needed only where a cut names some that are gone.
     """
 
-    def __init__(self, stream: StreamInfo, *, past: Iterable[StreamSegment] = ()) -> None:
+    def __init__(self, stream: StreamInfo, *, past: Iterable[StreamPart] = ()) -> None:
         self.stream = stream
         self._listed = {segment.segment_id: segment for segment in stream.segments}
         # What came to be after the answer is none of it: it would lie behind a tail that is not known.
         gone = {segment.segment_id: segment for segment in past if segment.epoch <= stream.epoch}
-        self._lineage = Lineage((gone | self._listed).values())
+        self._lineage = Lineage[StreamPart]([*gone.values(), *self._listed.values()])
 
     @property
     def head(self) -> dict[int, Mark]:
@@ -81,7 +81,7 @@ class Epochs:
 
     def later(self, one: Marks, other: Marks) -> dict[int, Mark]:
         """Return the cut that is where the later of two cuts is, for each key."""
-        passed_by_one, passed_by_other = self._lineage.in_front(one), self._lineage.in_front(other)
+        passed_by_one, passed_by_other = self._lineage.before(one), self._lineage.before(other)
         found = {segment_id: mark for segment_id, mark in one.items() if segment_id not in passed_by_other}
         for segment_id, mark in other.items():
             if segment_id not in passed_by_one:
@@ -90,7 +90,7 @@ class Epochs:
 
     def earlier(self, one: Marks, other: Marks) -> dict[int, Mark]:
         """Return the cut that is where the earlier of two cuts is, for each key."""
-        passed_by_one, passed_by_other = self._lineage.in_front(one), self._lineage.in_front(other)
+        passed_by_one, passed_by_other = self._lineage.before(one), self._lineage.before(other)
         found = {
             segment_id: mark for segment_id, mark in one.items() if segment_id in other or segment_id in passed_by_other
         }
@@ -101,7 +101,7 @@ class Epochs:
 
     def progress(self, cut: Marks) -> dict[int, Mark]:
         """Return how far each segment that is not gone lies in front of a cut."""
-        whole = self._lineage.in_front(cut)
+        whole = self._lineage.before(cut)
         return {
             segment_id: cut.get(segment_id, self.end(segment_id) if segment_id in whole else START)
             for segment_id in self._listed
@@ -113,12 +113,12 @@ class Epochs:
         Only once *all* that were replaced together are read, and never past the bound. No event lies between the two.
         """
         moved = dict(cut)
-        whole = self._lineage.in_front(bound)
-        while added := self._lineage.go_on(
+        whole = self._lineage.before(bound)
+        self._lineage.advance(
             moved,
-            at_end=lambda segment_id: segment_id in whole and moved[segment_id].place == self.end(segment_id).place,
-        ):
-            moved.update((segment_id, START) for segment_id in added)
+            lambda segment_id: segment_id in whole and moved[segment_id].place == self.end(segment_id).place,
+            start=START,
+        )
         return moved
 
     def missing(self, cut: Marks) -> list[MissingRange]:
@@ -127,7 +127,7 @@ class Epochs:
         A segment that is gone is named also if the cut is at its end: nobody knows where that was.
         """
         head = self.head
-        truncated, read = self._lineage.in_front(head), self._lineage.in_front(cut)
+        truncated, read = self._lineage.before(head), self._lineage.before(cut)
         found = []
         for segment in sorted(self._lineage.by_id.values(), key=lambda each: (each.epoch, each.key_range.low)):
             segment_id = segment.segment_id

@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from millrace.client.client import Client, connect
-from millrace.client.errors import AuthenticationError, MillraceError, ServerUnreachableError
+from millrace.client.errors import AuthenticationError, ServerUnreachableError
 from millrace.client.options import ClientOptions, parse_address
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.errors import MillraceError
 
 from .errors import OptionError
 from .options import SourceOptions

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Final
 
 from millrace.client.cuts import HEAD, Cut, StreamCut, parse_cut
-from millrace.client.errors import CutInvalidError
 from millrace.client.options import parse_address
+from millrace.model.errors import CutInvalidError
 
 from .errors import OptionError
 

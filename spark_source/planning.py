@@ -11,22 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from millrace.client.admin.streams import StreamInfo, segments_of_history
+from millrace.client.admin.streams import StreamInfo
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, StreamCut
-from millrace.client.errors import (
-    CutInvalidError,
-    InvalidArgumentError,
-    InvalidNameError,
-    SegmentNotFoundError,
-    SegmentTruncatedError,
-    StreamNotFoundError,
-)
+from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from millrace.client.read.block_scan import Mark, after_block, after_bytes, after_events, mark_of, written_before
 from millrace.client.read.cut_resolution import cut_at_time
 from millrace.client.read.slices import slices_between
 from millrace.client.read.splits import SegmentRange, plan_segment
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
+from millrace.model.lineage import parts_of_history
 
 from .epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
@@ -84,7 +79,7 @@ class Planner:
         listed = {segment.segment_id for segment in info.segments}
         if all(segment_id in listed for cut in cuts for segment_id in cut):
             return Epochs(info)
-        return Epochs(info, past=segments_of_history(await self._client.stream_history(info.name)))
+        return Epochs(info, past=parts_of_history(await self._client.stream_history(info.name)))
 
     async def _info(self) -> StreamInfo:
         try:

@@ -17,9 +17,9 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import CutInvalidError
 from millrace.client.read.block_scan import Mark
 from millrace.client.read.splits import SegmentRange
+from millrace.model.errors import CutInvalidError
 
 from .epochs import Marks, cut_of
 from .errors import CheckpointError

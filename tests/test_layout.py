@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("cli", "client", "server", "spark_source", "wire")
+PARTS = ("cli", "client", "model", "server", "spark_source", "wire")
 # Everything that is Python and ours, installed or not.
 FOLDERS = (*PARTS, "src", "tests", "benchmarks", "loadtests", "examples")
 

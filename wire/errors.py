@@ -9,7 +9,6 @@
         +-- FrameTooLargeError    a frame above the negotiated limit
         +-- ForeignProtocolError  HTTP or TLS spoken to the data port
         +-- UnsupportedVersionError  no version that both sides speak
-    +-- InvalidNameError          a name outside the one rule of `names`  (also a ValueError)
 
 Each knows the `code` under which it is reported to the peer, and whether trying again can help.
 """
@@ -19,7 +18,7 @@ from typing import ClassVar
 
 
 class ErrorCode(IntEnum):
-    """The reason of an error reply. Frozen for ever; new reasons take new numbers."""
+    """The reason of an error reply. Frozen forever; new reasons take new numbers."""
 
     PROTOCOL = 1
     UNSUPPORTED_VERSION = 2
@@ -153,18 +152,3 @@ class UnsupportedVersionError(ProtocolError):
             f"the peer speaks versions {self.version_min} to {self.version_max} of the protocol, "
             f"this side {self.our_min} to {self.our_max}"
         )
-
-
-class InvalidNameError(WireError, ValueError):
-    """A name outside the one rule of `millrace.wire.names`."""
-
-    code = ErrorCode.INVALID_NAME
-
-    def __init__(self, *, kind: str, name: str, reason: str) -> None:
-        super().__init__(kind, name, reason)
-        self.kind = kind
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name[:80]!r}: {self.reason}"

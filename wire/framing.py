@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from construct import Struct
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+
 from . import messages as m
 from .checksum import Buffer, crc32c
 from .codec import derive
 from .errors import ChecksumError, CodecError
 from .limits import (
     APPEND_HEADER_SIZE_BYTES,
-    APPEND_SIZE_BYTES_MAX,
     CONTROL_FRAME_SIZE_BYTES_MAX,
     FRAME_HEADER_SIZE_BYTES,
     FRAME_SIZE_BYTES_MAX,

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -10,10 +12,6 @@ PROTOCOL_VERSION_MAX: Final = 1
 
 DATA_PORT: Final = 9240
 CONSOLE_PORT: Final = 9241
-
-EVENT_SIZE_BYTES_MAX: Final = 8 * MIB
-APPEND_SIZE_BYTES_MAX: Final = 16 * MIB
-"""The largest payload of one append; the frame is larger by its header."""
 
 FRAME_HEADER_SIZE_BYTES: Final = 24
 HELLO_FRAME_SIZE_BYTES_MAX: Final = 16 * KIB
@@ -36,12 +34,8 @@ APPENDS_IN_FLIGHT_MAX: Final = 65536
 """Appends of one connection that may wait for their ack."""
 
 NAME_SIZE_BYTES_MAX: Final = 255
-WRITER_ID_SIZE_BYTES_MAX: Final = 255
-ROUTING_KEY_SIZE_BYTES_MAX: Final = 64 * KIB
-SEGMENTS_PER_STREAM_MAX: Final = 4096
 LIST_PAGE_COUNT_MAX: Final = 1000
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 
-assert APPEND_SIZE_BYTES_MAX >= EVENT_SIZE_BYTES_MAX + MIB, "a block of one largest event must fit an append"
 assert READ_SIZE_BYTES_MAX + KIB <= FRAME_SIZE_BYTES_MAX, "a full read reply must fit a frame"
 assert HELLO_FRAME_SIZE_BYTES_MAX <= CONTROL_FRAME_SIZE_BYTES_MAX <= FRAME_SIZE_BYTES_MAX

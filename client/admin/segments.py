@@ -9,22 +9,16 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.client.errors import (
-    BufferFullError,
-    ConnectionLostError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    InvalidNameError,
-    SegmentNotFoundError,
-)
+from millrace.client.errors import BufferFullError, ConnectionLostError, SegmentNotFoundError
 from millrace.client.read.subscription import SegmentPushes
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+from millrace.model.names import checked_name
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
-from millrace.wire.errors import InvalidNameError as WireInvalidNameError
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
-from millrace.wire.names import checked_name
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 IDS_REMEMBERED_MAX: Final = 65536
 TAIL_WINDOW_BYTES: Final = 4 * MIB
@@ -77,14 +71,11 @@ def checked_segment_name(name: str) -> str:
     Raises:
         InvalidNameError: otherwise.
     """
-    try:
-        stream, mark, number = name.partition("#") if isinstance(name, str) else (name, "", "")
-        if mark and number.isascii() and number.isdigit():
-            checked_name(stream, kind="segment")
-        else:
-            checked_name(name, kind="segment")
-    except WireInvalidNameError as error:
-        raise InvalidNameError(str(error)) from None
+    stream, mark, number = name.partition("#") if isinstance(name, str) else (name, "", "")
+    if mark and number.isascii() and number.isdigit():
+        checked_name(stream, kind="segment")
+    else:
+        checked_name(name, kind="segment")
     return name
 
 

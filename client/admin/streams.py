@@ -4,16 +4,16 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import InvalidArgumentError
-from millrace.client.read.epochs import Lineage, StreamSegment
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.lineage import Epoch, Lineage, StreamPart
 from millrace.wire import messages as m
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.wire.names import KEY_SPACE, KeyRange
 
 SCALING_FACTOR_MAX: Final = 16
 FLOAT_ERROR: Final = 1 << 12
@@ -227,6 +227,30 @@ class StreamConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSegment(StreamPart):
+    """A segment of a stream as it was when the server answered.
+
+    Attributes:
+        event_count: events appended since it was created, those truncated included.
+    """
+
+    start_offset: int = 0
+    length: int = 0
+    event_count: int = 0
+    sealed: bool = False
+
+    @property
+    def low(self) -> float:
+        """Where its part of the key space begins, out of 1."""
+        return self.key_range.fractions[0]
+
+    @property
+    def high(self) -> float:
+        """Where its part of the key space ends, out of 1; the end belongs to the next one."""
+        return self.key_range.fractions[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamInfo:
     """A stream as it was when the server answered.
 
@@ -248,7 +272,7 @@ class StreamInfo:
         """The segments that nothing has replaced, in the order of their keys."""
         return tuple(self.lineage().tail())
 
-    def lineage(self) -> Lineage:
+    def lineage(self) -> Lineage[StreamSegment]:
         """Return who precedes whom."""
         return Lineage(self.segments)
 
@@ -262,28 +286,14 @@ class StreamInfo:
         """Return where the stream ended then."""
         return StreamCut.of(self.name, {segment.segment_id: (segment.length, 0) for segment in self.lineage().tail()})
 
+    def progress(self, cut: StreamCut) -> dict[int, tuple[int, int]]:
+        """Return how far each segment lies before a cut: its end, nothing of it, or the place in the cut."""
+        return self.lineage().progress(cut.places, start=(0, 0), end_of=lambda segment: (segment.length, 0))
+
     @property
     def size_bytes(self) -> int:
         """Bytes that can be read."""
         return sum(segment.length - segment.start_offset for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
-    """A time between two scalings of a stream.
-
-    Attributes:
-        started_us: Unix microseconds.
-        cause: why it began, in words.
-        sealed_ids: the segments that it replaced.
-        created: its new segments, (id, keys).
-    """
-
-    number: int
-    started_us: int
-    cause: str
-    sealed_ids: tuple[int, ...]
-    created: tuple[tuple[int, KeyRange], ...]
 
 
 def stream_info(message: m.StreamInfo) -> StreamInfo:
@@ -299,7 +309,7 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
         segments=tuple(
             StreamSegment(
                 segment_id=segment.segment_id,
-                key_range=KeyRange(segment.low, segment.last + 1),
+                key_range=KeyRange.inclusive(segment.low, segment.last),
                 epoch=segment.epoch,
                 sealed_epoch=segment.sealed_epoch,
                 start_offset=segment.start_offset,
@@ -320,25 +330,13 @@ def stream_history(message: m.StreamHistory) -> list[Epoch]:
             started_us=epoch.started_us,
             cause=epoch.cause,
             sealed_ids=tuple(epoch.sealed_ids),
-            created=tuple((segment_id, KeyRange(low, last + 1)) for segment_id, low, last in epoch.created),
+            created=tuple((segment_id, KeyRange.inclusive(low, last)) for segment_id, low, last in epoch.created),
         )
         for epoch in message.epochs
     ]
 
 
-def segments_of_history(epochs: Iterable[Epoch]) -> list[StreamSegment]:
-    """Return every segment that a stream ever had, without what is known only of those that are left."""
-    segments: dict[int, StreamSegment] = {}
-    for epoch in epochs:
-        for segment_id in epoch.sealed_ids:
-            if segment_id in segments:
-                segments[segment_id] = replace(segments[segment_id], sealed_epoch=epoch.number, sealed=True)
-        for segment_id, key_range in epoch.created:
-            segments[segment_id] = StreamSegment(segment_id=segment_id, key_range=key_range, epoch=epoch.number)
-    return list(segments.values())
-
-
-def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable[StreamSegment]) -> list[KeyRange]:
+def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable[StreamPart]) -> list[KeyRange]:
     """Return the exact ranges of keys that a caller means.
 
     A border is a number from 0 to 1, or an exact integer above 1 out of 2^64. A float so near to a border of one of

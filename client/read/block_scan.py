@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from millrace.client.blocks import block_size
-from millrace.client.errors import BlockCorruptError, CutInvalidError, OffsetBeyondEndError
+from millrace.client.errors import OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import BlockCorruptError, CutInvalidError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.codec import derive
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB, MIB
+from millrace.wire.limits import KIB, MIB
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
 
 INDEX_SPACING_BYTES: Final = 64 * KIB

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from millrace.client.blocks import EventBlock, block_size, unpack_block
-from millrace.client.errors import BlockCorruptError, CutInvalidError, MillraceError
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import BlockCorruptError, CutInvalidError, MillraceError
 
 from .subscription import SegmentPushes
 

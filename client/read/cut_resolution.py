@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from operator import index
 from typing import Final
 
-from millrace.client.admin.streams import StreamInfo
+from millrace.client.admin.streams import StreamInfo, StreamSegment
 from millrace.client.blocks import Event, Position, block_size, unpack_block
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import CutInvalidError, InvalidArgumentError, OffsetBeyondEndError
+from millrace.client.errors import OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import CutInvalidError, InvalidArgumentError
+from millrace.model.lineage import Lineage
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .block_scan import Mark, after_bytes, after_events, mark_of
 from .block_stream import SegmentFeed
-from .epochs import Lineage
 
 SEEK_WINDOW_BYTES: Final = 1 * MIB
 FETCH_SIZE_BYTES: Final = 64 * KIB
@@ -52,7 +53,11 @@ async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -
             )
         )
         places.update(zip(wanted, found, strict=True))
-        wanted = lineage.go_on(places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length)
+        searched = set(places)
+        lineage.advance(
+            places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length, start=(0, 0)
+        )
+        wanted = [segment_id for segment_id in places if segment_id not in searched]
     return StreamCut.of(stream.name, places)
 
 
@@ -87,7 +92,7 @@ async def cut_after_bytes(channel: Channel, stream: StreamInfo, *, start: Stream
 async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, end: StreamCut) -> Distance:
     """Return what lies between two resolved cuts. Cancelling is safe."""
     lineage = stream.lineage()
-    starts, ends = lineage.progress(start.places), lineage.progress(end.places)
+    starts, ends = stream.progress(start), stream.progress(end)
     differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
     marks = await asyncio.gather(
         *(
@@ -165,8 +170,11 @@ async def _cut_after(
             break
         amount -= total
         marks.update((segment_id, _end(lineage, segment_id)) for segment_id in wanted)
-        wanted = lineage.go_on(marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length)
-        marks.update((segment_id, _START) for segment_id in wanted)
+        counted = set(marks)
+        lineage.advance(
+            marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length, start=_START
+        )
+        wanted = [segment_id for segment_id in marks if segment_id not in counted]
     return StreamCut.of(stream.name, {segment_id: mark.place for segment_id, mark in marks.items()})
 
 
@@ -180,7 +188,7 @@ def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-def _end(lineage: Lineage, segment_id: int) -> Mark:
+def _end(lineage: Lineage[StreamSegment], segment_id: int) -> Mark:
     segment = lineage.by_id[segment_id]
     return Mark(segment.length, 0, segment.event_count)
 

@@ -5,7 +5,7 @@ by block, so the next one is usually there without waiting. The place of the rea
 wait loses none.
 
 Where the stream was scaled the reader goes on to the successors once it has read everything that was replaced together
-(see `millrace.client.read.epochs`), so the events of a key stay in order and the reader's place is a cut at any moment.
+(see `millrace.model.lineage`), so the events of a key stay in order and the reader's place is a cut at any moment.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from millrace.client.admin.streams import StreamInfo, segments_of_history, stream_history, stream_info
+from millrace.client.admin.streams import StreamInfo, stream_history, stream_info
 from millrace.client.blocks import Event
 from millrace.client.cuts import StreamCut
 from millrace.client.errors import (
     ClientClosedError,
     CutTruncatedError,
-    MillraceError,
     SegmentNotFoundError,
     SegmentTruncatedError,
     ServerFailedError,
     StreamNotFoundError,
 )
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import MillraceError
+from millrace.model.lineage import Lineage, Replacement, StreamPart, parts_of_history
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .block_stream import PlacedBlock, SegmentFeed
-from .epochs import Lineage, Replacement
 from .slices import resolve_cut
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Reader:
         self.stream = stream.name
         self._stream_id = stream.stream_id
         self._options = options
-        self._lineage = stream.lineage()
+        self._lineage: Lineage[StreamPart] = Lineage(stream.segments)
         self._sealed = stream.sealed
         # Whether it is to start at the head, and has not yet: a truncation moves the head, and the reader with it.
         self._is_at_head = is_from_head
@@ -91,8 +91,8 @@ class Reader:
         self._places: dict[int, tuple[int, int]] = dict(start.positions)
         # How far each segment is read, and which of them as a whole; what came to be later lies behind the end cut.
         self._is_bounded = end is not None
-        self._limits = {} if end is None else self._lineage.progress(end.places)
-        self._whole = set() if end is None else self._lineage.in_front(end.places)
+        self._limits = {} if end is None else stream.progress(end)
+        self._whole = set() if end is None else self._lineage.before(end.places)
         self._feeds: dict[int, SegmentFeed] = {}
         for segment_id in self._places:
             self._add_feed(segment_id)
@@ -258,7 +258,7 @@ class Reader:
                 feed.close()
             self._feeds.clear()
             self._ready.clear()
-            self._lineage, self._sealed = info.lineage(), info.sealed
+            self._lineage, self._sealed = Lineage(info.segments), info.sealed
             self._places = dict(error.resume_at.positions)
             for segment_id in self._places:
                 self._add_feed(segment_id)
@@ -313,7 +313,7 @@ class Reader:
         feed = self._feeds.get(segment_id)
         return feed is not None and feed.finished
 
-    def _replace(self, replacement: Replacement) -> list[int]:
+    def _replace(self, replacement: Replacement[StreamPart]) -> list[int]:
         """Read the successors in place of their predecessors; return those of them of which nothing is wanted."""
         for segment in replacement.predecessors:
             self._feeds.pop(segment.segment_id).close()
@@ -339,11 +339,11 @@ class Reader:
         info = await self._stream_now()
         # The reader may have left some of them meanwhile: those whose replacement it knew before. They may be gone.
         ended = [segment_id for segment_id in ended if segment_id in self._feeds]
-        listed = {segment.segment_id: segment for segment in info.segments}
+        listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._feeds):
             # Truncated away after it was read: who replaced it is left in the history.
             history = stream_history(await self._channel.request(m.GetStreamHistory(self.stream), m.StreamHistory))
-            listed = {segment.segment_id: segment for segment in segments_of_history(history)} | listed
+            listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:
             raise ServerFailedError(f"{self.stream}: segments {strange} have ended, and nothing has replaced them")

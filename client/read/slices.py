@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from millrace.client.admin.streams import StreamInfo
 from millrace.client.cuts import HEAD, TAIL, Cut, StreamCut
-from millrace.client.errors import CutInvalidError, CutTruncatedError, ErrorFacts, OffsetBeyondEndError
-
-from .epochs import Lineage, StreamSegment
+from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
+from millrace.model.errors import CutInvalidError, ErrorFacts
+from millrace.model.lineage import Lineage, StreamPart
 
 
 class SegmentSlice(NamedTuple):
@@ -18,7 +18,7 @@ class SegmentSlice(NamedTuple):
     end: tuple[int, int]
 
 
-def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamSegment] = ()) -> StreamCut:
+def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = ()) -> StreamCut:
     """Return the cut, checked, with the places that it has in the stream as it is now.
 
     Args:
@@ -37,7 +37,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamSegment] 
     if cut.stream != stream.name:
         raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream.name}")
     listed = stream.lineage()
-    lineage = Lineage([*known, *stream.segments])  # of one in both, what is known now counts
+    lineage = Lineage[StreamPart]([*known, *stream.segments])  # of one in both, what is known now counts
     if not lineage.by_id.keys() >= cut.places.keys():
         raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {stream.name} has {sorted(listed.by_id)}")
     lineage.check_cut(cut.places)
@@ -60,8 +60,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamSegment] 
 
 def slices_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentSlice]:
     """Return what lies between two resolved cuts, of each segment that has some of it, older segments first."""
-    lineage = stream.lineage()
-    starts, ends = lineage.progress(start.places), lineage.progress(end.places)
+    starts, ends = stream.progress(start), stream.progress(end)
     parts = sorted(stream.segments, key=lambda segment: (segment.epoch, segment.key_range.low))
     return [
         SegmentSlice(part.segment_id, starts[part.segment_id], ends[part.segment_id])
@@ -70,7 +69,7 @@ def slices_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list
     ]
 
 
-def _first_left(cut: StreamCut, stream: StreamInfo, lineage: Lineage) -> StreamCut:
+def _first_left(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:
     """Return the first cut that lies neither in front of a cut nor behind the truncation."""
     listed = stream.lineage()
     places: dict[int, tuple[int, int]] = {}

@@ -11,13 +11,9 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millrace.client.errors import (
-    InvalidArgumentError,
-    OffsetBeyondEndError,
-    SegmentNotFoundError,
-    SegmentTruncatedError,
-)
+from millrace.client.errors import OffsetBeyondEndError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 

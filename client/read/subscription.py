@@ -10,10 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from millrace.client.errors import ConnectionLostError, MillraceError
+from millrace.client.errors import ConnectionLostError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk, Connection
 from millrace.client.transport.retry import Retry
+from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 
 logger = logging.getLogger(__name__)

@@ -25,16 +25,15 @@ from millrace.client.errors import (
     ClientClosedError,
     ConditionFailedError,
     ConnectionLostError,
-    ErrorFacts,
-    MillraceError,
     OutcomeUnknownError,
     PipelineBrokenError,
     RequestTimeoutError,
 )
 from millrace.client.options import Address, ClientOptions
+from millrace.model.errors import ErrorFacts, MillraceError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX
 
 from .clock import SYSTEM_CLOCK, Clock
 from .connection import Chunk, Connection, ConnectionStatistics, open_connection

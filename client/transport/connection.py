@@ -23,16 +23,12 @@ import numpy as np
 from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
-    ErrorFacts,
-    EventTooLargeError,
-    InvalidArgumentError,
-    MillraceError,
     OutcomeUnknownError,
-    RequestError,
     ServerUnreachableError,
     error_of_reply,
 )
 from millrace.client.options import Address, ClientOptions
+from millrace.model.errors import ErrorFacts, EventTooLargeError, InvalidArgumentError, MillraceError, RequestError
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer, crc32c
 from millrace.wire.decoder import FrameBuffer

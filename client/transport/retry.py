@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from random import random
 
-from millrace.client.errors import MillraceError, RequestError
+from millrace.model.errors import MillraceError, RequestError
 
 from .clock import SYSTEM_CLOCK, Clock
 

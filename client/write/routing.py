@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from millrace.client.errors import EventTooLargeError, InvalidArgumentError, StreamSealedError
+from millrace.client.errors import StreamSealedError
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire import messages as m
-from millrace.wire.limits import ROUTING_KEY_SIZE_BYTES_MAX
-from millrace.wire.names import KEY_SPACE
 
 
 def encoded_key(key: str) -> bytes:

@@ -25,8 +25,6 @@ from millrace.client.compression import Compression
 from millrace.client.errors import (
     ConnectionLostError,
     EventNumberError,
-    EventTooLargeError,
-    MillraceError,
     OutcomeUnknownError,
     PipelineBrokenError,
     SegmentNotFoundError,
@@ -34,6 +32,7 @@ from millrace.client.errors import (
     WriterExpiredError,
 )
 from millrace.client.transport.connection import Connection
+from millrace.model.errors import EventTooLargeError, MillraceError
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 

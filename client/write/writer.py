@@ -31,9 +31,6 @@ from millrace.client.errors import (
     BufferFullError,
     ClientClosedError,
     ConnectionLostError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    MillraceError,
     OutcomeUnknownError,
     SegmentNotFoundError,
     StreamNotFoundError,
@@ -42,15 +39,15 @@ from millrace.client.errors import (
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
-from millrace.wire import messages as m
-from millrace.wire.limits import (
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
+from millrace.model.limits import (
     APPEND_SIZE_BYTES_MAX,
     EVENT_SIZE_BYTES_MAX,
-    KIB,
-    MIB,
     ROUTING_KEY_SIZE_BYTES_MAX,
     SEGMENTS_PER_STREAM_MAX,
 )
+from millrace.wire import messages as m
+from millrace.wire.limits import KIB, MIB
 
 from .routing import Router, encoded_key
 from .segment_writer import Lane, Stored, Unstored, passes

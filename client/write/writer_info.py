@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from millrace.client.errors import InvalidArgumentError, RequestTimeoutError, SegmentNotFoundError
+from millrace.client.errors import RequestTimeoutError, SegmentNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 
 class Outcome(StrEnum):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from millrace.model.names import checked_name, checked_writer_id
 from millrace.server.container.state.apply_segments import merge_marker
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.writer import Writer
@@ -23,7 +24,6 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
-from millrace.wire.names import checked_name, checked_writer_id
 
 from .container import SegmentContainer
 

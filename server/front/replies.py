@@ -2,10 +2,11 @@
 
 import logging
 
+from millrace.model.errors import InvalidArgumentError, InvalidNameError
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
-from millrace.wire.errors import CodecError, ErrorCode, InvalidNameError, ProtocolError
+from millrace.wire.errors import CodecError, ErrorCode, ProtocolError
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,11 @@ def error_reply(error: BaseException) -> m.ErrorReply:
             message=error.message[:MESSAGE_LENGTH_MAX],
             successors=[],
         )
-    if isinstance(error, InvalidNameError | ProtocolError | CodecError):
+    if isinstance(error, ProtocolError | CodecError):
         return plain_reply(error.code, str(error))
+    if isinstance(error, InvalidArgumentError):
+        code = ErrorCode.INVALID_NAME if isinstance(error, InvalidNameError) else ErrorCode.INVALID_ARGUMENT
+        return plain_reply(code, str(error))
     logger.error("request failed unexpectedly", exc_info=error)
     return plain_reply(ErrorCode.INTERNAL, "the server failed; its log says how")
 

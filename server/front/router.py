@@ -7,6 +7,8 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.names import checked_writer_id
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.state.segment import Segment
@@ -14,13 +16,7 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import Catalog, StreamController
 from millrace.wire import messages as m
-from millrace.wire.limits import (
-    CONTROL_FRAME_SIZE_BYTES_MAX,
-    FRAME_HEADER_SIZE_BYTES,
-    LIST_PAGE_COUNT_MAX,
-    SEGMENTS_PER_STREAM_MAX,
-)
-from millrace.wire.names import checked_writer_id
+from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
 from .replies import segment_info
 

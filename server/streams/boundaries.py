@@ -11,12 +11,13 @@ border that is known tell which it is.
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CutInvalidError
 from millrace.wire.codec import derive
 from millrace.wire.errors import CodecError
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, KIB
+from millrace.wire.limits import KIB
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
 
 WALK_READ_BYTES: Final = 64 * KIB

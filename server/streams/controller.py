@@ -8,8 +8,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+from millrace.model.errors import CutInvalidError as NoCutError
+from millrace.model.key_range import KeyRange, covers_once, equal_ranges
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.names import checked_name
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.state.stream import Stream, covers_key_space_once
+from millrace.server.container.state.stream import Stream
 from millrace.server.errors import (
     CutInvalidError,
     CutTruncatedError,
@@ -22,11 +27,9 @@ from millrace.server.errors import (
     StreamSealedError,
 )
 from millrace.wire import messages as m
-from millrace.wire.limits import KIB, SEGMENTS_PER_STREAM_MAX
-from millrace.wire.names import checked_name, equal_ranges
+from millrace.wire.limits import KIB
 
 from .boundaries import check_border
-from .cuts import CutParts, earliest_of_place
 from .policy import parse_policy
 
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
@@ -67,7 +70,11 @@ class StreamController:
             segment = self._container.segment(part.segment_id)
             segments.append(
                 m.StreamSegment(
-                    *part,
+                    part.segment_id,
+                    part.key_range.low,
+                    part.key_range.last,
+                    part.epoch,
+                    part.sealed_epoch,
                     segment.start_offset,
                     segment.length,
                     segment.event_count,
@@ -249,19 +256,16 @@ class StreamController:
         await self._check_borders([m.SavedPosition(*position, 0) for position in positions])
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
-        self._check_cut(stream, positions)
-        earliest = earliest_of_place(
-            stream.parts, dict(positions), length_of=lambda segment_id: self._container.segment(segment_id).length
-        )
-        cut = CutParts(part for part in stream.parts if part.segment_id in earliest)
-        everything = [m.CutPosition(*position) for position in earliest.items()]
-        everything += [
-            m.CutPosition(part.segment_id, self._container.segment(part.segment_id).length)
-            for part in stream.parts
-            if cut.is_behind(part)
-        ]
-        if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything):
-            await self._decide(stream, m.StreamTruncated(stream.stream_id, everything))
+        lineage = self._check_cut(stream, positions)
+
+        def length_of(segment_id: int) -> int:
+            return self._container.segment(segment_id).length
+
+        everything = lineage.earliest(dict(positions), start=0, end_of=length_of)
+        everything |= {segment_id: length_of(segment_id) for segment_id in sorted(lineage.before(everything))}
+        if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything.items()):
+            record = m.StreamTruncated(stream.stream_id, [m.CutPosition(*each) for each in everything.items()])
+            await self._decide(stream, record)
         return stream
 
     async def delete(self, name: str) -> bool:
@@ -295,8 +299,10 @@ class StreamController:
                 subject=stream.name,
             )
         # The others stay as they are; with them the new ranges must be what the open segments were: all keys, once.
-        others = [(part.low, part.last) for part in open_parts.values() if part.segment_id not in set(sealed_ids)]
-        if not covers_key_space_once([*others, *((low, last) for low, last in ranges)]):
+        others = [part.key_range for part in open_parts.values() if part.segment_id not in set(sealed_ids)]
+        if any(last < low for low, last in ranges) or not covers_once(
+            [*others, *(KeyRange.inclusive(low, last) for low, last in ranges)]
+        ):
             raise InvalidArgumentError(
                 "the new ranges must cover exactly the keys of the segments to seal, each key once", subject=stream.name
             )
@@ -309,12 +315,10 @@ class StreamController:
                 subject=stream.name,
             )
 
-    def _check_cut(self, stream: Stream, positions: Sequence[m.CutPosition]) -> CutParts:
-        """Return the parts that a cut goes through; raise if it does not fit the stream."""
-        parts = []
+    def _check_cut(self, stream: Stream, positions: Sequence[m.CutPosition]) -> Lineage[StreamPart]:
+        """Return the lineage of a stream; raise if a cut does not fit it."""
         for segment_id, offset in positions:
-            part = stream.part(segment_id)
-            if part is None:
+            if stream.part(segment_id) is None:
                 if any(segment_id == each for epoch in stream.epochs for each, _, _ in epoch.created):
                     raise CutTruncatedError(f"segment {segment_id} of the cut was truncated away", subject=stream.name)
                 raise CutInvalidError(f"segment {segment_id} is none of the stream", subject=stream.name)
@@ -326,16 +330,12 @@ class StreamController:
                     start_offset=segment.start_offset,
                     length=segment.length,
                 )
-            parts.append(part)
-        cut = CutParts(parts)
-        if not cut.covers_all_once:
-            raise CutInvalidError(
-                f"a cut covers every key exactly once; that of segments {sorted(s for s, _ in positions)} does not",
-                subject=stream.name,
-            )
-        if torn := [part.segment_id for part in stream.parts if cut.tears(part)]:
-            raise CutInvalidError(f"segments {torn} would lie in front of the cut and behind it", subject=stream.name)
-        return cut
+        lineage = Lineage(stream.parts)
+        try:
+            lineage.check_cut(segment_id for segment_id, _ in positions)
+        except NoCutError as error:
+            raise CutInvalidError(str(error), subject=stream.name) from None
+        return lineage
 
     def _check_retained(self, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:
         """Raise if a cut does not fit the stream, or if some of what lies behind it was truncated."""

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from millrace.model.lineage import StreamPart
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.stream import StreamPart
 
 from .key_sampling import recent_extents, recent_keys
 from .options import StreamsOptions
@@ -128,13 +128,13 @@ class StreamLoads:
                 weight = float(size) if kind is ScalingKind.BYTES else 1.0
                 if place is None:
                     unkeyed += weight
-                elif part.low <= place <= part.last:
+                elif place in part.key_range:
                     weights[place] = weights.get(place, 0.0) + weight
             result.append(
                 SegmentLoad(
                     segment_id=part.segment_id,
-                    low=part.low,
-                    last=part.last,
+                    low=part.key_range.low,
+                    last=part.key_range.last,
                     last_per_s=meter.last_bytes_per_s if kind is ScalingKind.BYTES else meter.last_events_per_s,
                     fast_per_s=fast.per_s,
                     slow_per_s=slow.per_s,

@@ -20,8 +20,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.errors import InvalidArgumentError
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 
 TAGS_COUNT_MAX: Final = 64
 TAG_SIZE_BYTES_MAX: Final = 100

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from millrace.model.lineage import Lineage
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE
 
 from . import retention, scaling
 from .catalog import Catalog, policy_of
@@ -27,7 +27,7 @@ from .controller import StreamController
 from .load import StreamLoads
 from .options import StreamsOptions
 from .policy import Policy, Retention, ScalingKind
-from .retention import Cut, PartFacts, Replacement, RetentionDecision, StreamFacts
+from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
 
 logger = logging.getLogger(__name__)
 
@@ -244,8 +244,8 @@ class StreamsRunner:
             "segments": [
                 {
                     "segment_id": part.segment_id,
-                    "low": part.low / KEY_SPACE,
-                    "high": (part.last + 1) / KEY_SPACE,
+                    "low": part.key_range.fractions[0],
+                    "high": part.key_range.fractions[1],
                     "size_bytes": facts.parts[part.segment_id].length - facts.parts[part.segment_id].start_offset,
                     **watch.loads.rates(part.segment_id),
                     "remark": watch.remarks.get(part.segment_id, ""),
@@ -334,15 +334,13 @@ class StreamsRunner:
                 continue
             offsets, stamps_us = _borders(segment)
             parts[part.segment_id] = PartFacts(
-                part=part,
                 start_offset=segment.start_offset,
                 length=segment.length,
                 offsets=offsets,
                 stamps_us=stamps_us,
                 end_stamp_us=_end_stamp_us(segment),
             )
-        epochs = [Replacement(epoch.sealed_ids, [item[0] for item in epoch.created]) for epoch in stream.epochs]
-        return StreamFacts(parts, epochs)
+        return StreamFacts(parts, Lineage(stream.history()))
 
     async def _sharpen(self, near: Cut) -> None:
         """Learn the borders behind a cut that only the chunks know."""

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.state.stream import StreamPart
+from millrace.model.lineage import Lineage, StreamPart
 
-from .cuts import CutParts
 from .policy import Retention, RetentionKind
 
 SLACK_SIZE_BYTES_MAX: Final = 64 << 20
@@ -36,7 +35,6 @@ class PartFacts:
         end_stamp_us: nothing in it was written after this.
     """
 
-    part: StreamPart
     start_offset: int
     length: int
     offsets: Sequence[int]
@@ -59,19 +57,11 @@ class PartFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
-    """An epoch of the stream: these segments were replaced by those."""
-
-    sealed_ids: Sequence[int]
-    created_ids: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """A stream: the segments that it has, and its epochs, the first one first, all of them."""
+    """A stream: the segments that it has, and the lineage of all that it ever had."""
 
     parts: Mapping[int, PartFacts]
-    epochs: Sequence[Replacement]
+    lineage: Lineage[StreamPart]
 
     @property
     def size_bytes(self) -> int:
@@ -170,17 +160,15 @@ def decide(
 
 def as_cut(facts: StreamFacts, progress: Mapping[int, int]) -> Cut:
     """Return the furthest cut that passes `progress` nowhere; segments that it does not name were not passed at all."""
-    frontier: set[int] = set()
-    passed: set[int] = set()
-    for epoch in facts.epochs:
-        # What the stream has no more was forgotten as a whole.
-        if all(
-            segment_id in frontier
-            and (segment_id not in facts.parts or progress.get(segment_id, 0) >= facts.parts[segment_id].length)
-            for segment_id in epoch.sealed_ids
-        ):
-            passed |= set(epoch.sealed_ids)
-            frontier = (frontier - set(epoch.sealed_ids)) | set(epoch.created_ids)
+    cut = {part.segment_id: 0 for part in facts.lineage.by_id.values() if not part.epoch}
+    # Segments that the stream has no more were forgotten as a whole.
+    passed = facts.lineage.advance(
+        cut,
+        lambda segment_id: (
+            segment_id not in facts.parts or progress.get(segment_id, 0) >= facts.parts[segment_id].length
+        ),
+        start=0,
+    )
     positions: dict[int, int] = {}
     everywhere: Progress = {}
     remaining_bytes = 0
@@ -188,7 +176,7 @@ def as_cut(facts: StreamFacts, progress: Mapping[int, int]) -> Cut:
         offset = part.start_offset
         if segment_id in passed:
             offset = part.length
-        elif segment_id in frontier:
+        elif segment_id in cut:
             offset = positions[segment_id] = max(offset, min(progress.get(segment_id, 0), part.length))
         everywhere[segment_id] = offset
         remaining_bytes += part.length - offset
@@ -202,12 +190,12 @@ def progress_before(facts: StreamFacts, stamp_us: int) -> Progress:
 
 def progress_of_cut(facts: StreamFacts, positions: Mapping[int, int]) -> Progress:
     """Return how far a saved cut has passed each segment; what it names and the stream has no more is left out."""
-    cut = CutParts(facts.parts[segment_id].part for segment_id in positions if segment_id in facts.parts)
+    passed = facts.lineage.before(segment_id for segment_id in positions if segment_id in facts.parts)
     progress: Progress = {}
     for segment_id, part in facts.parts.items():
         if segment_id in positions:
             progress[segment_id] = part.border_at(positions[segment_id])
-        elif cut.is_behind(part.part):
+        elif segment_id in passed:
             progress[segment_id] = part.length
         else:
             progress[segment_id] = part.start_offset

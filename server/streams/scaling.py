@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.wire.names import KEY_SPACE
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 
 from .options import StreamsOptions
 from .policy import Scaling, ScalingKind

@@ -14,51 +14,17 @@ if TYPE_CHECKING:
     from .client.client import Client, connect
     from .client.compression import Compression
     from .client.cuts import HEAD, TAIL, Cut, StreamCut, parse_cut
-    from .client.read.epochs import StreamSegment
-    from .client.errors import (
-        AttributeConditionFailedError,
-        AuthenticationError,
-        BlockCorruptError,
-        BufferFullError,
-        ClientClosedError,
-        ConditionFailedError,
-        ConnectionLostError,
-        CutInvalidError,
-        CutTruncatedError,
-        EventNumberError,
-        EventTooLargeError,
-        ForkedClientError,
-        InvalidArgumentError,
-        InvalidNameError,
-        MillraceError,
-        NoSpaceError,
-        OffsetBeyondEndError,
-        OutcomeUnknownError,
-        PipelineBrokenError,
-        RequestError,
-        RequestTimeoutError,
-        SegmentDamagedError,
-        SegmentExistsError,
-        SegmentNotFoundError,
-        SegmentSealedError,
-        SegmentTruncatedError,
-        ServerFailedError,
-        ServerUnreachableError,
-        StreamExistsError,
-        StreamNotFoundError,
-        StreamNotSealedError,
-        StreamSealedError,
-        ThrottledError,
-        WriterExpiredError,
-        WriterFencedError,
-    )
+    from .client.admin.streams import StreamSegment
+    from .client.errors import AttributeConditionFailedError, AuthenticationError, BufferFullError, ClientClosedError, ConditionFailedError, ConnectionLostError, CutTruncatedError, EventNumberError, ForkedClientError, NoSpaceError, OffsetBeyondEndError, OutcomeUnknownError, PipelineBrokenError, RequestTimeoutError, SegmentDamagedError, SegmentExistsError, SegmentNotFoundError, SegmentSealedError, SegmentTruncatedError, ServerFailedError, ServerUnreachableError, StreamExistsError, StreamNotFoundError, StreamNotSealedError, StreamSealedError, ThrottledError, WriterExpiredError, WriterFencedError
+    from .model.errors import BlockCorruptError, CutInvalidError, EventTooLargeError, InvalidArgumentError, InvalidNameError, MillraceError, RequestError
     from .client.write.segment_writer import Stored
     from .client.options import ClientOptions
     from .client.read.reader import Reader, ReaderOptions
     from .client.admin.bookmarks import SavedCut
     from .client.read.cut_resolution import Distance
     from .client.admin.segments import ReadResult, SegmentInfo
-    from .client.admin.streams import Epoch, RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
+    from .client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
+    from .model.lineage import Epoch
     from .client.write.writer import Writer, WriterOptions
     from .client.write.writer_info import Outcome, WriterInfo
 
@@ -137,23 +103,27 @@ __all__ = [
 
 _MODULES: Final = ("blocking", "client", "spark_source", "testing")
 _PLACES: Final = {
-    "read.splits": ("SegmentRange",),
-    "blocks": ("Event", "Position"),
-    "byte_stream": ("ByteReader", "ByteWriter"),
-    "client": ("Client", "connect"),
-    "compression": ("Compression",),
-    "cuts": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
-    "read.epochs": ("StreamSegment",),
-    "write.segment_writer": ("Stored",),
-    "options": ("ClientOptions",),
-    "read.reader": ("Reader", "ReaderOptions"),
-    "admin.bookmarks": ("SavedCut",),
-    "read.cut_resolution": ("Distance",),
-    "admin.segments": ("ReadResult", "SegmentInfo"),
-    "admin.streams": ("Epoch", "RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo"),
-    "write.writer": ("Writer", "WriterOptions"),
-    "write.writer_info": ("Outcome", "WriterInfo"),
-}
+    "client.admin.bookmarks": ("SavedCut",),
+    "client.admin.segments": ("ReadResult", "SegmentInfo"),
+    "client.admin.streams": ("RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo", "StreamSegment"),
+    "client.blocks": ("Event", "Position"),
+    "client.byte_stream": ("ByteReader", "ByteWriter"),
+    "client.client": ("Client", "connect"),
+    "client.compression": ("Compression",),
+    "client.cuts": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
+    "client.options": ("ClientOptions",),
+    "client.read.cut_resolution": ("Distance",),
+    "client.read.reader": ("Reader", "ReaderOptions"),
+    "client.read.splits": ("SegmentRange",),
+    "client.write.segment_writer": ("Stored",),
+    "client.write.writer": ("Writer", "WriterOptions"),
+    "client.write.writer_info": ("Outcome", "WriterInfo"),
+    "model.errors": (
+        "BlockCorruptError", "CutInvalidError", "EventTooLargeError", "InvalidArgumentError", "InvalidNameError",
+        "MillraceError", "RequestError",
+    ),
+    "model.lineage": ("Epoch",),
+}  # fmt: skip
 _PLACE_OF_NAME: Final = {name: place for place, names in _PLACES.items() for name in names}
 
 
@@ -161,7 +131,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name in _PLACE_OF_NAME:
-        value = getattr(import_module(f"{__name__}.client.{_PLACE_OF_NAME[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{_PLACE_OF_NAME[name]}"), name)
     elif name.endswith("Error") and name in __all__:
         value = getattr(import_module(f"{__name__}.client.errors"), name)
     else:

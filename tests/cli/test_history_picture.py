@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from millrace.cli import history_picture
 from millrace.cli.history_picture import change_text, draw_history, periods
-from millrace.client.admin.streams import Epoch
-from millrace.wire.names import KEY_SPACE, KeyRange
+from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.lineage import Epoch
 
 NOON_US = 43_200_000_000
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from millrace.cli.scaling import merged_range, parse_fraction, parse_ranges, split_ranges
-from millrace.wire.names import KEY_SPACE, KeyRange
+from millrace.model.key_range import KEY_SPACE, KeyRange
 from tests.cli.conftest import Run
 
 HALF = KEY_SPACE // 2

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from millrace.client.blocks import EventBlock, block_size, pack_block, unpack_block
 from millrace.client.compression import Compression
-from millrace.client.errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
-from millrace.wire.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.model.errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
+from millrace.model.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.schema import block as schema
 
 KEYS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

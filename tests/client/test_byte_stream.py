@@ -11,8 +11,6 @@ from millrace.client.client import Client
 from millrace.client.errors import (
     ClientClosedError,
     ConditionFailedError,
-    InvalidArgumentError,
-    InvalidNameError,
     OffsetBeyondEndError,
     SegmentTruncatedError,
     StreamNotFoundError,
@@ -20,6 +18,7 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.testing import TestServer
+from millrace.model.errors import InvalidArgumentError, InvalidNameError
 from tests.client.scaling import scale
 
 pytestmark = pytest.mark.asyncio

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import millrace
 from millrace.client.cuts import HEAD, TAIL, StreamCut, parse_cut
-from millrace.client.errors import CutInvalidError
+from millrace.model.errors import CutInvalidError
 
 PLACES = st.dictionaries(
     st.integers(1, 2**64 - 1),

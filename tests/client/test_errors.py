@@ -8,15 +8,13 @@ from millrace.client.errors import (
     BufferFullError,
     ConnectionLostError,
     CutTruncatedError,
-    ErrorFacts,
-    MillraceError,
     NoSpaceError,
-    RequestError,
     SegmentTruncatedError,
     ServerUnreachableError,
     ThrottledError,
     error_of_reply,
 )
+from millrace.model.errors import ErrorFacts, MillraceError, RequestError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 

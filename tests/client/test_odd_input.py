@@ -11,8 +11,8 @@ import millrace
 from millrace.client.blocks import Position
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, TAIL, StreamCut
-from millrace.client.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError, MillraceError
 from millrace.client.testing import TestServer
+from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError, MillraceError
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,8 +9,9 @@ import pytest_asyncio
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.errors import InvalidArgumentError, OutcomeUnknownError, WriterExpiredError
+from millrace.client.errors import OutcomeUnknownError, WriterExpiredError
 from millrace.client.write.writer_info import Outcome, WriterInfo
+from millrace.model.errors import InvalidArgumentError
 from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
 from tests.support.clock import ManualClock

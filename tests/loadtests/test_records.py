@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from loadtests.records import RecordStream
 from loadtests.workload import EventSource, Producers, SequenceChecker
 from millrace.client.blocks import pack_block
-from millrace.client.errors import BlockCorruptError
+from millrace.model.errors import BlockCorruptError
 
 EVENT_SIZE = 40
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.admin.streams import StreamConfig, StreamInfo
+from millrace.client.admin.streams import StreamConfig, StreamInfo, StreamSegment
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import CutInvalidError
 from millrace.client.read.block_scan import Mark
-from millrace.client.read.epochs import Lineage, StreamSegment
 from millrace.client.read.slices import slices_between
+from millrace.model.errors import CutInvalidError
+from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.lineage import Lineage
 from millrace.spark_source.epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from millrace.spark_source.errors import MissingRange
-from millrace.wire.names import KEY_SPACE, KeyRange
 
 SEEDS = st.integers(0, 2**32 - 1)
 KEYS = [KEY_SPACE * number // 16 + 1 for number in range(16)]
@@ -70,7 +70,7 @@ class Model:
     def truncate(self, cut: Marks) -> None:
         """Drop what lies in front of a cut, as the server does: what its members replaced is gone."""
         lineage = Lineage(self.ever.values())
-        self.dropped |= lineage.in_front(cut)
+        self.dropped |= lineage.before(cut)
         for segment_id, mark in cut.items():
             segment = self.ever[segment_id]
             self.ever[segment_id] = replace(segment, start_offset=max(segment.start_offset, mark.offset))

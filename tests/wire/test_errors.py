@@ -7,7 +7,6 @@ from millrace.wire.errors import (
     ErrorCode,
     ForeignProtocolError,
     FrameTooLargeError,
-    InvalidNameError,
     ProtocolError,
     UnsupportedVersionError,
     WireError,
@@ -44,7 +43,6 @@ def test_numbers_of_errors_are_frozen() -> None:
             ErrorCode.UNSUPPORTED_VERSION,
             "versions 2 to 3 of the protocol, this side 1 to 1",
         ),
-        (InvalidNameError(kind="stream", name="x", reason="is bad"), ErrorCode.INVALID_NAME, "stream 'x': is bad"),
     ],
 )
 def test_every_error_says_what_happened_and_under_which_code(error: WireError, code: ErrorCode, text: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import (
@@ -15,12 +16,7 @@ from millrace.wire.framing import (
     encode_data,
     verify,
 )
-from millrace.wire.limits import (
-    APPEND_SIZE_BYTES_MAX,
-    CONTROL_FRAME_SIZE_BYTES_MAX,
-    FRAME_SIZE_BYTES_MAX,
-    READ_SIZE_BYTES_MAX,
-)
+from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MAX, READ_SIZE_BYTES_MAX
 from millrace.wire.schema.frame import FrameHeader
 from tests.golden.samples import SAMPLES
 from tests.support.strategies import MESSAGES, fields_of, from_construct, messages, messages_of

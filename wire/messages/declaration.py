@@ -33,7 +33,7 @@ from typing import (
 
 import construct as c
 
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 
 _TEXT: Final = c.PascalString(c.Int16ul, "utf8")
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from millrace.model.key_range import KeyRange
+from millrace.model.lineage import StreamPart
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.container_state import Changes, ContainerState
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment, WriterProgress
-from millrace.server.container.state.stream import Stream, StreamPart
+from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
 from millrace.server.tier2 import IndexEntry
 from millrace.wire import messages as m
@@ -220,7 +222,8 @@ def _range_texts(low: int, last: int) -> tuple[str, str]:
 
 def _stream_row(stream: Stream) -> Row:
     parts = [
-        (part.segment_id, *_range_texts(part.low, part.last), part.epoch, part.sealed_epoch) for part in stream.parts
+        (part.segment_id, *_range_texts(part.key_range.low, part.key_range.last), part.epoch, part.sealed_epoch)
+        for part in stream.parts
     ]
     epochs = [
         (
@@ -300,7 +303,12 @@ def stream_of_rows(row: Row, *, cuts: Iterable[Row]) -> Stream:
     stream.epoch = stream.admitted_epoch = epoch
     stream.sealed = bool(sealed)
     stream.parts = [
-        StreamPart(segment_id, int(low, 16), int(last, 16), epoch, sealed_epoch)
+        StreamPart(
+            segment_id=segment_id,
+            key_range=KeyRange.inclusive(int(low, 16), int(last, 16)),
+            epoch=epoch,
+            sealed_epoch=sealed_epoch,
+        )
         for segment_id, low, last, epoch, sealed_epoch in json.loads(parts)
     ]
     stream.epochs = [

@@ -6,8 +6,8 @@ A stream's record creates, seals, truncates and deletes its segments too, so tha
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from millrace.model.names import segment_of_stream
 from millrace.wire import messages as m
-from millrace.wire.names import segment_of_stream
 
 from .apply_segments import Fold, create_segment, seal_segments, truncate_segments
 from .stream import Stream

@@ -3,14 +3,9 @@ import pytest
 import millrace
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, StreamCut
-from millrace.client.errors import (
-    CutInvalidError,
-    CutTruncatedError,
-    InvalidArgumentError,
-    OffsetBeyondEndError,
-    StreamNotFoundError,
-)
+from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.testing import TestServer
+from millrace.model.errors import CutInvalidError, InvalidArgumentError
 from tests.client.scaling import filled
 
 pytestmark = pytest.mark.asyncio

@@ -7,9 +7,6 @@ from millrace.client.client import Client
 from millrace.client.errors import (
     AttributeConditionFailedError,
     ConditionFailedError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    InvalidNameError,
     OffsetBeyondEndError,
     SegmentExistsError,
     SegmentNotFoundError,
@@ -17,7 +14,8 @@ from millrace.client.errors import (
     SegmentTruncatedError,
 )
 from millrace.client.testing import TestServer
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 pytestmark = pytest.mark.asyncio
 

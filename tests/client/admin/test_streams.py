@@ -5,16 +5,15 @@ import pytest
 
 from millrace.client.admin.streams import (
     Border,
-    Epoch,
     RetentionPolicy,
     ScalingPolicy,
     StreamConfig,
+    StreamSegment,
     scaled_ranges,
-    segments_of_history,
 )
-from millrace.client.errors import InvalidArgumentError
-from millrace.client.read.epochs import StreamSegment
-from millrace.wire.names import KEY_SPACE, KeyRange, equal_ranges
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.key_range import KEY_SPACE, KeyRange, equal_ranges
+from millrace.model.lineage import Epoch, parts_of_history
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_the_history_tells_of_segments_that_are_gone() -> None:
         Epoch(number=0, started_us=1, cause="created", sealed_ids=(), created=((1, everything),)),
         Epoch(number=1, started_us=2, cause="asked for", sealed_ids=(1,), created=((2, low), (3, high))),
     ]
-    found = {each.segment_id: (each.key_range, each.epoch, each.sealed_epoch) for each in segments_of_history(history)}
+    found = {each.segment_id: (each.key_range, each.epoch, each.sealed_epoch) for each in parts_of_history(history)}
     assert found == {1: (everything, 0, 1), 2: (low, 1, 0), 3: (high, 1, 0)}
 
 

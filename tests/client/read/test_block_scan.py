@@ -7,12 +7,13 @@ import pytest
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.errors import InvalidArgumentError, OffsetBeyondEndError, SegmentTruncatedError
+from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
 from millrace.client.options import ClientOptions, parse_address
 from millrace.client.read.block_scan import Mark, after_block, after_bytes, after_events, mark_of, written_before
 from millrace.client.testing import TestServer
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio
 

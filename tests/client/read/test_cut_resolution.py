@@ -5,15 +5,9 @@ from millrace.client.admin.streams import StreamInfo
 from millrace.client.blocks import Event, Position
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, TAIL, StreamCut
-from millrace.client.errors import (
-    BlockCorruptError,
-    CutInvalidError,
-    CutTruncatedError,
-    InvalidArgumentError,
-    OffsetBeyondEndError,
-    SegmentNotFoundError,
-)
+from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, SegmentNotFoundError
 from millrace.client.read.cut_resolution import Distance, cut_at_time
+from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
 from tests.client.scaling import check_order, filled
 
 pytestmark = pytest.mark.asyncio

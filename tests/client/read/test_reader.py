@@ -12,16 +12,11 @@ import millrace
 from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, TAIL, StreamCut
-from millrace.client.errors import (
-    BlockCorruptError,
-    CutInvalidError,
-    CutTruncatedError,
-    InvalidArgumentError,
-    OffsetBeyondEndError,
-    StreamNotFoundError,
-)
+from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
+from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
+from millrace.model.lineage import Lineage
 from tests.client.scaling import check_order, scale
 from tests.client.scaling import filled as filled_over_epochs
 
@@ -420,7 +415,7 @@ async def test_a_reader_does_not_go_on_in_another_stream_of_that_name(client: Cl
         await client.seal_stream(name)
         await client.delete_stream(name)
         await client.create_stream(name)
-        reader._lineage, reader._sealed = old.lineage(), False
+        reader._lineage, reader._sealed = Lineage(old.segments), False
         with pytest.raises(StreamNotFoundError):
             await reader._ask_lineage()
 

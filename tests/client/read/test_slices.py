@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.client.admin.streams import StreamConfig, StreamInfo
+from millrace.client.admin.streams import StreamConfig, StreamInfo, StreamSegment
 from millrace.client.cuts import HEAD, TAIL, StreamCut
-from millrace.client.errors import CutInvalidError, CutTruncatedError, OffsetBeyondEndError
-from millrace.client.read.epochs import StreamSegment
+from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.read.slices import resolve_cut, slices_between
-from millrace.wire.names import KEY_SPACE, KeyRange
+from millrace.model.errors import CutInvalidError
+from millrace.model.key_range import KEY_SPACE, KeyRange
 
 HALF = KEY_SPACE // 2
 

@@ -10,8 +10,9 @@ import millrace
 from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.cuts import StreamCut
-from millrace.client.errors import InvalidArgumentError, OffsetBeyondEndError, SegmentTruncatedError
+from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
 from millrace.client.read.splits import SegmentRange
+from millrace.model.errors import InvalidArgumentError
 from tests.client.scaling import filled as filled_over_epochs
 
 pytestmark = pytest.mark.asyncio

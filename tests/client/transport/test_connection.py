@@ -10,7 +10,6 @@ from millrace.client.errors import (
     AuthenticationError,
     ConditionFailedError,
     ForkedClientError,
-    InvalidArgumentError,
     OutcomeUnknownError,
     PipelineBrokenError,
     SegmentNotFoundError,
@@ -20,6 +19,7 @@ from millrace.client.errors import (
 from millrace.client.options import ClientOptions, parse_address
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.client.transport.connection import open_connection
+from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
 
 pytestmark = pytest.mark.asyncio

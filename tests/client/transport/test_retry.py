@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.errors import ClientClosedError, ConnectionLostError, ErrorFacts, MillraceError, ThrottledError
+from millrace.client.errors import ClientClosedError, ConnectionLostError, ThrottledError
 from millrace.client.transport.retry import Backoff, Retry
+from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.clock import ManualClock
 
 

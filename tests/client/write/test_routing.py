@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.errors import EventTooLargeError, InvalidArgumentError, StreamSealedError
+from millrace.client.errors import StreamSealedError
 from millrace.client.write.routing import Router
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError
+from millrace.model.key_range import KEY_SPACE, equal_ranges, key_place
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE, equal_ranges, key_place
 
 
 def segments(*borders: int, sealed: int = 0) -> list[m.StreamSegment]:

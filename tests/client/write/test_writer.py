@@ -13,9 +13,6 @@ from millrace.client.client import Client
 from millrace.client.errors import (
     BufferFullError,
     ClientClosedError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    InvalidNameError,
     SegmentSealedError,
     StreamNotFoundError,
     StreamSealedError,
@@ -24,7 +21,8 @@ from millrace.client.errors import (
 from millrace.client.testing import TestServer
 from millrace.client.write.segment_writer import Stored
 from millrace.client.write.writer import EVENT_COST_BYTES, WriterOptions
-from millrace.wire.limits import EVENT_SIZE_BYTES_MAX
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
+from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,11 +9,12 @@ from millrace.client.errors import RequestTimeoutError
 from millrace.client.options import ClientOptions
 from millrace.client.transport.retry import Backoff
 from millrace.client.write.writer import WriterOptions
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import decode, encode
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MAX
-from millrace.wire.names import KEY_SPACE
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
 pytestmark = pytest.mark.asyncio
 

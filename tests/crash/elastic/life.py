@@ -22,21 +22,16 @@ from enum import Enum
 import pyarrow as pa
 
 import millrace
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo, segments_of_history
+from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
 from millrace.client.blocks import Position
 from millrace.client.client import Client
 from millrace.client.cuts import HEAD, TAIL, StreamCut
-from millrace.client.errors import (
-    CutTruncatedError,
-    InvalidArgumentError,
-    OutcomeUnknownError,
-    SegmentNotFoundError,
-    SegmentTruncatedError,
-)
-from millrace.client.read.epochs import Lineage
+from millrace.client.errors import CutTruncatedError, OutcomeUnknownError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.reader import ReaderOptions
 from millrace.client.testing import TestServer
 from millrace.client.write.writer import WriterOptions
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.lineage import Lineage, parts_of_history
 from tests.crash.elastic.producer import Producer
 from tests.crash.elastic.seen import (
     Numbered,
@@ -293,11 +288,11 @@ class Life:
             cuts.append(dice.choice(self.consumers).place())
             # The stream is asked after the consumers, so it knows all of their segments.
             places = [consumer.place() for consumer in self.consumers]
-            lineage = (await client.stream_info(STREAM)).lineage()
-            cuts = [cut for cut in cuts if cut.places.keys() <= lineage.by_id.keys()]
+            info = await client.stream_info(STREAM)
+            cuts = [cut for cut in cuts if cut.places.keys() <= info.lineage().by_id.keys()]
             for cut in reversed(cuts):
-                progress = lineage.progress(cut.places)
-                if all(has_passed(lineage, place, progress) for place in places):
+                progress = info.progress(cut)
+                if all(has_passed(info, place, progress) for place in places):
                     await client.truncate_stream(STREAM, cut)
                     self.counted["truncated by hand"] += 1
                     break
@@ -452,7 +447,7 @@ class Life:
             assert counts.keys() <= self.written.keys() | self.written_at_least.keys()
             check_same_events(seen, consumer.seen)
         history = await client.stream_history(STREAM)
-        lineage = Lineage(segments_of_history(history))
+        lineage = Lineage(parts_of_history(history))
         for consumer in self.consumers:
             check_predecessors_first(consumer.seen, lineage)
         check_only_truncated_are_missing(self.late, seen, lineage)
@@ -465,13 +460,12 @@ class Life:
     async def _check_slices(self, client: Client, info: StreamInfo) -> None:
         """Read what is left in parallel while the server is killed once more, and slices of it."""
         dice = random.Random(self.dice.random())
-        lineage = info.lineage()
         killing = asyncio.create_task(self._kill_once(dice.random()))
         try:
             left = await self._read_in_parallel(client, HEAD, TAIL, dice)
         finally:
             await killing
-        head = lineage.progress(info.head().places)
+        head = info.progress(info.head())
         for consumer in self.consumers:
             expected = {
                 place: event
@@ -480,7 +474,7 @@ class Life:
             }
             strange = expected.items() ^ left.items()
             assert not strange, f"what is left is not what {consumer.seen.name} was given: {sorted(strange)[:20]}"
-            marks = marks_behind(consumer.seen, info.head(), lineage)
+            marks = marks_behind(consumer.seen, info.head(), info)
             for _ in range(SLICES if len(marks) > 1 else 0):
                 (first, start), (last, end) = sorted(dice.sample(marks, 2), key=lambda mark: mark[0])
                 events = await self._read_in_parallel(client, start, end, dice)

@@ -5,9 +5,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from millrace.client.admin.streams import StreamInfo
 from millrace.client.blocks import Position
 from millrace.client.cuts import StreamCut
-from millrace.client.read.epochs import Lineage
+from millrace.model.lineage import Lineage, StreamPart
 
 PLACES_REMEMBERED = 12
 
@@ -85,7 +86,7 @@ def check_same_events(first: Seen, other: Seen) -> None:
     assert not strange, f"{first.name} and {other.name} were given different events: {sorted(strange)[:20]}"
 
 
-def check_predecessors_first(seen: Seen, lineage: Lineage) -> None:
+def check_predecessors_first(seen: Seen, lineage: Lineage[StreamPart]) -> None:
     """Assert that nothing of a segment was given before all that it replaced, together with others, was given."""
     first_index: dict[int, int] = {}
     last_index: dict[int, int] = {}
@@ -112,14 +113,14 @@ def lies_in_front(place: Position, cut: StreamCut, in_front: Iterable[int]) -> b
     return place.segment_id in in_front
 
 
-def check_only_truncated_are_missing(seen: SeenInParts, everything: Seen, lineage: Lineage) -> None:
+def check_only_truncated_are_missing(seen: SeenInParts, everything: Seen, lineage: Lineage[StreamPart]) -> None:
     """Assert that what a reader was not given lies in front of a cut where it went on, and the rest is as it was."""
     strange = seen.events.items() - everything.events.items()
     assert not strange, f"{seen.name} was given what nobody else was: {sorted(strange)[:20]}"
     missing = [place for place in everything.events if place not in seen.events]
     # The last cut lies behind the others.
     last = seen.resumed_at[-1] if seen.resumed_at else None
-    in_front = lineage.in_front(last.places) if last is not None else set()
+    in_front = lineage.before(last.places) if last is not None else set()
     lost = [place for place in missing if last is None or not lies_in_front(place, last, in_front)]
     assert not lost, (
         f"{seen.name} went on {len(seen.resumed_at)} times, at last at {last}, and lacks {len(lost)} events behind it, "
@@ -134,15 +135,16 @@ def check_slice(seen: Seen, events: dict[Position, Numbered], *, start: int, end
     assert not strange, f"the slice from {start} to {end} of {seen.name} is another: {sorted(strange)[:20]}"
 
 
-def marks_behind(seen: Seen, cut: StreamCut, lineage: Lineage) -> list[tuple[int, StreamCut]]:
+def marks_behind(seen: Seen, cut: StreamCut, info: StreamInfo) -> list[tuple[int, StreamCut]]:
     """Return the marks of a reader that a truncation to a cut has left, the first one first."""
-    progress = lineage.progress(cut.places)
-    known = [(count, mark) for count, mark in seen.marks if lineage.by_id.keys() >= mark.places.keys()]
+    progress = info.progress(cut)
+    listed = info.lineage().by_id.keys()
+    known = [(count, mark) for count, mark in seen.marks if listed >= mark.places.keys()]
     # A reader's marks follow one another, so those that are left are the last ones.
-    first = bisect.bisect_left(known, True, key=lambda mark: has_passed(lineage, mark[1], progress))
+    first = bisect.bisect_left(known, True, key=lambda mark: has_passed(info, mark[1], progress))
     return known[first:]
 
 
-def has_passed(lineage: Lineage, cut: StreamCut, progress: dict[int, tuple[int, int]]) -> bool:
-    """Return whether a cut lies nowhere in front of `progress`. The lineage must know all segments of the cut."""
-    return all(place >= progress[segment_id] for segment_id, place in lineage.progress(cut.places).items())
+def has_passed(info: StreamInfo, cut: StreamCut, progress: dict[int, tuple[int, int]]) -> bool:
+    """Return whether a cut lies nowhere in front of `progress`. The stream must have all segments of the cut."""
+    return all(place >= progress[segment_id] for segment_id, place in info.progress(cut).items())

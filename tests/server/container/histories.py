@@ -212,11 +212,11 @@ class History:
         parts = stream.open_parts
         first = amount % len(parts)
         if amount % 3 or first + 1 == len(parts):
-            low, last = parts[first].low, parts[first].last
+            low, last = parts[first].key_range.low, parts[first].key_range.last
             border = low + (last - low) // 2 + 1
             sealed, ranges = parts[first : first + 1], [(low, border - 1), (border, last)]
         else:
-            sealed, ranges = parts[first : first + 2], [(parts[first].low, parts[first + 1].last)]
+            sealed, ranges = parts[first : first + 2], [(parts[first].key_range.low, parts[first + 1].key_range.last)]
         self.apply(
             m.StreamScaled(
                 stream_id=stream.stream_id,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
-from millrace.wire.names import KEY_SPACE
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, RefusedError, code_of, set_attribute
 from tests.support.servers import BUSY, QUIET, server_options

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
@@ -15,7 +16,7 @@ from millrace.server.wal import WalOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode, encode_body
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MAX, KIB, MIB
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, KIB, MIB
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of, hello, read_request
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage

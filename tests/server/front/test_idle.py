@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.errors import ConfigurationError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, append_frame, code_of
 from tests.support.servers import QUIET, server_options

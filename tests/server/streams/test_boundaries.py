@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from millrace.client.blocks import pack_block
+from millrace.model.key_range import KEY_SPACE
 from millrace.server.errors import CutInvalidError, SegmentTruncatedError
 from millrace.server.streams.boundaries import check_border
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE
 from tests.server.container.histories import apply
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
@@ -139,7 +139,7 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
 
 
 async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams) -> None:
-    """Behaviour 26: a segment is as a whole in front of a cut or behind it, or a truncation would leave a hole."""
+    """Behaviour 26: a segment is as a whole before a cut or after it, or a truncation would leave a hole."""
     controller = streams.controller
     half = KEY_SPACE // 2
     halves = [m.KeyRangeRecord(0, half - 1), m.KeyRangeRecord(half, KEY_SPACE - 1)]
@@ -151,7 +151,7 @@ async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams
     await controller.scale("a/c", sealed_ids=[middle], ranges=halves, cause="x")
     new_low, new_high = (part.segment_id for part in stream.open_parts)
     for pair in ((low, new_high), (new_low, high)):
-        with pytest.raises(CutInvalidError, match=rf"\[{middle}\] would lie in front of the cut and behind it"):
+        with pytest.raises(CutInvalidError, match=rf"segment {middle} would lie before the cut and after it"):
             await controller.truncate("a/c", [m.CutPosition(each, 0) for each in pair])
         with pytest.raises(CutInvalidError):
             await controller.save_cut(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.wire.names import KEY_SPACE
 from tests.support.protocol import Peer, code_of
 from tests.support.servers import server_options
 

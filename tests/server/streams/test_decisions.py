@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.server.errors import (
     CutInvalidError,
     CutTruncatedError,
@@ -17,7 +18,6 @@ from millrace.server.errors import (
     StreamSealedError,
 )
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage
@@ -48,7 +48,7 @@ async def test_scaling_seals_and_creates_in_one_step(streams: Streams) -> None:
     await streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="asked for")
 
     assert stream.epoch == 1
-    assert [(part.low, part.last) for part in stream.open_parts] == [tuple(each) for each in halves()]
+    assert [part.key_range for part in stream.open_parts] == [KeyRange.inclusive(*each) for each in halves()]
     with pytest.raises(SegmentSealedError):
         await streams.append(old, b"after")
     for part in stream.open_parts:

@@ -11,7 +11,7 @@ import pytest_asyncio
 import millrace
 from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.client import Client
-from millrace.client.errors import InvalidArgumentError
+from millrace.model.errors import InvalidArgumentError
 from millrace.server.app import Server
 from millrace.server.streams import StreamsOptions
 from millrace.wire import messages as m

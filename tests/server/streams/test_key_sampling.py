@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from millrace.client.blocks import pack_block
 from millrace.client.compression import Compression
+from millrace.model.key_range import key_place
 from millrace.server.container.state.segment import Segment
 from millrace.server.streams.key_sampling import (
     DECOMPRESSED_SIZE_BYTES_MAX,
@@ -15,7 +16,6 @@ from millrace.server.streams.key_sampling import (
     recent_keys,
     samples_of,
 )
-from millrace.wire.names import key_place
 from tests.server.container.test_memtable import extent
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from millrace.model.key_range import KEY_SPACE, key_place
 from millrace.server.container.checkpoint import reader as checkpoint_archive
 from millrace.server.streams import StreamsOptions
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE, key_place
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage
@@ -44,7 +44,7 @@ async def drive(streams: Streams, name: str, keys: list[str], *, seconds: int) -
     """Write these keys every 2 seconds, each where it belongs, and let the runner look."""
     for _ in range(seconds // 2):
         for part in streams.controller.find(name).open_parts:
-            mine = [key for key in keys if part.low <= key_place(key) <= part.last]
+            mine = [key for key in keys if part.key_range.low <= key_place(key) <= part.key_range.last]
             if mine:
                 await streams.write(part.segment_id, mine)
         streams.clock.move(2.0)
@@ -65,8 +65,8 @@ async def test_load_makes_a_stream_split_and_silence_makes_it_merge(streams: Str
     stream = streams.controller.find("shop/orders")
     first, second = stream.open_parts
     assert stream.epoch == 1
-    assert first.last < KEY_SPACE // 3
-    assert second.low == key_place(low_keys[16])
+    assert first.key_range.last < KEY_SPACE // 3
+    assert second.key_range.low == key_place(low_keys[16])
     assert streams.runner.statistics.splits_total == 1
     assert stream.epochs[1].cause.startswith("split: 16 events/s, above its target of 10")
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.key_range import KEY_SPACE, covers_once
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.stream import covers_key_space_once
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE
 from tests.server.container.histories import durable_view
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
@@ -49,7 +48,7 @@ def check_whole(state: ContainerState) -> int:
         assert not len(state.segments)
         return -1
     (stream,) = state.streams.values()
-    assert covers_key_space_once((part.low, part.last) for part in stream.open_parts)
+    assert covers_once(part.key_range for part in stream.open_parts)
     assert [epoch.number for epoch in stream.epochs] == list(range(stream.epoch + 1))
     for part in stream.parts:
         segment = state.segments[part.segment_id]

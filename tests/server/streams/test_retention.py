@@ -6,11 +6,12 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.state.stream import Stream, StreamPart, covers_key_space_once
+from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once
+from millrace.model.lineage import Lineage, StreamPart
+from millrace.server.container.state.stream import Stream
 from millrace.server.streams.policy import Retention, RetentionKind
 from millrace.server.streams.retention import (
     PartFacts,
-    Replacement,
     StreamFacts,
     as_cut,
     decide,
@@ -19,7 +20,6 @@ from millrace.server.streams.retention import (
     progress_of_cut,
 )
 from millrace.wire import messages as m
-from millrace.wire.names import KEY_SPACE
 
 NEVER = -(2**62)
 
@@ -61,15 +61,15 @@ class World:
     def split(self, choice: int) -> None:
         parts = self.stream.open_parts
         part = parts[choice % len(parts)]
-        border = part.low + (part.last - part.low) // 2 + 1
-        self._begin([part.segment_id], [(part.low, border - 1), (border, part.last)])
+        border = part.key_range.low + (part.key_range.last - part.key_range.low) // 2 + 1
+        self._begin([part.segment_id], [(part.key_range.low, border - 1), (border, part.key_range.last)])
 
     def merge(self, choice: int) -> None:
         parts = self.stream.open_parts
         first = choice % len(parts)
         if first + 1 < len(parts):
             sealed = parts[first : first + 2]
-            self._begin([part.segment_id for part in sealed], [(sealed[0].low, sealed[1].last)])
+            self._begin([part.segment_id for part in sealed], [(sealed[0].key_range.low, sealed[1].key_range.last)])
 
     def facts(self) -> StreamFacts:
         parts = {}
@@ -78,15 +78,13 @@ class World:
             index = appends[:: self.known]
             stamps = [max(a.stamp_us for a in appends if a.offset <= entry.offset) for entry in index]
             parts[part.segment_id] = PartFacts(
-                part=part,
                 start_offset=self.starts[part.segment_id],
                 length=self.lengths[part.segment_id],
                 offsets=[a.offset for a in index],
                 stamps_us=stamps,
                 end_stamp_us=max((a.stamp_us for a in appends), default=self.now_us),
             )
-        epochs = [Replacement(epoch.sealed_ids, [item[0] for item in epoch.created]) for epoch in self.stream.epochs]
-        return StreamFacts(parts, epochs)
+        return StreamFacts(parts, Lineage(self.stream.history()))
 
     def tail_cut(self) -> dict[int, int]:
         return {part.segment_id: self.lengths[part.segment_id] for part in self.stream.open_parts}
@@ -94,7 +92,7 @@ class World:
     def check_cut(self, positions: dict[int, int]) -> None:
         """Behaviour 26: the key space is covered once, at borders of appends, and predecessors come first."""
         parts = [part for part in self.stream.parts if part.segment_id in positions]
-        assert covers_key_space_once((part.low, part.last) for part in parts)
+        assert covers_once(part.key_range for part in parts)
         borders = {(a.segment_id, a.offset) for a in self.appends}
         for segment_id, offset in positions.items():
             assert (segment_id, offset) in borders or offset in (self.starts[segment_id], self.lengths[segment_id])
@@ -186,14 +184,13 @@ def test_retention_by_consumption(world: World, data: st.DataObject) -> None:
 
 def test_between_borders_that_are_not_known_everything_is_kept() -> None:
     part = PartFacts(
-        part=StreamPart(1, 0, KEY_SPACE - 1, 0, 0),
         start_offset=0,
         length=2000,
         offsets=[0],
         stamps_us=[5],
         end_stamp_us=9,
     )
-    facts = StreamFacts({1: part}, [Replacement([], [1])])
+    facts = StreamFacts({1: part}, Lineage([StreamPart(segment_id=1, key_range=KeyRange(0, KEY_SPACE))]))
     policy = Retention(kind=RetentionKind.SIZE, max_bytes=1000)
 
     blurred = decide(policy, facts, cursors={}, young_from_us=NEVER, old_before_us=NEVER, is_sharp=False)
@@ -303,7 +300,7 @@ def test_keeping_leaves_at_least_so_much(world: World, size: int) -> None:
 
 def test_what_was_truncated_before_is_the_start() -> None:
     part = PartFacts(
-        part=StreamPart(1, 0, KEY_SPACE - 1, 0, 0), start_offset=150, length=900, offsets=[100, 400], stamps_us=[5, 6],
+        start_offset=150, length=900, offsets=[100, 400], stamps_us=[5, 6],
         end_stamp_us=9,
     )  # fmt: skip
     assert (part.border_at(399), part.border_at(400), part.border_at(899), part.border_at(900)) == (150, 400, 400, 900)

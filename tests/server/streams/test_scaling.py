@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.streams.load import Meter
 from millrace.server.streams.options import StreamsOptions
 from millrace.server.streams.policy import Scaling, ScalingKind
 from millrace.server.streams.scaling import Decision, Memory, ScalePlan, SegmentLoad, decide
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.wire.names import KEY_SPACE
 
 OPTIONS = StreamsOptions()
 TARGET = 100.0

@@ -1,8 +1,9 @@
 import pytest
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.errors import ConfigurationError
 from millrace.server.wal import WalOptions
-from millrace.wire.limits import APPEND_SIZE_BYTES_MAX, MIB
+from millrace.wire.limits import MIB
 
 
 def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
-from millrace.wire.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire.messages.declaration import U8, Entity, Required, message
 from tests.support.strategies import fields_of, unrenamed, values_of
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from millrace.model.key_range import KeyRange
+from millrace.model.lineage import StreamPart
 from millrace.server.container.residency import entity_cache as shelves
 from millrace.server.container.residency.entity_cache import EmptyArchive
 from millrace.server.container.residency.loader import BATCH_COUNT_MAX, EntityLoader
 from millrace.server.container.state.container_state import ContainerState, Stored
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.stream import Stream, StreamPart
+from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
 
 COUNT = 2 * BATCH_COUNT_MAX + 10
@@ -230,7 +232,7 @@ async def test_what_was_brought_stays_in_memory_while_it_is_held(archive: SlowAr
 async def test_with_a_stream_its_segments_are_brought(archive: SlowArchive) -> None:
     state = state_over(archive)
     stream = Stream(stream_id=COUNT + 1, name="a/b", configuration="", created_us=0)
-    stream.parts = [StreamPart(segment_id, 0, 9, 0, 0) for segment_id in (5, 6, 7)]
+    stream.parts = [StreamPart(segment_id=segment_id, key_range=KeyRange(0, 10)) for segment_id in (5, 6, 7)]
     state.streams.add(stream)
     bringer = EntityLoader(state)
 

@@ -3,12 +3,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model.key_range import covers_once
 from millrace.server.container.residency.entity_cache import EntityCache
 from millrace.server.container.state.apply import Applied
 from millrace.server.container.state.container_state import FIRST_ID, ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
-from millrace.server.container.state.stream import covers_key_space_once
 from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
 from tests.server.container.test_memtable import extent
@@ -48,7 +48,7 @@ def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]
         assert all(state.segments.find(segment.name) is segment for segment in state.segments.values())
         assert all(state.streams.find(stream.name) is stream for stream in state.streams.values())
         for stream in state.streams.values():
-            assert covers_key_space_once((part.low, part.last) for part in stream.open_parts)
+            assert covers_once(part.key_range for part in stream.open_parts)
             assert stream.epoch == stream.epochs[-1].number == len(stream.epochs) - 1
         for segment in state.segments.values():
             assert 0 <= segment.start_offset <= segment.length

@@ -1,9 +1,6 @@
-from itertools import pairwise
-
-from hypothesis import given
-from hypothesis import strategies as st
-
-from millrace.server.container.state.stream import Stream, StreamPart, covers_key_space_once
+from millrace.model.key_range import KeyRange
+from millrace.model.lineage import StreamPart
+from millrace.server.container.state.stream import Stream
 from millrace.wire import messages as m
 
 LAST = 2**64 - 1
@@ -49,21 +46,14 @@ def test_predecessors_hold_the_same_keys_earlier() -> None:
 def test_a_part_is_found_by_its_segment() -> None:
     it = stream()
 
-    assert it.part(4) == StreamPart(4, HALF, HALF + HALF // 2 - 1, 2, 3)
+    assert it.part(4) == StreamPart(segment_id=4, key_range=KeyRange(HALF, HALF + HALF // 2), epoch=2, sealed_epoch=3)
     assert it.part(7) is None
 
 
-@given(st.sets(st.integers(1, LAST), max_size=9))
-def test_neighbouring_ranges_cover_the_key_space(borders: set[int]) -> None:
-    """Behaviour 26: the key space is covered once."""
-    places = [0, *sorted(borders), 2**64]
-    ranges = [(low, high - 1) for low, high in pairwise(places)]
-    assert covers_key_space_once(reversed(ranges))
+def test_the_history_is_told_by_the_epochs() -> None:
+    it = stream()
+    everything = it.history()
+    assert everything == it.parts
 
-    assert not covers_key_space_once(ranges[1:])
-    assert not covers_key_space_once([*ranges, ranges[0]])
-    assert not covers_key_space_once([(0, ranges[0][1] - 1), *ranges[1:]])
-
-
-def test_nothing_covers_nothing() -> None:
-    assert not covers_key_space_once([])
+    it.parts = it.parts[3:]
+    assert it.history() == everything

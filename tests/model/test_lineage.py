@@ -5,40 +5,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.errors import CutInvalidError
-from millrace.client.read.epochs import Lineage, StreamSegment, covers_once
-from millrace.wire.names import KEY_SPACE, KeyRange
+from millrace.model.errors import CutInvalidError
+from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once
+from millrace.model.lineage import Lineage, StreamPart
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def segment(segment_id: int, low: float, high: float, epoch: int = 0, sealed_epoch: int = 0) -> StreamSegment:
+def segment(segment_id: int, low: float, high: float, epoch: int = 0, sealed_epoch: int = 0) -> StreamPart:
     key_range = KeyRange(int(low * KEY_SPACE), int(high * KEY_SPACE))
-    return StreamSegment(
-        segment_id=segment_id, key_range=key_range, epoch=epoch, sealed_epoch=sealed_epoch, length=100, sealed=epoch > 0
-    )
+    return StreamPart(segment_id=segment_id, key_range=key_range, epoch=epoch, sealed_epoch=sealed_epoch)
 
 
-def scaled(dice: random.Random, *, scalings: int) -> list[StreamSegment]:
+def scaled(dice: random.Random, *, scalings: int) -> list[StreamPart]:
     """A history of scalings of chance: each replaces some neighbours by others with borders of their own."""
     live = [segment(1, 0.0, 1.0)]
-    past: list[StreamSegment] = []
+    past: list[StreamPart] = []
     number = 1
     for epoch in range(1, scalings + 1):
         live.sort(key=lambda each: each.key_range.low)
         first = dice.randrange(len(live))
         count = dice.randint(1, min(3, len(live) - first))
         sealed, live[first : first + count] = live[first : first + count], []
-        low, high = sealed[0].low, sealed[-1].high
+        low, high = sealed[0].key_range.fractions[0], sealed[-1].key_range.fractions[1]
         borders = [low, *sorted(dice.uniform(low, high) for _ in range(dice.randint(0, 2))), high]
         for a, b in itertools.pairwise(borders):
             if int(a * KEY_SPACE) < int(b * KEY_SPACE):
                 number += 1
                 live.append(segment(number, a, b, epoch))
         past += [
-            StreamSegment(
-                segment_id=each.segment_id, key_range=each.key_range, epoch=each.epoch, sealed_epoch=epoch, length=100
-            )
+            StreamPart(segment_id=each.segment_id, key_range=each.key_range, epoch=each.epoch, sealed_epoch=epoch)
             for each in sealed
         ]
     return past + live
@@ -54,7 +50,7 @@ DIAMOND = [
 ]
 
 
-def ids(segments: list[StreamSegment]) -> list[int]:
+def ids(segments: list[StreamPart]) -> list[int]:
     return [each.segment_id for each in segments]
 
 
@@ -101,23 +97,16 @@ def test_a_cut_cannot_have_a_segment_on_both_sides() -> None:
          segment(5, 0.5, 1, 2)]
     )  # fmt: skip
     lineage.check_cut([4, 5])
-    with pytest.raises(CutInvalidError, match="segment 3 would lie in front of the cut and behind it"):
+    with pytest.raises(CutInvalidError, match="segment 3 would lie before the cut and after it"):
         lineage.check_cut([1, 5])
 
 
 def test_progress_says_what_lies_in_front_of_a_cut() -> None:
     lineage = Lineage(DIAMOND)
 
-    assert lineage.progress({3: (40, 2)}) == {1: (100, 0), 2: (100, 0), 3: (40, 2), 4: (0, 0), 5: (0, 0)}
-    assert lineage.in_front([4, 5]) == {1, 2, 3}
-    assert lineage.in_front([1, 2]) == set()
-
-
-def test_covering_once() -> None:
-    assert covers_once([KeyRange(5, KEY_SPACE), KeyRange(0, 5)])
-    assert not covers_once([KeyRange(5, KEY_SPACE), KeyRange(0, 6)])
-    assert not covers_once([KeyRange(0, 5)])
-    assert not covers_once([])
+    assert lineage.progress({3: 40}, start=0, end_of=lambda _: 100) == {1: 100, 2: 100, 3: 40, 4: 0, 5: 0}
+    assert lineage.before([4, 5]) == {1, 2, 3}
+    assert lineage.before([1, 2]) == set()
 
 
 @settings(deadline=None, print_blob=True)
@@ -132,8 +121,8 @@ def test_whoever_reads_on_stands_at_a_cut_at_any_moment(seed: int, scalings: int
     finished: set[int] = set()
     while True:
         lineage.check_cut(place)
-        behind = {each for each in lineage.by_id if each not in place and each not in lineage.in_front(place)}
-        assert lineage.in_front(place) <= finished
+        behind = {each for each in lineage.by_id if each not in place and each not in lineage.before(place)}
+        assert lineage.before(place) <= finished
         assert finished.isdisjoint(behind)
         unfinished = place - finished
         if not unfinished:
@@ -160,3 +149,57 @@ def test_successors_cover_the_keys_of_their_predecessors(seed: int, scalings: in
             before, after = (sum(part.key_range.high - part.key_range.low for part in parts) for parts in replacement)
             assert before == after
             assert all(each.precedes(successor) for successor in lineage.successors(segment_id))
+
+
+@settings(deadline=None, print_blob=True)
+@given(seed=SEEDS, scalings=st.integers(0, 12))
+def test_the_earliest_cut_of_a_place_has_the_same_before_it(seed: int, scalings: int) -> None:
+    dice = random.Random(seed)
+    lineage = Lineage(scaled(dice, scalings=scalings))
+    lengths = {segment_id: dice.choice([0, 0, 10]) for segment_id in lineage.by_id}
+    cut = dict.fromkeys(ids(lineage.head()), 0)
+    finished = {segment_id for segment_id in lineage.by_id if dice.random() < 0.8}
+    lineage.advance(cut, finished.__contains__, start=0)
+    cut = {segment_id: dice.choice([0, 0, 0, lengths[segment_id]]) for segment_id in cut}
+
+    earliest = lineage.earliest(cut, start=0, end_of=lengths.__getitem__)
+
+    before, after = (
+        lineage.progress(each, start=0, end_of=lambda part: lengths[part.segment_id]) for each in (cut, earliest)
+    )
+    lineage.check_cut(earliest)
+    assert before == after
+    assert lineage.earliest(earliest, start=0, end_of=lengths.__getitem__) == earliest
+
+
+def test_the_earliest_cut_goes_back_over_segments_that_held_nothing_and_not_over_what_is_gone() -> None:
+    """1 was split into 2 and 3, which were merged into 4 before anything came; 4 was split into 5 and 6."""
+    parts = [
+        segment(1, 0, 1, 0, 1),
+        segment(2, 0, 0.5, 1, 2),
+        segment(3, 0.5, 1, 1, 2),
+        segment(4, 0, 1, 2, 3),
+        segment(5, 0, 0.5, 3),
+        segment(6, 0.5, 1, 3),
+    ]
+    lengths = {1: 10, 2: 0, 3: 0, 4: 20, 5: 30, 6: 0}
+    for cut, expected in [
+        ({4: 0}, {1: 10}),
+        ({2: 0, 3: 0}, {1: 10}),
+        ({5: 0, 6: 0}, {4: 20}),
+        ({5: 30, 6: 0}, {5: 30, 6: 0}),
+        ({4: 20}, {4: 20}),
+    ]:
+        assert Lineage(parts).earliest(cut, start=0, end_of=lengths.__getitem__) == expected
+    without_2 = Lineage(part for part in parts if part.segment_id != 2)
+    assert without_2.earliest({4: 0}, start=0, end_of=lengths.__getitem__) == {4: 0}
+
+
+def test_one_of_several_replacements_of_a_scale_is_entered_alone() -> None:
+    lineage = Lineage(
+        [segment(1, 0, 0.5, 0, 1), segment(2, 0.5, 1, 0, 1), segment(3, 0, 0.5, 1), segment(4, 0.5, 1, 1)]
+    )
+    cut = {1: 70, 2: 8}
+    assert lineage.advance(cut, {1: True, 2: False, 3: False}.__getitem__, start=0) == {1}
+    assert cut == {3: 0, 2: 8}
+    assert lineage.earliest(cut, start=0, end_of={1: 70, 2: 80}.__getitem__) == {1: 70, 2: 8}

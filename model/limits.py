@@ -1,0 +1,12 @@
+"""Limits of names, keys, events and appends: what the model, and so both ends of the wire, refuse."""
+
+from typing import Final
+
+EVENT_SIZE_BYTES_MAX: Final = 8 << 20
+APPEND_SIZE_BYTES_MAX: Final = 16 << 20
+"""The largest payload of one append; the frame is larger by its header."""
+WRITER_ID_SIZE_BYTES_MAX: Final = 255
+ROUTING_KEY_SIZE_BYTES_MAX: Final = 64 << 10
+SEGMENTS_PER_STREAM_MAX: Final = 4096
+
+assert APPEND_SIZE_BYTES_MAX >= EVENT_SIZE_BYTES_MAX + (1 << 20), "a block of one largest event must fit an append"
