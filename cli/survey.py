@@ -112,7 +112,7 @@ def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, 
         ServerError: it is damaged, or a newer version wrote it. The message does not name the file.
     """
     with copied_checkpoint(parts) as copy:
-        store = CheckpointStore(copy)
+        store = CheckpointStore(OsFileSystem(), copy)
         try:
             try:
                 checkpoint = store.load()

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from millrace.server.console.site import ConsoleSite
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import open_container
+from millrace.server.container.startup import ContainerEnvironment, open_container
 from millrace.server.front.connection import Connection
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.replies import error_reply
@@ -175,7 +175,8 @@ class Server:
         for connection in list(self._connections):
             connection.drain()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), self._options.shutdown_s / 2)
+            async with self._clock.timeout(self._options.shutdown_s / 2):
+                await self._idle.wait()
         if self._connections:
             logger.warning("connections cut at shutdown count=%d", len(self._connections))
             for connection in list(self._connections):
@@ -252,18 +253,20 @@ class Server:
         assert self._storage is not None
         options = self._options
         opened = await open_container(
-            folder=self._folder.container(0),
-            files=self._files,
-            storage=self._storage,
-            cache=self._cache,
-            container_options=options.container,
-            page_size_bytes=options.tier2.page_size_bytes,
-            wal_options=options.wal,
-            clock=self._clock,
-            metrics=self._metrics,
-            server_id=self._folder.server_id,
-            on_failure=self._container_failed,
-            labels_of=labels_of,
+            ContainerEnvironment(
+                folder=self._folder.container(0),
+                files=self._files,
+                storage=self._storage,
+                cache=self._cache,
+                container_options=options.container,
+                page_size_bytes=options.tier2.page_size_bytes,
+                wal_options=options.wal,
+                clock=self._clock,
+                metrics=self._metrics,
+                server_id=self._folder.server_id,
+                on_failure=self._container_failed,
+                labels_of=labels_of,
+            )
         )
         self._open = opened
         streams = StreamController(opened.container)

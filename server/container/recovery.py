@@ -6,7 +6,8 @@ What the log has lost to damage becomes damaged ranges of its segments, if they 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
 from millrace.server.container.checkpoint.rows import take_rows
@@ -16,15 +17,15 @@ from millrace.server.container.state.apply import apply_batch, items_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, LogCorruptError, NoSpaceError
-from millrace.server.tier2 import ChunkId, ChunkStorage
+from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
 from millrace.server.wal import Damage, Wal
 
 from .memtable import Extent
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_NAME = "checkpoint.db"
-LOG_FOLDER = "wal"
+CHECKPOINT_NAME: Final = "checkpoint.db"
+LOG_FOLDER: Final = "wal"
 
 
 def state_of(
@@ -39,16 +40,68 @@ def state_of(
     return state
 
 
-async def load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> tuple[Checkpoint | None, bool]:
-    """Return the checkpoint, from its newest good copy in tier 2 if it is damaged or gone, and whether it was so."""
-    is_damaged = False
-    try:
-        checkpoint = await asyncio.to_thread(checkpoints.load)
-        if checkpoint is not None:
-            return checkpoint, checkpoint.is_restored
-    except CheckpointDamagedError as error:
-        is_damaged = True
-        await set_aside(checkpoints, error)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What the files of a container come to.
+
+    Attributes:
+        state: as of the end of the log.
+        checkpoint_sequence: of the last log batch that the checkpoint contains, 0 without one.
+        is_verified: whether every row of the checkpoint was verified.
+        is_restored: whether the checkpoint was lost or damaged; then tier 2 may hold what nothing refers to.
+        epoch: of this start, above all under which chunks were published.
+    """
+
+    state: ContainerState
+    checkpoint_sequence: int
+    is_verified: bool
+    is_restored: bool
+    epoch: int
+
+
+async def recover(
+    checkpoints: CheckpointStore,
+    log: Wal,
+    *,
+    storage: ChunkStorage,
+    was_damaged: bool,
+    resident_count_max: int,
+) -> Recovered:
+    """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
+
+    Args:
+        was_damaged: a checkpoint was there and has been set aside.
+
+    Raises:
+        CheckpointDamagedError: it is to be set aside, and all of this repeated.
+        LogCorruptError: what is left does not tell what there was.
+    """
+    checkpoint = await _load_checkpoint(checkpoints, storage)
+    is_restored = was_damaged or (checkpoint is not None and checkpoint.is_restored)
+    state = await asyncio.to_thread(state_of, checkpoints, checkpoint, resident_count_max=resident_count_max)
+    # Whatever happened to the checkpoint, no epoch comes twice under which chunks were published.
+    chunks: list[ChunkId] = []
+    if checkpoint is None or is_restored:
+        listed = await storage.list("segments/")
+        chunks = [chunk for each in listed if (chunk := parse_chunk_name(each.name)) is not None]
+    await asyncio.to_thread(_replay, state, log, checkpoints, checkpoint, has_chunks=bool(chunks))
+    if is_restored and checkpoint is not None:
+        _refuse_gap_after_copy(checkpoint, log)
+    last_epoch = checkpoint.container_epoch if checkpoint else 0
+    return Recovered(
+        state=state,
+        checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
+        is_verified=checkpoint is None or checkpoint.is_verified,
+        is_restored=is_restored,
+        epoch=max([last_epoch, *(chunk.container_epoch for chunk in chunks)]) + 1,
+    )
+
+
+async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> Checkpoint | None:
+    """Return the checkpoint, from its newest good copy in tier 2 if it is gone; None if there is neither."""
+    checkpoint = await asyncio.to_thread(checkpoints.load)
+    if checkpoint is not None:
+        return checkpoint
     for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
         try:
             await restore_copy(storage, copy, checkpoints)
@@ -57,10 +110,10 @@ async def load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
             continue
         logger.warning("checkpoint restored from tier 2 name=%s", copy.name)
-        return checkpoint, True
+        return checkpoint
     # What is left of the last copy is in tier 2, too.
     await asyncio.to_thread(checkpoints.discard)
-    return await asyncio.to_thread(checkpoints.load), is_damaged
+    return await asyncio.to_thread(checkpoints.load)
 
 
 def _load_whole(checkpoints: CheckpointStore) -> Checkpoint | None:
@@ -72,13 +125,7 @@ def _load_whole(checkpoints: CheckpointStore) -> Checkpoint | None:
     return replace(checkpoint, is_verified=True)
 
 
-async def set_aside(checkpoints: CheckpointStore, error: CheckpointDamagedError) -> None:
-    """Rename a damaged checkpoint, and log the error."""
-    aside = await asyncio.to_thread(checkpoints.set_aside)
-    logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
-
-
-def replay(
+def _replay(
     state: ContainerState, wal: Wal, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, has_chunks: bool
 ) -> None:
     """Apply what the log holds after the checkpoint, and hold again what is not in tier 2. Blocks.
@@ -114,7 +161,7 @@ def replay(
     state.admit_as_durable()
 
 
-def refuse_gap_after_copy(checkpoint: Checkpoint, wal: Wal) -> None:
+def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Wal) -> None:
     """Raise if the log was recycled beyond what a restored copy needs: a newer copy is lost."""
     report = wal.report
     if report.last_sequence and report.first_sequence > checkpoint.replay_from:
@@ -162,12 +209,6 @@ def _number_events(state: ContainerState) -> None:
             end_events -= extent.event_count
         for extent in segment.tail.extents:
             segment.index.add(extent.offset, events=extent.start_events, wall_time_us=extent.wall_time_us)
-
-
-def next_epoch(checkpoint: Checkpoint | None, chunks: Iterable[ChunkId]) -> int:
-    """Return an epoch above all that ever published a chunk."""
-    epochs = [chunk.container_epoch for chunk in chunks]
-    return max([checkpoint.container_epoch if checkpoint else 0, *epochs]) + 1
 
 
 async def save_first_checkpoint(

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass
 
 from millrace.server.container.checkpoint.store import CheckpointStore
@@ -78,7 +77,7 @@ class OpenContainer:
             except ShuttingDownError:
                 return
             except CheckpointDamagedError:
-                return  # the container was told, and is about to be opened anew
+                return  # the container was told, and is about to be recovered
             except StorageError as error:
                 logger.warning("checkpoint not verified, retry_in_s=%.0f error=%s", BACKGROUND_RETRY_S, error)
                 await self._clock.sleep(BACKGROUND_RETRY_S)
@@ -86,7 +85,7 @@ class OpenContainer:
     def _pause_verification(self) -> None:
         if self._is_closing:
             raise ShuttingDownError("the container is being closed")
-        time.sleep(VERIFICATION_PAUSE_S)
+        self._clock.pause(VERIFICATION_PAUSE_S)
 
     async def collect_orphans(self) -> None:
         """Give up, after the grace, the chunks of earlier epochs that no segment knows."""
@@ -109,7 +108,8 @@ class OpenContainer:
         self.container.stop()
         self._is_closing = True
         try:
-            await asyncio.wait_for(self.wal.close(), log_s)
+            async with self._clock.timeout(log_s):
+                await self.wal.close()
         except TimeoutError:
             logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
             return
@@ -119,7 +119,7 @@ class OpenContainer:
             return
         if flush_s > 0 and not self.container.has_failed:
             try:
-                async with asyncio.timeout(flush_s):
+                async with self._clock.timeout(flush_s):
                     await self.flusher.flush()
                     await self.flusher.checkpoint()
             except (ServerError, OSError) as error:  # a TimeoutError is an OSError

@@ -1,10 +1,13 @@
 """Starting a container from what is on disk.
 
-    1  the checkpoint is opened; a damaged one is set aside, and its newest copy in tier 2 takes its place
-    2  the log is read from where the checkpoint says: newer records are applied, unflushed bytes held again
-    3  the log is made ready to resume, which makes durable all that step 2 saw
-    4  a checkpoint is saved under the next container epoch, and chunks published under it from then on
-    5  requests are taken
+    1  load       the checkpoint is opened; its newest good copy in tier 2 takes the place of one that is gone
+    2  replay     newer records of the log are applied to it, and unflushed bytes are held again
+    3  resume     the log is made ready for new batches, which makes durable all that step 2 saw
+    4  save       a checkpoint is saved under the next container epoch; chunks are published under it from then on
+    5  serve      requests are taken
+
+Any step may meet damage in the checkpoint: it is set aside then, and the steps are repeated with what is left, a few
+times at most. Any other error ends the start; nothing was changed that would make the next one harder.
 
 A disk with no room for step 4 does not keep the container from starting, since reads, truncates and deletes are what an
 operator needs then. What the checkpoint would have said is still in the log; the flusher saves it when there is room.
@@ -17,7 +20,9 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
@@ -26,133 +31,165 @@ from millrace.server.errors import CheckpointDamagedError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
+from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import LogOwner, Wal, WalOptions
 
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
 from .options import ContainerOptions
-from .recovery import (
-    CHECKPOINT_NAME,
-    LOG_FOLDER,
-    load_checkpoint,
-    next_epoch,
-    refuse_gap_after_copy,
-    replay,
-    save_first_checkpoint,
-    set_aside,
-    state_of,
-)
+from .recovery import CHECKPOINT_NAME, LOG_FOLDER, Recovered, recover, save_first_checkpoint
 from .running import OpenContainer, RecoverySummary
 
 logger = logging.getLogger(__name__)
 
+ATTEMPTS_COUNT_MAX: Final = 3
+"""A start in which the checkpoint is damaged so often has met a disk that damages what is written to it."""
 
-async def open_container(
-    *,
-    folder: Path,
-    files: FileSystem,
-    storage: ChunkStorage,
-    cache: PageCache,
-    container_options: ContainerOptions,
-    page_size_bytes: int,
-    wal_options: WalOptions,
-    clock: Clock,
-    metrics: Metrics,
-    server_id: uuid.UUID,
-    on_failure: Callable[[ServerError], None],
-    labels_of: Callable[[str], Iterable[str]] = lambda configuration: (),
-) -> OpenContainer:
-    """Recover the container in `folder` and start it.
 
-    Args:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEnvironment:
+    """What a container gets from outside.
+
+    Attributes:
+        folder: where its checkpoint and its log are.
+        on_failure: called once if the log or the checkpoint fails: the container is to be closed and started again.
         labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
+    """
+
+    folder: Path
+    files: FileSystem
+    storage: ChunkStorage
+    cache: PageCache
+    container_options: ContainerOptions
+    page_size_bytes: int
+    wal_options: WalOptions
+    clock: Clock
+    metrics: Metrics
+    server_id: uuid.UUID
+    on_failure: Callable[[ServerError], None]
+    labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()
+
+    def make_log(self) -> Wal:
+        """Return the log, neither recovered nor started."""
+        return Wal(
+            self.files,
+            self.folder / LOG_FOLDER,
+            self.wal_options,
+            clock=self.clock,
+            owner=LogOwner(container_id=0, server_id=self.server_id),
+            metrics=self.metrics,
+        )
+
+
+async def open_container(environment: ContainerEnvironment) -> OpenContainer:
+    """Recover a container and start it.
 
     Raises:
         ConfigurationError: the folder belongs to somebody else or to a newer version.
         StorageError: it cannot be recovered; nothing was changed that would make it worse.
     """
-    started_s = clock.monotonic_s()
-    files.make_directories(folder)
+    options = environment.container_options
+    environment.files.make_directories(environment.folder)
     checkpoints = CheckpointStore(
-        folder / CHECKPOINT_NAME, verified_at_once_count_max=container_options.verified_at_once_count_max
+        environment.files,
+        environment.folder / CHECKPOINT_NAME,
+        verified_at_once_count_max=options.verified_at_once_count_max,
     )
-    is_restored = False
-    while True:
-        checkpoint, was_restored = await load_checkpoint(checkpoints, storage)
-        is_restored = is_restored or was_restored
-        reader = CatchUpReader(storage=storage, cache=cache)
+    was_damaged = False
+    for attempts_left in reversed(range(ATTEMPTS_COUNT_MAX)):
         try:
-            state = await asyncio.to_thread(
-                state_of, checkpoints, checkpoint, resident_count_max=container_options.resident_count_max
-            )
+            return await _start(environment, checkpoints, was_damaged=was_damaged)
         except CheckpointDamagedError as error:
-            await set_aside(checkpoints, error)
-            is_restored = True
-            continue
-        container = SegmentContainer(state=state, reader=reader, options=container_options, clock=clock)
-        wal = Wal(
-            files,
-            folder / LOG_FOLDER,
-            wal_options,
-            clock=clock,
+            aside = await asyncio.to_thread(checkpoints.set_aside)
+            logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
+            was_damaged = True
+            if not attempts_left:
+                raise
+        except BaseException:
+            await asyncio.to_thread(checkpoints.abandon)
+            raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _start(
+    environment: ContainerEnvironment, checkpoints: CheckpointStore, *, was_damaged: bool
+) -> OpenContainer:
+    """Carry out the steps once. After an error the log is closed, and the checkpoint as it was."""
+    started_s = environment.clock.monotonic_s()
+    options = environment.container_options
+    reader = CatchUpReader(storage=environment.storage, cache=environment.cache)
+    log = environment.make_log()
+    try:
+        recovered = await recover(
+            checkpoints,
+            log,
+            storage=environment.storage,
+            was_damaged=was_damaged,
+            resident_count_max=options.resident_count_max,
+        )
+        container = SegmentContainer(state=recovered.state, reader=reader, options=options, clock=environment.clock)
+        # The checkpoint may know of batches that the log has lost: their numbers are not given again.
+        await log.start(
+            after_sequence=recovered.checkpoint_sequence,
             on_durable=container.durable,
             on_failure=container.log_failed,
-            owner=LogOwner(container_id=0, server_id=server_id),
-            metrics=metrics,
         )
-        try:
-            # Whatever happened to the checkpoint, no epoch comes twice under which chunks were published.
-            chunks: list[ChunkId] = []
-            if checkpoint is None or is_restored:
-                listed = await storage.list("segments/")
-                chunks = [chunk for each in listed if (chunk := parse_chunk_name(each.name)) is not None]
-            await asyncio.to_thread(replay, state, wal, checkpoints, checkpoint, has_chunks=bool(chunks))
-            if is_restored and checkpoint is not None:
-                refuse_gap_after_copy(checkpoint, wal)
-            # The checkpoint may know of batches that the log has lost: their numbers are not given again.
-            await wal.start(after_sequence=checkpoint.sequence if checkpoint else 0)
-            report = wal.report
-            sequence = wal.durable_sequence
-            epoch = next_epoch(checkpoint, chunks)
-            stored = await save_first_checkpoint(
-                checkpoints, state, sequence=sequence, epoch=epoch, labels_of=labels_of
-            )
-            break
-        except CheckpointDamagedError as error:
-            # Found only now, in a row that was not verified when it was opened.
-            await wal.close()
-            await set_aside(checkpoints, error)
-            is_restored = True
-        except BaseException:
-            # Another attempt will open the same files.
-            await wal.close()
-            # It would not know a restored copy for one, and what is published since then is to be looked for again.
-            await asyncio.to_thread(checkpoints.discard if is_restored else checkpoints.close)
-            raise
+        sequence = log.durable_sequence
+        stored = await save_first_checkpoint(
+            checkpoints, recovered.state, sequence=sequence, epoch=recovered.epoch, labels_of=environment.labels_of
+        )
+    except BaseException:
+        # The next attempt will open the same files.
+        await log.close()
+        raise
+    return _serve(
+        environment,
+        checkpoints=checkpoints,
+        log=log,
+        reader=reader,
+        container=container,
+        recovered=recovered,
+        stored=stored,
+        started_s=started_s,
+    )
+
+
+def _serve(
+    environment: ContainerEnvironment,
+    *,
+    checkpoints: CheckpointStore,
+    log: Wal,
+    reader: CatchUpReader,
+    container: SegmentContainer,
+    recovered: Recovered,
+    stored: tuple[int, int] | None,
+    started_s: float,
+) -> OpenContainer:
+    """Put the parts together and take requests; waits for nothing."""
+    options, clock, state = environment.container_options, environment.clock, recovered.state
     flusher = Flusher(
         state=state,
         sequence=lambda: state.sequence,
         has_failed=lambda: container.has_failed,
-        wal=wal,
-        storage=storage,
+        wal=log,
+        storage=environment.storage,
         reader=reader,
         checkpoints=checkpoints,
-        container_epoch=epoch,
-        page_size_bytes=page_size_bytes,
-        options=container_options,
+        container_epoch=recovered.epoch,
+        page_size_bytes=environment.page_size_bytes,
+        options=options,
         clock=clock,
         read=container.read,
-        labels_of=labels_of,
+        labels_of=environment.labels_of,
         on_relief=container.relieve,
         stored=stored,
     )
     container.start(
-        wal,
-        sequence=sequence,
-        run_size_bytes_max=wal_options.run_size_bytes_max,
+        log,
+        sequence=log.durable_sequence,
+        run_size_bytes_max=environment.wal_options.run_size_bytes_max,
         on_progress=flusher.poke,
-        on_failure=on_failure,
+        on_failure=environment.on_failure,
     )
     loop = asyncio.get_running_loop()
 
@@ -160,9 +197,10 @@ async def open_container(
         loop.call_soon_threadsafe(container.checkpoint_damaged, error)
 
     checkpoints.when_damaged(tell_damage)
+    report = log.report
     summary = RecoverySummary(
-        checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
-        last_sequence=sequence,
+        checkpoint_sequence=recovered.checkpoint_sequence,
+        last_sequence=log.durable_sequence,
         ending=report.ending.name,
         torn_bytes=report.torn_bytes,
         damages=len(report.damages),
@@ -172,19 +210,19 @@ async def open_container(
     logger.info(
         "container started segments=%d streams=%d checkpoint_sequence=%d last_sequence=%d ending=%s torn_bytes=%d "
         "damages=%d tail_bytes=%d epoch=%d duration_s=%.3f",
-        len(state.segments), len(state.streams), summary.checkpoint_sequence, sequence, summary.ending,
-        summary.torn_bytes, summary.damages, summary.tail_bytes, epoch, summary.duration_s,
+        len(state.segments), len(state.streams), summary.checkpoint_sequence, summary.last_sequence, summary.ending,
+        summary.torn_bytes, summary.damages, summary.tail_bytes, recovered.epoch, summary.duration_s,
     )  # fmt: skip
     return OpenContainer(
         container=container,
-        wal=wal,
+        wal=log,
         flusher=flusher,
         checkpoints=checkpoints,
-        storage=storage,
+        storage=environment.storage,
         summary=summary,
-        container_epoch=epoch,
-        is_verified=checkpoint is None or checkpoint.is_verified,
-        keeps_orphans=is_restored or bool(report.damages),
-        options=container_options,
+        container_epoch=recovered.epoch,
+        is_verified=recovered.is_verified,
+        keeps_orphans=recovered.is_restored or bool(report.damages),
+        options=options,
         clock=clock,
     )

@@ -20,6 +20,14 @@ class Clock(Protocol):
         """Wait that many seconds of monotonic time. Safe to cancel."""
         ...
 
+    def timeout(self, duration_s: float) -> asyncio.Timeout:
+        """Return a context manager that ends its body with TimeoutError after that many seconds of monotonic time."""
+        ...
+
+    def pause(self, duration_s: float) -> None:
+        """Hold up the calling thread for that many seconds; never called in the event loop."""
+        ...
+
 
 class SystemClock:
     """The clock of the machine."""
@@ -35,3 +43,11 @@ class SystemClock:
     async def sleep(self, duration_s: float) -> None:
         """Wait without holding the event loop."""
         await asyncio.sleep(duration_s)
+
+    def timeout(self, duration_s: float) -> asyncio.Timeout:
+        """Return a timeout of the event loop."""
+        return asyncio.timeout(duration_s)
+
+    def pause(self, duration_s: float) -> None:
+        """Let other threads run meanwhile."""
+        time.sleep(duration_s)

@@ -15,12 +15,15 @@ import contextlib
 import errno
 import fcntl
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from millrace.server.errors import FolderLockedError, NoSpaceError
+
+from .database import DatabaseMode, connect_database
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,7 +44,7 @@ class File(Protocol):
     """An open file. Different threads may use it at once on different ranges."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all buffers one behind the other from `offset` on, growing the file where needed.
+        """Write all buffers one after the other from `offset` on, growing the file where needed.
 
         After an error any part of the bytes may have been written.
         """
@@ -122,6 +125,17 @@ class FileSystem(Protocol):
         """Return how many bytes can still be stored where `path` lies."""
         ...
 
+    def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
+        """Open the SQLite database in a file.
+
+        What a transaction stored is durable when COMMIT returns, and a crash in it leaves the one or the other. A
+        connection may be used in any thread, by one at a time; several may be open on one file.
+
+        Raises:
+            sqlite3.Error: from here and from whatever is done with the connection. SQLITE_FULL is a full disk.
+        """
+        ...
+
     def lock(self, path: Path) -> Closable:
         """Own the lock file `path` (made if missing) until the result is closed or the process ends.
 
@@ -199,14 +213,14 @@ class OsFile:
             os.close(descriptor)
 
     def _write_vector(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write at most IOV_COUNT_MAX buffers and return the offset behind them."""
+        """Write at most IOV_COUNT_MAX buffers and return the offset after them."""
         rest: Sequence[Buffer] = buffers
         end = offset + sum(len(buffer) for buffer in buffers)
         while offset < end:
             written = os.pwritev(self._descriptor, rest, offset)
             offset += written
             if offset < end:
-                rest = _behind(rest, written)
+                rest = _after(rest, written)
         return end
 
 
@@ -264,6 +278,10 @@ class OsFileSystem:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
+    def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
+        """Open a database of SQLite."""
+        return connect_database(path, mode=mode)
+
     def lock(self, path: Path) -> OsFile:
         """Own a file by flock, which ends with the process, however it dies."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -291,8 +309,8 @@ def _translation(error: OSError, path: Path) -> Exception:
     return OSError(error.errno, error.strerror, str(path))
 
 
-def _behind(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
-    """Return what is left of the buffers behind their first `count` bytes."""
+def _after(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """Return what is left of the buffers after their first `count` bytes."""
     rest: list[Buffer] = []
     for buffer in buffers:
         if count >= len(buffer):

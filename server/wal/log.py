@@ -70,8 +70,6 @@ class Wal:
         options: WalOptions,
         *,
         clock: Clock,
-        on_durable: OnDurable,
-        on_failure: OnFailure,
         owner: LogOwner = NOBODY,
         metrics: Metrics | None = None,
     ) -> None:
@@ -82,10 +80,6 @@ class Wal:
             directory: the folder of this log alone; made if missing.
             options: sizes and bounds.
             clock: gives the wall time of each batch.
-            on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
-                microseconds), in order. It must not raise.
-            on_failure: called in the loop, at most once, when runs will never be handed back: the log has failed
-                (LogFailedError), or was closed while it waited for space (LogClosedError).
             owner: whose log it is; stored in each file, and checked when it is recovered.
             metrics: where to count.
         """
@@ -93,8 +87,8 @@ class Wal:
         self._directory = directory
         self._options = options
         self._clock = clock
-        self._on_durable = on_durable
-        self._on_failure = on_failure
+        self._on_durable: OnDurable = lambda runs, sequence, wall_time_us: None
+        self._on_failure: OnFailure = lambda error: None
         self._owner = owner
         self._metrics = metrics or Metrics()
         self._recovery: Recovery | None = None
@@ -241,14 +235,19 @@ class Wal:
             refusal=self.refusal,
         )
 
-    async def start(self, *, after_sequence: int = 0) -> None:
-        """Make the end of the log durable and ready to go on, and start the threads.
-
-        The log goes on behind its last batch, or behind `after_sequence` if that is higher: a checkpoint may know of
-        batches that the log has lost.
+    async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
+        """Make the end of the log durable and ready for new batches, and start the threads.
 
         Once this returns, everything that `recover` handed out is on the disk, whether it was synced before or not;
         tell nobody of it earlier. Not to be cancelled.
+
+        Args:
+            on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
+                microseconds), in order. It must not raise.
+            on_failure: called in the loop, at most once, when runs will never be handed back: the log has failed
+                (LogFailedError), or was closed while it waited for space (LogClosedError).
+            after_sequence: new batches get higher sequences than this, and than the last batch of the log: a checkpoint
+                may know of batches that the log has lost.
 
         Raises:
             NoSpaceError: there is no room for the first file.
@@ -258,6 +257,7 @@ class Wal:
         assert self._writer is None, "start is called once"
         loop = asyncio.get_running_loop()
         self._loop = loop
+        self._on_durable, self._on_failure = on_durable, on_failure
         point = await loop.run_in_executor(
             None, resume, self._files, self._directory, self._options, self._pool, self._recovery, after_sequence
         )

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -19,6 +20,8 @@ class ManualClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._timeouts: list[tuple[float, int, asyncio.Timeout]] = []
         self._count = 0
+        # Called in the thread that pauses, instead of a wait.
+        self.on_pause: Callable[[float], None] = lambda duration_s: None
 
     def monotonic_s(self) -> float:
         with self._lock:
@@ -45,6 +48,9 @@ class ManualClock:
         self._count += 1
         heapq.heappush(self._sleepers, (self.monotonic_s() + duration_s, self._count, future))
         await future
+
+    def pause(self, duration_s: float) -> None:
+        self.on_pause(duration_s)
 
     @property
     def sleeper_count(self) -> int:

@@ -8,13 +8,16 @@ them, and no later sync writes them. Writes can be lost or misdirected without a
 
 import errno
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace.server.errors import FolderLockedError, NoSpaceError
+from millrace.server.host.database import DatabaseMode
 from millrace.server.host.files import Buffer
+from tests.support.databases import ImageDatabase
 
 SECTOR_SIZE_BYTES = 512
 
@@ -95,6 +98,9 @@ class MemoryFileSystem:
         self.stalled = threading.Event()
 
     # The seam
+
+    def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
+        return ImageDatabase.of(self, path, mode=mode)
 
     def open(
         self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False

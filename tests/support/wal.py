@@ -97,6 +97,18 @@ class OpenLog:
         self.lengths[segment_id] = offset + len(payload)
         return future
 
+    async def start(self, *, after_sequence: int = 0) -> None:
+        """Start the log, and remember what becomes of it."""
+        await self.wal.start(
+            on_durable=self._on_durable, on_failure=self.failures.append, after_sequence=after_sequence
+        )
+
+    def _on_durable(self, runs: list[Run], sequence: int, wall_time_us: int) -> None:
+        self.durable.append((runs, sequence, wall_time_us))
+        for run in runs:
+            if isinstance(run.context, asyncio.Future) and not run.context.done():
+                run.context.set_result(sequence)
+
     async def append(self, payload: bytes, *, segment_id: int = 7) -> int:
         """Append and wait for durability; return the sequence."""
         return await self.submit(payload, segment_id=segment_id)
@@ -121,25 +133,8 @@ def contents_of(batches: list[RecoveredBatch]) -> dict[int, list[tuple[int, byte
 
 def create(files: FileSystem, options: WalOptions = SMALL, *, clock: Clock | None = None) -> OpenLog:
     """Return a `Wal` that is neither recovered nor started."""
-    durable: list[tuple[list[Run], int, int]] = []
-    failures: list[BaseException] = []
-
-    def on_durable(runs: list[Run], sequence: int, wall_time_us: int) -> None:
-        durable.append((runs, sequence, wall_time_us))
-        for run in runs:
-            if isinstance(run.context, asyncio.Future) and not run.context.done():
-                run.context.set_result(sequence)
-
-    wal = Wal(
-        files,
-        FOLDER,
-        options,
-        clock=clock or ManualClock(),
-        on_durable=on_durable,
-        on_failure=failures.append,
-        owner=OWNER,
-    )
-    return OpenLog(wal, [], durable, failures)
+    wal = Wal(files, FOLDER, options, clock=clock or ManualClock(), owner=OWNER)
+    return OpenLog(wal, [], [], [])
 
 
 async def open_log(
@@ -151,7 +146,7 @@ async def open_log(
     for batch in log.batches:
         for run in batch.runs:
             log.lengths[run.segment_id] = run.offset + len(payload_of(run))
-    await log.wal.start()
+    await log.start()
     return log
 
 

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Final
 
 from millrace.server.tier2 import ChunkInfo, ChunkStorage
@@ -61,15 +60,15 @@ def whole_copies(chunks: Iterable[ChunkInfo]) -> list[CheckpointCopy]:
     return copies
 
 
-async def publish_copy(storage: ChunkStorage, path: Path, *, name: str, size: int) -> None:
-    """Publish a file of `size` bytes as a copy, one part in memory at a time.
+async def publish_copy(storage: ChunkStorage, checkpoints: CheckpointStore, *, name: str, size: int) -> None:
+    """Publish the copy of `size` bytes that `CheckpointStore.export` made, one part in memory at a time.
 
     Raises:
         StorageError: the copy is not whole, and counts for nothing.
     """
     part_count = max(1, -(-size // PART_SIZE_BYTES))
     for part in range(part_count):
-        data = await asyncio.to_thread(_read_part, path, part * PART_SIZE_BYTES)
+        data = await asyncio.to_thread(checkpoints.read_copy, PART_SIZE_BYTES, offset=part * PART_SIZE_BYTES)
         await storage.publish(part_name(name, part=part, part_count=part_count), [data])
 
 
@@ -96,9 +95,3 @@ async def restore_copy(storage: ChunkStorage, copy: CheckpointCopy, checkpoints:
         await asyncio.to_thread(checkpoints.restore_part, data, offset=offset)
         offset += len(data)
     await asyncio.to_thread(checkpoints.finish_restore)
-
-
-def _read_part(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(PART_SIZE_BYTES)

@@ -18,6 +18,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, NoSpaceError, StorageError
+from millrace.server.host.files import FileSystem
 
 from .rows import link_of_row, segment_of_rows, stream_of_rows, writer_of_row
 from .schema import (
@@ -37,10 +38,6 @@ from .schema import (
     checked_row,
 )
 
-BUSY_TIMEOUT_S: Final = 5.0
-"""How long to wait for a commit, or for somebody who looks into the file with other means."""
-CACHE_SIZE_KIB: Final = 8192
-
 _TROUBLE_OF_OTHERS: Final = frozenset(
     {
         sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_INTERRUPT,
@@ -48,30 +45,6 @@ _TROUBLE_OF_OTHERS: Final = frozenset(
     }
 )  # fmt: skip
 """Errors that say nothing about the content of the file."""
-
-
-def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open the database; transactions are begun and ended by hand."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
-        uri=True,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    try:
-        connection.execute("PRAGMA journal_mode=DELETE")
-        connection.execute("PRAGMA synchronous=EXTRA")
-        connection.execute("PRAGMA fullfsync=ON")  # macOS: sync the cache of the drive too
-        connection.execute("PRAGMA cell_size_check=ON")
-        connection.execute("PRAGMA trusted_schema=OFF")
-        connection.execute(f"PRAGMA cache_size=-{CACHE_SIZE_KIB}")
-        # Changed pages stay in memory until the commit: written earlier, they would lock readers out.
-        connection.execute("PRAGMA cache_spill=OFF")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 @contextlib.contextmanager
@@ -99,8 +72,9 @@ class CheckpointReader:
     be used for another reason.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, files: FileSystem, path: Path) -> None:
         self.path = path
+        self._files = files
         # Told, in any thread, of damage that is found while the file is in use.
         self.on_damage: Callable[[CheckpointDamagedError], None] | None = None
         self._lock = Lock()
@@ -123,7 +97,7 @@ class CheckpointReader:
         with self._lock, translated(self.path):
             self._close()
             if not is_empty:
-                self._connection = connect(self.path)
+                self._connection = self._files.database(self.path)
                 self._connection.execute("PRAGMA query_only=ON")
             self._is_open = True
 

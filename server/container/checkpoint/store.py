@@ -5,14 +5,6 @@ the rows of what changed, and the one row of `meta`, in one transaction; its tab
 `checkpoint_tables`. It is also where idle segments, streams and writers lie, which are read from it one by one:
 `checkpoint_archive`.
 
-Durability. The journal is SQLite's rollback journal, in mode DELETE with `synchronous=EXTRA`:
-
-- At rest there is just the one file, so that copying, restoring and setting it aside are operations on one name.
-- A write-ahead log of SQLite ends, by design, where a checksum fails: a flipped bit in it would silently bring back
-  an older checkpoint, whose log is recycled already.
-- With the usual `synchronous=FULL` the removal of the journal is not synced, and after a loss of power the journal may
-  be there again and take back a transaction that `save` reported as stored. EXTRA syncs the folder.
-
 The file is made under a temporary name and renamed when it holds its first checkpoint. So there is no state in between:
 a file that is there and holds no checkpoint is damaged.
 
@@ -30,12 +22,12 @@ from typing import Final, TypeVar
 
 from millrace.server.container.state.container_state import FIRST_ID, Stored
 from millrace.server.errors import CheckpointDamagedError, ServerError, StorageError
-from millrace.server.host.files import OsFileSystem
+from millrace.server.host.files import FileSystem
 
-from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, connect, translated
+from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows, chunk_differences
 from .schema import CHUNKS, FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Key, Row, Table, schema
-from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
+from .verification import VERIFIED_PAGE_ROWS_COUNT, row_count, verified_meta, verify_rows, verify_structure, verify_sums
 
 Item = TypeVar("Item")
 
@@ -50,7 +42,6 @@ when it is read, and all of them in the background."""
 
 BACKUP_PAGES_COUNT: Final = 256
 PROGRESS_STEPS_COUNT: Final = 100_000
-"""Steps of SQLite's machine between two looks whether to go on: some milliseconds."""
 
 _ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
 """Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
@@ -89,13 +80,33 @@ class CheckpointStore:
     written, StorageError when it cannot be used for another reason, OSError when a file cannot be renamed or synced.
     """
 
-    def __init__(self, path: Path, *, verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        path: Path,
+        *,
+        verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX,
+        verified_page_rows_count: int = VERIFIED_PAGE_ROWS_COUNT,
+        progress_steps_count: int = PROGRESS_STEPS_COUNT,
+    ) -> None:
+        """Take note of the collaborators; nothing is touched yet.
+
+        Args:
+            files: where the file is, and how it is opened.
+            path: the file.
+            verified_at_once_count_max: with so many rows at most, every row is verified by `load`.
+            verified_page_rows_count: how many rows are verified between two pauses.
+            progress_steps_count: how many steps of SQLite's machine lie between two looks whether a verification of a
+                copy is to end; some milliseconds.
+        """
         self.path = path
         self._verified_at_once_count_max = verified_at_once_count_max
-        self._files = OsFileSystem()
+        self._verified_page_rows_count = verified_page_rows_count
+        self._progress_steps_count = progress_steps_count
+        self._files = files
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
-        self._reader = CheckpointReader(path)
+        self._reader = CheckpointReader(files, path)
         self.segments = SegmentArchive(self._reader)
         self.streams = StreamArchive(self._reader)
         self.writers = WriterArchive(self._reader)
@@ -123,7 +134,7 @@ class CheckpointStore:
                 self._reader.open(is_empty=True)
                 return None
             self._check_header()
-            connection = connect(self.path)
+            connection = self._files.database(self.path)
             try:
                 meta = verified_meta(connection, self.path)
                 verify_sums(connection, meta, self.path)
@@ -157,8 +168,8 @@ class CheckpointStore:
         Raises:
             CheckpointDamagedError: a row is not what was written.
         """
-        with self._reader.guarded(), contextlib.closing(connect(self.path)) as connection:
-            verify_rows(connection, self.path, pause=pause)
+        with self._reader.guarded(), contextlib.closing(self._files.database(self.path)) as connection:
+            verify_rows(connection, self.path, page_rows_count=self._verified_page_rows_count, pause=pause)
 
     def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
         """Store the changes and these numbers durably, together or not at all.
@@ -175,23 +186,21 @@ class CheckpointStore:
                 self._create(rows, numbers)
             self._forget_restored()
 
-    def export(self, path: Path) -> int:
-        """Make a file that is a copy as of the last `save`, and return its size in bytes. It is not synced.
+    def export(self) -> int:
+        """Make a copy as of the last `save` at `copy_path`, and return its size in bytes. It is not synced.
 
         Before it takes the place of another copy, `verify_copy` should say that it is good.
         """
         with self._lock, self._reader.guarded():
             assert self._connection is not None, "nothing was saved"
-            self._files.make_directories(path.parent)
-            if self._files.exists(path):
-                self._files.remove(path)
-            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+            self.remove_copy()
+            with contextlib.closing(self._files.database(self.copy_path, mode="rwc")) as copy:
                 copy.execute("PRAGMA synchronous=OFF")
                 self._connection.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
-            return path.stat().st_size
+            return self._files.size(self.copy_path)
 
-    def verify_copy(self, path: Path, pause: Callable[[], None] = lambda: None) -> None:
-        """Verify every row of a copy that `export` made; others read and save meanwhile.
+    def verify_copy(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Verify every row of the copy that `export` made; others read and save meanwhile.
 
         `pause` is called every now and then; a ServerError that it raises ends the verification.
 
@@ -206,17 +215,25 @@ class CheckpointStore:
                 return True
             return False
 
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with translated(self.path), contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as copy:
-            copy.set_progress_handler(is_to_end, PROGRESS_STEPS_COUNT)
+        with translated(self.path), contextlib.closing(self._files.database(self.copy_path, mode="ro")) as copy:
+            copy.set_progress_handler(is_to_end, self._progress_steps_count)
             verify_sums(copy, verified_meta(copy, self.path), self.path)
             verify_structure(copy, self.path)
-            verify_rows(copy, self.path, pause=pause)
+            verify_rows(copy, self.path, page_rows_count=self._verified_page_rows_count, pause=pause)
 
     @property
     def copy_path(self) -> Path:
         """Where copies are made before they go elsewhere; one that a crash has left there is removed by `load`."""
         return self.path.with_name(self.path.name + ".copy")
+
+    def abandon(self) -> None:
+        """Close after a start that failed; a restored copy that nothing was saved to is removed.
+
+        It is in tier 2 as well, and the next start looks for a newer one there.
+        """
+        self.close()
+        if self._files.exists(self._restored_path):
+            self.discard()
 
     def discard(self) -> None:
         """Remove the file: a copy that was restored and is damaged, too. Nothing there is fine."""
@@ -227,6 +244,11 @@ class CheckpointStore:
                 if self._files.exists(path):
                     self._files.remove(path)
             self._forget_restored()
+
+    def read_copy(self, size: int, *, offset: int) -> bytes:
+        """Return bytes of what is at `copy_path`; fewer only where it ends."""
+        with contextlib.closing(self._files.open(self.copy_path, read_only=True)) as file:
+            return file.pread(size, offset)
 
     def remove_copy(self) -> None:
         """Remove what is at `copy_path`; nothing there is fine."""
@@ -324,7 +346,7 @@ class CheckpointStore:
     def _create(self, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Make the file, with its first checkpoint in it."""
         temporary = self._unused_temporary()
-        with contextlib.closing(connect(temporary, create=True)) as connection:
+        with contextlib.closing(self._files.database(temporary, mode="rwc")) as connection:
             for statement in schema():
                 connection.execute(statement)
             _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
@@ -332,7 +354,7 @@ class CheckpointStore:
             self._write(connection, rows, numbers)
         self._files.rename(temporary, self.path)
         self._files.sync_directory(self.path.parent)
-        self._connection = connect(self.path)
+        self._connection = self._files.database(self.path)
         self._reader.open()
 
     def _write(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ from millrace.server.errors import CheckpointDamagedError, FolderVersionError
 
 from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Row, Table, checked_row, schema
 
-PAGE_ROWS_COUNT: Final = 500
+VERIFIED_PAGE_ROWS_COUNT: Final = 500
 
 
 def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
@@ -75,10 +75,17 @@ def verify_structure(connection: sqlite3.Connection, path: Path) -> None:
         raise CheckpointDamagedError(trouble.replace("\n", " "), subject=str(path))
 
 
-def verify_rows(connection: sqlite3.Connection, path: Path, *, pause: Callable[[], None] = lambda: None) -> None:
+def verify_rows(
+    connection: sqlite3.Connection,
+    path: Path,
+    *,
+    page_rows_count: int = VERIFIED_PAGE_ROWS_COUNT,
+    pause: Callable[[], None] = lambda: None,
+) -> None:
     """Raise CheckpointDamagedError if a row does not match its checksum, or is not found by its index.
 
     Args:
+        page_rows_count: how many rows are read at once.
         pause: called between two pages of rows. Others may write between them: each row is as some save left it.
     """
     for table in TABLES:
@@ -87,14 +94,14 @@ def verify_rows(connection: sqlite3.Connection, path: Path, *, pause: Callable[[
         while True:
             after = f"WHERE ({key}) > ({', '.join('?' * len(table.key))})" if last else ""
             rows = connection.execute(
-                f"SELECT {', '.join(table.columns)} FROM {table.name} {after} ORDER BY {key} LIMIT {PAGE_ROWS_COUNT}",  # noqa: S608
+                f"SELECT {', '.join(table.columns)} FROM {table.name} {after} ORDER BY {key} LIMIT {page_rows_count}",  # noqa: S608
                 last,
             ).fetchall()
             for row in rows:
                 checked_row(table, row, path=path)
             for index, columns in table.indexes.items():
                 _verify_index(connection, table, rows, index=index, columns=columns, path=path)
-            if len(rows) < PAGE_ROWS_COUNT:
+            if len(rows) < page_rows_count:
                 break
             places = [table.columns.index(column) for column in table.key]
             last = tuple(rows[-1][place] for place in places)

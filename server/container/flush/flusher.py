@@ -12,7 +12,6 @@ throttled and then refused, and the flusher tries again.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -187,12 +186,12 @@ class Flusher:
             sequence, replay_from = self._saved
             number = self._saved_number
             self._copied_s = self._clock.monotonic_s()
-            self._copy_size_bytes = await asyncio.to_thread(checkpoints.export, checkpoints.copy_path)
+            self._copy_size_bytes = await asyncio.to_thread(checkpoints.export)
         try:
             await asyncio.to_thread(self._verify_copy)
             self._copy_count += 1
             name = copy_name(sequence=sequence, container_epoch=self._container_epoch, number=self._copy_count)
-            await publish_copy(self._storage, checkpoints.copy_path, name=name, size=self._copy_size_bytes)
+            await publish_copy(self._storage, checkpoints, name=name, size=self._copy_size_bytes)
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
         if replay_from - 1 > self._recycled_sequence:
@@ -214,7 +213,7 @@ class Flusher:
     def _verify_copy(self) -> None:
         """Verify the copy, and if it is damaged, whether the checkpoint is so; blocks."""
         try:
-            self._checkpoints.verify_copy(self._checkpoints.copy_path, pause=self._pause_copy)
+            self._checkpoints.verify_copy(pause=self._pause_copy)
         except CheckpointDamagedError as error:
             self._checkpoints.verify(pause=self._pause_copy)
             raise StorageError(f"a copy of the checkpoint is damaged, the checkpoint is not: {error}") from error
@@ -222,7 +221,7 @@ class Flusher:
     def _pause_copy(self) -> None:
         if self._is_ending:
             raise ShuttingDownError("the copy of the checkpoint is not waited for")
-        time.sleep(COPY_PAUSE_S)
+        self._clock.pause(COPY_PAUSE_S)
 
     async def _delete_garbage(self) -> None:
         while (name := self._state.garbage.take()) is not None:

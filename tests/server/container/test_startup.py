@@ -14,22 +14,20 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.checkpoint import reader as checkpoint_archive
-from millrace.server.container.checkpoint import store as checkpoint
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import open_container
+from millrace.server.container.startup import ContainerEnvironment, open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
-from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
+from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
@@ -238,20 +236,8 @@ async def test_a_merge_in_the_log_is_replayed_with_what_lies_around_it(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_full_disk_does_not_keep_a_server_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
     """Behaviour 44: reads and deletes work after a restart, too, and the checkpoint is saved when there is room."""
-    full = True
-    connect = checkpoint_archive.connect
-
-    def connect_to_full(path: Path, *, create: bool = False) -> sqlite3.Connection:
-        connection = connect(path, create=create)
-        if full:
-            (pages,) = connection.execute("PRAGMA page_count").fetchone()
-            connection.execute(f"PRAGMA max_page_count={pages}")
-        return connection
-
     server = Server(server_options(tmp_path, container=QUIET))
     await server.start()
     async with await Peer.connect(server.address) as peer:
@@ -263,8 +249,12 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(
     await asyncio.to_thread(shutil.copytree, tmp_path, killed)
     await server.stop()
 
-    monkeypatch.setattr(checkpoint, "connect", connect_to_full)
-    async with Server(server_options(killed, container=QUIET)) as server, await Peer.connect(server.address) as peer:
+    files = FaultyDatabases()
+    files.spare_pages_count = 0
+    async with (
+        Server(server_options(killed, container=QUIET), files=files) as server,
+        await Peer.connect(server.address) as peer,
+    ):
         assert await peer.read_all(segment_id) == b"a" * 100
         gone = await peer.ask(m.GetSegment(0, f"raw/{'long' * 20}-0"), m.SegmentInfo)
         await peer.ask(m.DeleteSegment(gone.segment_id), m.Done)
@@ -276,7 +266,6 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(
         assert stored is not None
         stored.execute("PRAGMA max_page_count=100000")
         await server._open.flusher.checkpoint()
-    full = False
     async with Server(server_options(killed, container=QUIET)) as server, await Peer.connect(server.address) as peer:
         assert server._open is not None
         assert server._open.summary.checkpoint_sequence > replayed.last_sequence > replayed.checkpoint_sequence
@@ -459,17 +448,19 @@ async def opened(
     """Open a container without the tasks in its background."""
     cache = PageCache(CacheOptions())
     container = await open_container(
-        folder=folder,
-        files=OsFileSystem(),
-        storage=storage,
-        cache=cache,
-        container_options=options,
-        wal_options=SMALL_WAL,
-        clock=clock,
-        metrics=Metrics(),
-        page_size_bytes=4 * KIB,
-        server_id=uuid.UUID(int=7),
-        on_failure=lambda error: None,
+        ContainerEnvironment(
+            folder=folder,
+            files=FaultyDatabases(busy_timeout_s=0.0),
+            storage=storage,
+            cache=cache,
+            container_options=options,
+            wal_options=SMALL_WAL,
+            clock=clock,
+            metrics=Metrics(),
+            page_size_bytes=4 * KIB,
+            server_id=uuid.UUID(int=7),
+            on_failure=lambda error: None,
+        )
     )
     try:
         yield container
@@ -480,11 +471,8 @@ async def opened(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("task", ["collect_orphans", "verify_checkpoint"])
-async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
+async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tmp_path: Path, task: str) -> None:
     """Somebody looks into the file with other means, or a commit takes long: that passes, and is no reason to end."""
-    monkeypatch.setattr(checkpoint_archive, "BUSY_TIMEOUT_S", 0.0)
     storage, clock = FaultyStorage(), ManualClock()
     options = replace(QUIET, verified_at_once_count_max=0, orphan_grace_s=0.0)
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:

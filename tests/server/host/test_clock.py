@@ -55,3 +55,28 @@ def test_a_manual_clock_moves_the_wall_apart() -> None:
 
     assert clock.unix_us() == 500_010
     assert clock.monotonic_s() == 1001.5
+
+
+@pytest.mark.asyncio
+async def test_a_manual_clock_ends_timeouts() -> None:
+    clock = ManualClock()
+
+    async def body() -> None:
+        async with clock.timeout(5.0):
+            await asyncio.get_running_loop().create_future()
+
+    running = asyncio.ensure_future(body())
+    await clock.advance(0)
+    await clock.advance(4.9)
+    assert not running.done()
+    await clock.advance(0.2)
+    with pytest.raises(TimeoutError):
+        await running
+    assert clock.sleeper_count == 0
+
+
+def test_a_pause_holds_up_the_thread() -> None:
+    clock = SystemClock()
+    before = clock.monotonic_s()
+    clock.pause(0.002)
+    assert clock.monotonic_s() - before >= 0.002

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.errors import NoSpaceError
-from millrace.server.host.files import OsFileSystem, _behind, _translation
+from millrace.server.host.files import OsFileSystem, _after, _translation
 
 
 def test_a_full_disk_and_a_full_quota_are_no_space_and_the_rest_stays_itself() -> None:
@@ -44,8 +44,8 @@ def test_a_file_that_cannot_grow_raises_the_error_of_the_system(tmp_path: Path) 
     ("count", "expected"),
     [(0, [b"ab", b"cde"]), (1, [b"b", b"cde"]), (2, [b"cde"]), (4, [b"e"]), (5, [])],
 )
-def test_the_rest_behind_a_short_write(count: int, expected: list[bytes]) -> None:
-    assert [bytes(buffer) for buffer in _behind([b"ab", b"", b"cde"], count)] == expected
+def test_the_rest_after_a_short_write(count: int, expected: list[bytes]) -> None:
+    assert [bytes(buffer) for buffer in _after([b"ab", b"", b"cde"], count)] == expected
 
 
 def test_a_lock_ends_with_the_process_that_held_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from millrace.client.blocks import pack_block
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import open_container
+from millrace.server.container.startup import ContainerEnvironment, open_container
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (
@@ -26,6 +26,7 @@ from millrace.wire.decoder import scan_run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
+from tests.support.databases import FaultyDatabases
 from tests.support.servers import SMALL_WAL
 from tests.support.storage import MemoryStorage
 
@@ -85,18 +86,20 @@ async def streams_in(
     """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
     cache = PageCache(CacheOptions())
     opened = await open_container(
-        folder=folder,
-        files=OsFileSystem(),
-        storage=storage,
-        cache=cache,
-        container_options=ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0),
-        wal_options=SMALL_WAL,
-        clock=clock,
-        metrics=Metrics(),
-        page_size_bytes=4 * KIB,
-        server_id=SERVER_ID,
-        on_failure=lambda error: None,
-        labels_of=labels_of,
+        ContainerEnvironment(
+            folder=folder,
+            files=FaultyDatabases(busy_timeout_s=0.0),
+            storage=storage,
+            cache=cache,
+            container_options=ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0),
+            wal_options=SMALL_WAL,
+            clock=clock,
+            metrics=Metrics(),
+            page_size_bytes=4 * KIB,
+            server_id=SERVER_ID,
+            on_failure=lambda error: None,
+            labels_of=labels_of,
+        )
     )
     controller = StreamController(opened.container)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)

@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 from millrace.model.key_range import KEY_SPACE, key_place
-from millrace.server.container.checkpoint import reader as checkpoint_archive
 from millrace.server.streams import StreamsOptions
 from millrace.wire import messages as m
 from tests.server.streams.containers import Streams, streams_in
@@ -323,10 +322,9 @@ def held(folder: Path) -> Iterator[None]:
 
 @pytest.mark.asyncio
 async def test_a_stream_that_cannot_be_read_now_is_looked_at_later(
-    tmp_path: Path, storage: MemoryStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, storage: MemoryStorage, clock: ManualClock
 ) -> None:
     """Behaviour 24: it is not taken for one that was deleted."""
-    monkeypatch.setattr(checkpoint_archive, "BUSY_TIMEOUT_S", 0.0)
     configuration = json.dumps({"scaling": {"kind": "events", "target_per_s": 10, "min_segments": 4}})
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
         stream, _ = await streams.controller.create("a/b", segment_count=1, configuration=configuration)
@@ -344,10 +342,9 @@ async def test_a_stream_that_cannot_be_read_now_is_looked_at_later(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("trouble", ["damaged", "held"])
 async def test_the_runner_outlives_a_checkpoint_that_it_cannot_read(
-    tmp_path: Path, storage: MemoryStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, trouble: str
+    tmp_path: Path, storage: MemoryStorage, clock: ManualClock, trouble: str
 ) -> None:
     """Behaviour 41: of damage the container is told, which is opened anew from a copy; the rest passes."""
-    monkeypatch.setattr(checkpoint_archive, "BUSY_TIMEOUT_S", 0.0)
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
         await streams.controller.create("a/b", segment_count=1, configuration=BY_EVENTS)
         await streams.opened.flusher.checkpoint()

@@ -221,7 +221,7 @@ async def test_a_disk_too_small_for_one_file_fails_the_start(files: MemoryFileSy
     assert list(log.wal.recover()) == []
 
     with pytest.raises(NoSpaceError):
-        await log.wal.start()
+        await log.start()
     await log.wal.close()
 
     assert files.list_directory(FOLDER) == []
@@ -378,7 +378,7 @@ async def test_a_stalled_disk_is_visible_and_waited_for(files: MemoryFileSystem)
 async def test_the_log_goes_on_behind_what_a_checkpoint_knows(files: MemoryFileSystem) -> None:
     log = create(files)
     assert list(log.wal.recover()) == []
-    await log.wal.start(after_sequence=100)
+    await log.start(after_sequence=100)
     assert await log.append(b"a") == 101
     await log.wal.close()
 
@@ -393,9 +393,7 @@ async def test_the_log_of_somebody_else_is_refused(files: MemoryFileSystem) -> N
     """Behaviour 47: another identity is refused, both named."""
     await open_and_close(files)
     stranger = LogOwner(2, uuid.UUID(int=5))
-    wal = Wal(
-        files, FOLDER, SMALL, clock=ManualClock(), on_durable=print, on_failure=print, owner=stranger
-    )  # fmt: skip
+    wal = Wal(files, FOLDER, SMALL, clock=ManualClock(), owner=stranger)
 
     with pytest.raises(FolderVersionError, match=r"belongs to container 1 of server .*, not to container 2 of server"):
         list(wal.recover())
@@ -457,13 +455,14 @@ async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
             tmp_path / "wal",
             WalOptions(spare_files=1, file_size_bytes=MIB, run_size_bytes_max=64 * KIB, headroom_bytes=64 * KIB),
             clock=SystemClock(),
-            on_durable=on_durable,
-            on_failure=lambda error: pytest.fail(str(error)),
         )
+
+    def on_failure(error: BaseException) -> None:
+        pytest.fail(str(error))
 
     wal = make()
     assert list(wal.recover()) == []
-    await wal.start()
+    await wal.start(on_durable=on_durable, on_failure=on_failure)
     for index in range(200):
         wal.submit(append_run(7, index * 100, b"%0100d" % index))
     await asyncio.wait_for(done.wait(), 30)
@@ -471,7 +470,7 @@ async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
 
     again = make()
     batches = list(again.recover())
-    await again.start()
+    await again.start(on_durable=on_durable, on_failure=on_failure)
     await again.close()
 
     assert [run.offset for batch in batches for run in batch.runs] == [index * 100 for index in range(200)]  # type: ignore[union-attr]  # no damage

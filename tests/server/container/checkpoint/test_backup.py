@@ -15,6 +15,7 @@ from millrace.server.container.checkpoint.backup import (
     whole_copies,
 )
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo
 from tests.support.storage import MemoryStorage
 
@@ -52,13 +53,12 @@ def test_a_copy_of_which_a_part_is_missing_is_none(copies: list[tuple[int, int, 
 async def test_a_file_of_several_parts_comes_back_whole(tmp_path: Path) -> None:
     storage = MemoryStorage()
     content = bytes(range(251)) * (2 * PART_SIZE_BYTES // 251 + 99)
-    path = tmp_path / "copy"
-    path.write_bytes(content)
+    store = CheckpointStore(OsFileSystem(), tmp_path / "restored")
+    store.copy_path.write_bytes(content)
     name = copy_name(sequence=5, container_epoch=1, number=1)
 
-    await publish_copy(storage, path, name=name, size=len(content))
+    await publish_copy(storage, store, name=name, size=len(content))
     (copy,) = whole_copies(await storage.list("checkpoints/"))
-    store = CheckpointStore(tmp_path / "restored")
     await restore_copy(storage, copy, store)
 
     assert len(copy.parts) == 3
@@ -68,14 +68,14 @@ async def test_a_file_of_several_parts_comes_back_whole(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_old_copies_go_and_so_do_those_never_finished(tmp_path: Path) -> None:
     storage = MemoryStorage()
-    path = tmp_path / "copy"
-    path.write_bytes(b"x" * 10)
+    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
+    store.copy_path.write_bytes(b"x" * 10)
     for number in range(1, 6):
         name = copy_name(sequence=5, container_epoch=1, number=number)
         if number == 4:
             await storage.publish(part_name(name, part=0, part_count=2), [b"half"])
         else:
-            await publish_copy(storage, path, name=name, size=10)
+            await publish_copy(storage, store, name=name, size=10)
 
     await delete_old_copies(storage)
 

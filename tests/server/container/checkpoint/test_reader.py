@@ -7,6 +7,7 @@ from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import StorageError
+from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
 from tests.server.container.histories import apply
 
@@ -18,7 +19,7 @@ def saved(store: CheckpointStore, state: ContainerState) -> None:
 
 
 def test_idle_writers_are_found_a_page_at_a_time(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoint.db")
+    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
     store.load()
     state = state_of(store, None)
     for number in range(1, 8):
@@ -38,7 +39,7 @@ def test_idle_writers_are_found_a_page_at_a_time(tmp_path: Path) -> None:
 
 
 def test_streams_are_found_by_label_and_prefix(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoint.db")
+    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
     store.load()
     state = state_of(store, None)
     for name, labels in (("a/1", "x y"), ("a/2", "y"), ("b/1", "x"), ("b/\N{SNOWMAN}", "x"), ("c/1", "")):
@@ -64,7 +65,7 @@ def test_streams_are_found_by_label_and_prefix(tmp_path: Path) -> None:
 
 def test_nothing_is_told_of_a_closed_checkpoint(tmp_path: Path) -> None:
     """What is not known must not be taken for absent."""
-    store = CheckpointStore(tmp_path / "checkpoint.db")
+    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
     store.load()
     assert store.segments.load(1) is None
     store.close()

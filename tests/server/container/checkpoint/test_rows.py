@@ -16,6 +16,7 @@ from millrace.server.container.checkpoint.schema import (
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.segment import ChunkRecord
+from millrace.server.host.files import OsFileSystem
 from tests.server.container.histories import history
 
 
@@ -80,7 +81,7 @@ def test_borders_are_never_dated_later_than_the_append_there(walls: list[int], c
 
 
 def test_only_what_changed_is_taken(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoint.db")
+    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
     store.load()
     past = history(
         *[("create", 0, 0)] * 5, *[("open_writer", number, 1) for number in range(3)], state=state_of(store, None)

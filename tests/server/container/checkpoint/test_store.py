@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.server.container.checkpoint import store as checkpoints
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, TABLES, schema
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
@@ -27,8 +26,10 @@ from millrace.server.errors import (
     ShuttingDownError,
     StorageError,
 )
+from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, durable_view, history, run_of
+from tests.support.files import MemoryFileSystem
 
 RICH = history(
     *[("create", 0, 1), ("open_writer", 0, 3), ("create_stream", 0, 77), ("open_writer", 1, 4)] * 3,
@@ -77,11 +78,10 @@ def empty_state(store: CheckpointStore) -> ContainerState:
 
 
 def exported(store: CheckpointStore) -> bytes:
-    path = store.path.with_name("export.db")
-    assert store.export(path) == path.stat().st_size
-    store.verify_copy(path)
-    data = path.read_bytes()
-    path.unlink()
+    assert store.export() == store.copy_path.stat().st_size
+    store.verify_copy()
+    data = store.copy_path.read_bytes()
+    store.remove_copy()
     return data
 
 
@@ -94,7 +94,7 @@ def restore(store: CheckpointStore, data: bytes) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[CheckpointStore]:
-    store = CheckpointStore(path)
+    store = CheckpointStore(OsFileSystem(), path, progress_steps_count=100)
     try:
         yield store
     finally:
@@ -289,21 +289,17 @@ def test_whoever_finds_damage_those_concerned_are_told(
     assert len(told) == 1
 
 
-def test_verifying_a_copy_ends_when_it_is_asked_to(
-    store: CheckpointStore, rich_copy: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verifying_a_copy_ends_when_it_is_asked_to(store: CheckpointStore, rich_copy: bytes) -> None:
     """Behaviour 48: within a statement, too, of which a large copy has some that take long."""
-    monkeypatch.setattr(checkpoints, "PROGRESS_STEPS_COUNT", 100, raising=False)
-    path = store.path.with_name("copy.db")
-    path.write_bytes(rich_copy)
+    store.copy_path.write_bytes(rich_copy)
 
     def pause() -> None:
         raise ShuttingDownError("the end is near")
 
     with pytest.raises(ServerError) as caught:
-        store.verify_copy(path, pause)
+        store.verify_copy(pause)
     assert not isinstance(caught.value, CheckpointDamagedError)
-    store.verify_copy(path)
+    store.verify_copy()
 
 
 def test_what_is_discarded_is_gone_with_its_journals(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
@@ -618,3 +614,47 @@ def test_a_restored_copy_is_known_as_one_until_something_is_saved_to_it(tmp_path
 
 def test_a_checkpoint_of_our_own_is_no_restored_copy(store: CheckpointStore, rich_copy: bytes) -> None:
     assert not loaded(store).is_restored
+
+
+# On a disk that fails
+
+
+def test_a_power_loss_leaves_the_checkpoint_before_or_after_a_save() -> None:
+    """Behaviour 43: whatever the disk had in its cache; what `save` reported as stored is there."""
+    for seed in range(20):
+        files = MemoryFileSystem()
+        files.make_directories(Path("/data"))
+        files.sync_directory(Path("/data"))
+        store = CheckpointStore(files, Path("/data/checkpoint.db"))
+        past = history(("create", 0, 0), ("append_as_writer", 0, 5), state=empty_state(store))
+        save(store, past.state, 10)
+        kept = durable_view(past.state)
+        past.step("create", 1, 0)
+        files.fail_syncs(1)
+        with pytest.raises(ServerError):
+            save(store, past.state, 11)
+        files.crash(seed)
+
+        store = CheckpointStore(files, Path("/data/checkpoint.db"))
+        checkpoint = loaded(store)
+        assert checkpoint.sequence == 10
+        assert durable_view(state_of(store, checkpoint)) == kept
+        store.close()
+
+
+def test_a_disk_that_is_full_takes_the_checkpoint_when_there_is_room() -> None:
+    """Behaviour 44."""
+    files = MemoryFileSystem()
+    files.make_directories(Path("/data"))
+    store = CheckpointStore(files, Path("/data/checkpoint.db"))
+    past = history(("create", 0, 0), state=empty_state(store))
+    save(store, past.state, 10)
+    past.step("create", 1, 0)
+    capacity_bytes = files.capacity_bytes
+    files.capacity_bytes -= files.free_bytes(Path("/data"))
+    with pytest.raises(NoSpaceError):
+        save(store, past.state, 11)
+    files.capacity_bytes = capacity_bytes
+    save(store, past.state, 11)
+    assert loaded(store).sequence == 11
+    store.close()

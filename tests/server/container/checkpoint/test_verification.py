@@ -3,25 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.container.checkpoint import verification as checkpoint_verification
-from millrace.server.container.checkpoint.reader import connect
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import verify_rows
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import CheckpointDamagedError
+from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
 from tests.server.container.histories import apply, run_of
 
-
-@pytest.fixture(autouse=True)
-def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_verification, "PAGE_ROWS_COUNT", 10)
+PAGE_ROWS_COUNT = 10
 
 
 def stored(path: Path, *, writer_count: int) -> Path:
     """Store a segment that so many writers have written to."""
-    store = CheckpointStore(path)
+    store = CheckpointStore(OsFileSystem(), path)
     store.load()
     state = state_of(store, None)
     state.next_id = writer_count + 2
@@ -44,9 +40,9 @@ def steps_of_verification(path: Path) -> int:
         steps += 1
         return 0
 
-    with contextlib.closing(connect(path)) as connection:
+    with contextlib.closing(OsFileSystem().database(path)) as connection:
         connection.set_progress_handler(count, 10)
-        verify_rows(connection, path)
+        verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)
     return steps
 
 
@@ -61,14 +57,14 @@ def test_rows_of_one_segment_are_verified_in_linear_time(tmp_path: Path) -> None
 def test_a_row_that_its_index_does_not_lead_to_is_damage(tmp_path: Path, writer_number: int) -> None:
     """Behaviour 41: also on the border of a page of rows that begin with the same key."""
     path = stored(tmp_path / "checkpoint.db", writer_count=25)
-    with contextlib.closing(connect(path)) as connection:
-        verify_rows(connection, path)
+    with contextlib.closing(OsFileSystem().database(path)) as connection:
+        verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)
         # As if the index had not heard of a change of this row.
         (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'progress_by_writer_number'").fetchone()
         connection.execute("DROP INDEX progress_by_writer_number")
         connection.execute(f"{sql} WHERE writer_number <> {writer_number}")
         connection.execute("PRAGMA writable_schema=ON")
         connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'progress_by_writer_number'", [sql])
-    with contextlib.closing(connect(path)) as connection:
+    with contextlib.closing(OsFileSystem().database(path)) as connection:
         with pytest.raises(CheckpointDamagedError, match="does not lead to 1 rows of progress"):
-            verify_rows(connection, path)
+            verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)

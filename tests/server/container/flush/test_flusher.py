@@ -7,23 +7,21 @@ import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.container.checkpoint import reader as checkpoint_archive
-from millrace.server.container.checkpoint import store as checkpoint
-from millrace.server.container.checkpoint import verification as checkpoint_verification
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, COPIES_KEPT
-from millrace.server.container.flush import flusher as flushing
+from millrace.server.container.checkpoint.verification import VERIFIED_PAGE_ROWS_COUNT
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, StorageError
+from millrace.server.host.clock import SystemClock
 from millrace.server.tier2 import ChunkInfo
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
+from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
@@ -330,24 +328,24 @@ async def test_a_log_that_was_full_at_the_stop_takes_appends_after_the_next_star
 
 
 @pytest.mark.asyncio
-async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path) -> None:
     """Behaviour 48: a stop has a deadline, and verifying the copy of a large checkpoint takes minutes."""
     pauses = 0
     begun, may_go_on = threading.Event(), threading.Event()
 
-    def pause(duration_s: float) -> None:
-        nonlocal pauses
-        pauses += 1
-        begun.set()
-        assert may_go_on.wait(10)
+    class Held(SystemClock):
+        def pause(self, duration_s: float) -> None:
+            nonlocal pauses
+            pauses += 1
+            begun.set()
+            assert may_go_on.wait(10)
 
-    monkeypatch.setattr(flushing, "time", SimpleNamespace(sleep=pause))
-    monkeypatch.setattr(checkpoint_verification, "PAGE_ROWS_COUNT", 1)
     container = replace(QUIET, chunk_size_bytes_small=48 * KIB, garbage_interval_s=0.0)
-    server = Server(server_options(tmp_path, container=container), storage=FaultyStorage())
+    server = Server(server_options(tmp_path, container=container), storage=FaultyStorage(), clock=Held())
     await server.start()
     async with await Peer.connect(server.address) as peer:
-        for number in range(20):
+        # More than are verified between two pauses.
+        for number in range(VERIFIED_PAGE_ROWS_COUNT + 1):
             segment_id = await peer.create_segment(f"raw/{number}")
         for _ in range(2):
             await peer.store(segment_id, b"x" * 100)
@@ -365,31 +363,25 @@ async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path, m
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoint(tmp_path: Path) -> None:
     """Behaviour 41: the copy is not published, and the container goes on."""
-    storage = FaultyStorage()
+    storage, files = FaultyStorage(), FaultyDatabases()
+
+    def damage(path: Path) -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
+            copy.execute("UPDATE segments SET created_us = created_us + 1")
+
     async with (
-        Server(server_options(tmp_path, container=QUIET), storage=storage) as server,
+        Server(server_options(tmp_path, container=QUIET), storage=storage, files=files) as server,
         await Peer.connect(server.address) as peer,
     ):
         segment_id = await peer.create_segment("raw/a")
         await flusher_of(server).checkpoint()
         assert server._open is not None
-        checkpoints = server._open.checkpoints
-        export = checkpoints.export
-
-        def export_to_a_bad_disk(path: Path) -> int:
-            size = export(path)
-            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as copy:
-                copy.execute("UPDATE segments SET created_us = created_us + 1")
-            return size
-
-        monkeypatch.setattr(checkpoints, "export", export_to_a_bad_disk)
+        files.on_reading = damage
         with pytest.raises(StorageError, match="the checkpoint is not") as caught:
             await flusher_of(server).copy()
-        monkeypatch.undo()
+        files.on_reading = lambda path: None
         assert not isinstance(caught.value, CheckpointDamagedError)
         assert not storage.names(CHECKPOINT_PREFIX)
         await flusher_of(server).copy()
@@ -399,22 +391,11 @@ async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoin
 
 
 @pytest.mark.asyncio
-async def test_no_chunk_is_published_under_an_epoch_that_is_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_chunk_is_published_under_an_epoch_that_is_not_stored(tmp_path: Path) -> None:
     """Behaviour 44: the disk is full from the start to the stop; the next start would give the same epoch again."""
     storage = FaultyStorage()
     options = server_options(tmp_path, container=QUIET)
-    full = False
-    connect = checkpoint_archive.connect
-
-    def connect_to_full(path: Path, *, create: bool = False) -> sqlite3.Connection:
-        connection = connect(path, create=create)
-        if full:
-            connection.execute("PRAGMA max_page_count=1")
-        return connection
-
-    monkeypatch.setattr(checkpoint, "connect", connect_to_full)
+    files = FaultyDatabases()
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         await flusher_of(server).checkpoint()
@@ -423,11 +404,10 @@ async def test_no_chunk_is_published_under_an_epoch_that_is_not_stored(
         killed = tmp_path.with_name("killed")
         await asyncio.to_thread(shutil.copytree, tmp_path, killed)
     options = server_options(killed, container=QUIET)
-    full = True
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    files.spare_pages_count = -(10**6)
+    async with Server(options, storage=storage, files=files) as server, await Peer.connect(server.address) as peer:
         await peer.store(segment_id, b"x" * 100)
     assert storage.names() == []
-    full = False
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         await flusher_of(server).flush()
         assert len(storage.names()) == 1

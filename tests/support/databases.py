@@ -1,0 +1,98 @@
+"""Databases that tests lose, flip and fill: on a real file system, and in files in memory."""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millrace.server.errors import NoSpaceError
+from millrace.server.host.database import DatabaseMode, connect_database
+from millrace.server.host.files import FileSystem, OsFileSystem
+
+
+class FaultyDatabases(OsFileSystem):
+    """Fills the `FileSystem` seam. The faults concern what is opened from then on."""
+
+    def __init__(self, *, busy_timeout_s: float = 5.0) -> None:
+        self._busy_timeout_s = busy_timeout_s
+        # So many pages more than it has may a database get.
+        self.spare_pages_count: int | None = None
+        # Called with the path before a database is opened to be read only.
+        self.on_reading: Callable[[Path], None] = lambda path: None
+
+    def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
+        if mode == "ro":
+            self.on_reading(path)
+        connection = connect_database(path, mode=mode, busy_timeout_s=self._busy_timeout_s)
+        if self.spare_pages_count is not None:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count={max(1, pages + self.spare_pages_count)}")
+        return connection
+
+
+class ImageDatabase(sqlite3.Connection):
+    """A database whose file is of any `FileSystem`: SQLite works on an image of it in memory.
+
+    Each transaction begins with the content of the file, and what it changed replaces the file durably in one step.
+    """
+
+    _files: FileSystem
+    _path: Path
+    _image: bytes
+
+    @classmethod
+    def of(cls, files: FileSystem, path: Path, *, mode: DatabaseMode) -> "ImageDatabase":
+        """Open the database in a file."""
+        if not files.exists(path):
+            if mode != "rwc":
+                raise _failure("unable to open database file", sqlite3.SQLITE_CANTOPEN)
+            files.open(path, create=True).close()
+        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=cls)
+        database._files, database._path, database._image = files, path, b""
+        return database
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if not self.in_transaction:
+            self._load()
+        cursor = super().execute(sql, parameters)
+        if not self.in_transaction and not sql.startswith(("SELECT", "PRAGMA", "ROLLBACK")):
+            self._store()
+        return cursor
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # closed before
+            self._store()
+        super().close()
+
+    def _load(self) -> None:
+        with contextlib.closing(self._files.open(self._path, read_only=True)) as file:
+            content = file.pread(file.size(), 0)
+        if content != self._image:
+            self._image = content
+            self.deserialize(content)
+
+    def _store(self) -> None:
+        (pages,) = super().execute("PRAGMA page_count").fetchone()
+        content = self.serialize() if pages else b""  # SQLite has no image of a database without a page
+        if content == self._image:
+            return
+        temporary = self._path.with_name(self._path.name + "-image")
+        try:
+            with contextlib.closing(self._files.open(temporary, create=True)) as file:
+                file.truncate(0)
+                file.pwritev([content], 0)
+                file.datasync()
+            self._files.rename(temporary, self._path)
+            self._files.sync_directory(self._path.parent)
+        except (NoSpaceError, OSError) as error:
+            self.deserialize(self._image)
+            code = sqlite3.SQLITE_FULL if isinstance(error, NoSpaceError) else sqlite3.SQLITE_IOERR
+            raise _failure(str(error), code) from error
+        self._image = content
+
+
+def _failure(text: str, code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
