@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.client.errors import BufferFullError, ConnectionLostError, SegmentNotFoundError
-from millrace.client.read.subscription import SegmentPushes
+from millrace.client.read.subscription import Subscription
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
@@ -180,7 +180,7 @@ class Segments:
         """Yield bytes from `offset` on (None: the tail) as they become durable, until the end of a sealed segment.
 
         The server pushes; nothing is polled. Reconnects by itself, without a gap or a repeat. Closing or cancelling
-        the iterator ends the push.
+        the iterator ends the subscription.
 
         Raises:
             SegmentTruncatedError, OffsetBeyondEndError: `offset` is not in the segment.
@@ -188,12 +188,12 @@ class Segments:
         """
         info = await self.info(name)
         start = info.length if offset is None else offset
-        pushes = SegmentPushes(self._reads, info.segment_id, offset=start, window_bytes=TAIL_WINDOW_BYTES)
+        subscription = Subscription(self._reads, info.segment_id, offset=start, window_bytes=TAIL_WINDOW_BYTES)
         try:
-            while (chunk := await pushes.next()) is not None:
+            while (chunk := await subscription.next()) is not None:
                 yield _result(chunk)
         finally:
-            pushes.close()
+            subscription.close()
 
     async def info(self, name: str) -> SegmentInfo:
         """Return what a segment is now.

@@ -21,7 +21,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .block_scan import Mark, after_bytes, after_events, mark_of
-from .block_stream import SegmentFeed
+from .block_stream import BlockStream
 
 SEEK_WINDOW_BYTES: Final = 1 * MIB
 FETCH_SIZE_BYTES: Final = 64 * KIB
@@ -198,27 +198,18 @@ async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end
     reply = await channel.request(m.Seek(segment_id, timestamp_us), m.Index)
     if not reply.entries or reply.entries[0].offset >= end_offset:
         return end_offset, 0
-    changed = asyncio.Event()
-    feed = SegmentFeed(
+    blocks = BlockStream(
         channel,
         segment_id,
         start=(reply.entries[0].offset, 0),
         end=(end_offset, 0),
         window_bytes=SEEK_WINDOW_BYTES,
-        on_change=lambda _: changed.set(),
     )
-    feed.start()
     try:
-        while True:
-            placed = feed.take()
-            if placed is not None:
-                event_index = placed.block.first_at_or_after(timestamp_us)
-                if event_index is not None:
-                    return placed.offset, event_index
-            elif feed.finished:
-                return end_offset, 0
-            else:
-                changed.clear()
-                await changed.wait()
+        while (placed := await blocks.next()) is not None:
+            event_index = placed.block.first_at_or_after(timestamp_us)
+            if event_index is not None:
+                return placed.offset, event_index
+        return end_offset, 0
     finally:
-        feed.close()
+        blocks.close()

@@ -1,11 +1,12 @@
 """The reader of a stream: the events between two cuts, in the order of each key.
 
-The segments at the reader's place are fetched at once, each within its share of the window. Events are handed out block
-by block, so the next one is usually there without waiting. The place of the reader is exact to the event; a cancelled
-wait loses none.
+The segments at the reader's position are fetched at once, each by a `BlockStream` with its share of the window. Events
+are handed out block by block, so the next one is usually there without waiting. The position of the reader is exact to
+the event; a cancelled wait loses none.
 
-Where the stream was scaled the reader goes on to the successors once it has read everything that was replaced together
-(see `millrace.model.lineage`), so the events of a key stay in order and the reader's place is a cut at any moment.
+Where the stream was scaled the reader continues with the successors once it has read everything that was replaced
+together (see `millrace.model.lineage`), so the events of a key stay in order and the position is a cut at any
+moment.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
-from .block_stream import PlacedBlock, SegmentFeed
+from .block_stream import BlockStream, PlacedBlock
 from .slices import resolve_cut
 
 if TYPE_CHECKING:
@@ -87,22 +88,22 @@ class Reader:
         self._sealed = stream.sealed
         # Whether it is to start at the head, and has not yet: a truncation moves the head, and the reader with it.
         self._is_at_head = is_from_head
-        # The place in each segment that is being read, behind what was handed out; together they are a cut.
+        # The position in each segment that is being read, after what was handed out; together they are a cut.
         self._places: dict[int, tuple[int, int]] = dict(start.positions)
-        # How far each segment is read, and which of them as a whole; what came to be later lies behind the end cut.
+        # How far each segment is read, and which of them as a whole; segments created later are after the end cut.
         self._is_bounded = end is not None
         self._limits = {} if end is None else stream.progress(end)
         self._whole = set() if end is None else self._lineage.before(end.places)
-        self._feeds: dict[int, SegmentFeed] = {}
+        self._sources: dict[int, BlockStream] = {}
         for segment_id in self._places:
-            self._add_feed(segment_id)
+            self._add_source(segment_id)
         # Whether a segment may have been finished since the successors were last looked for.
         self._advance_wanted = True
         # Asks what the stream is now: a segment ended, and nothing is known that replaced it.
         self._refreshing: asyncio.Task[None] | None = None
         self._failure: MillraceError | None = None
-        # Feeds that have something, in the order in which it came; each at most once.
-        self._ready: deque[SegmentFeed] = deque()
+        # Sources that have something, in the order in which it came; each at most once.
+        self._ready: deque[BlockStream] = deque()
         self._waiting: asyncio.Future[None] | None = None
         # The block that is being handed out, the rest of its events, and the last of them that left.
         self._current: PlacedBlock | None = None
@@ -113,8 +114,8 @@ class Reader:
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
         self._channel.check()
-        for feed in self._feeds.values():
-            feed.start()
+        for source in self._sources.values():
+            source.start()
         return self
 
     async def __aexit__(
@@ -124,12 +125,12 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Fetch no more. `position` still says how far the reader came."""
+        """Fetch no more; `position` can still be asked for."""
         self._closed = True
         if self._refreshing is not None and not self._channel.guard.forked:
             self._refreshing.cancel()
-        for feed in self._feeds.values():
-            feed.close()
+        for source in self._sources.values():
+            source.close()
         self._wake()
 
     def __aiter__(self) -> Self:
@@ -141,7 +142,7 @@ class Reader:
 
         Raises:
             StopAsyncIteration: the end cut, or the end of a sealed stream, is reached.
-            CutTruncatedError: what comes next was truncated away; a reader started at its `resume_at` goes on behind.
+            CutTruncatedError: what comes next was truncated away; a reader from its `resume_at` reads what is left.
             StreamNotFoundError: the stream was deleted.
             SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
             MillraceError: the server cannot be reached.
@@ -189,7 +190,7 @@ class Reader:
             yield batch
 
     def position(self) -> StreamCut:
-        """Return the cut behind what was handed out: a reader started there goes on without gap or repeat."""
+        """Return the cut after what was handed out: a reader started there continues without gap or repeat."""
         places = dict(self._places)
         current = self._current
         if current is not None:
@@ -246,7 +247,7 @@ class Reader:
 
         Raises:
             CutTruncatedError, StreamNotFoundError: in the words of someone who starts to read here. What the reader
-                held was handed out, what lies behind is lost.
+                held was handed out, what follows is lost.
         """
         info = await self._stream_now()
         try:
@@ -254,15 +255,15 @@ class Reader:
         except CutTruncatedError as error:
             if not self._is_at_head or error.resume_at is None:
                 raise
-            for feed in self._feeds.values():
-                feed.close()
-            self._feeds.clear()
+            for source in self._sources.values():
+                source.close()
+            self._sources.clear()
             self._ready.clear()
             self._lineage, self._sealed = Lineage(info.segments), info.sealed
             self._places = dict(error.resume_at.positions)
             for segment_id in self._places:
-                self._add_feed(segment_id)
-                self._feeds[segment_id].start()
+                self._add_source(segment_id)
+                self._sources[segment_id].start()
             self._advance_wanted = True
             return True
         return False
@@ -275,9 +276,9 @@ class Reader:
 
     # --- successors ---
 
-    def _add_feed(self, segment_id: int) -> None:
+    def _add_source(self, segment_id: int) -> None:
         place = self._places[segment_id]
-        self._feeds[segment_id] = SegmentFeed(
+        self._sources[segment_id] = BlockStream(
             self._channel,
             segment_id,
             start=place,
@@ -292,15 +293,15 @@ class Reader:
 
     def _is_over(self) -> bool:
         """Return whether all was read. Successors of what is finished were looked for just before."""
-        return self._refreshing is None and all(feed.finished for feed in self._feeds.values())
+        return self._refreshing is None and all(source.finished for source in self._sources.values())
 
     def _advance(self) -> None:
-        """Go on to the successors of what was handed out to its end. Nothing may be in the reader's hand."""
+        """Continue with the successors of what was handed out to its end. No block may be current."""
         self._advance_wanted = False
-        finished = deque(segment_id for segment_id, feed in self._feeds.items() if feed.finished)
+        finished = deque(segment_id for segment_id, source in self._sources.items() if source.finished)
         while finished:
             segment_id = finished.popleft()
-            if segment_id not in self._feeds or not self._goes_on(segment_id):
+            if segment_id not in self._sources or not self._goes_on(segment_id):
                 continue
             replacement = self._lineage.replacement(segment_id)
             if replacement is None:
@@ -310,20 +311,20 @@ class Reader:
                 finished.extend(self._replace(replacement))
 
     def _is_finished(self, segment_id: int) -> bool:
-        feed = self._feeds.get(segment_id)
-        return feed is not None and feed.finished
+        source = self._sources.get(segment_id)
+        return source is not None and source.finished
 
     def _replace(self, replacement: Replacement[StreamPart]) -> list[int]:
         """Read the successors in place of their predecessors; return those of them of which nothing is wanted."""
         for segment in replacement.predecessors:
-            self._feeds.pop(segment.segment_id).close()
+            self._sources.pop(segment.segment_id).close()
             del self._places[segment.segment_id]
         added = [segment.segment_id for segment in replacement.successors]
         self._places.update((segment_id, (0, 0)) for segment_id in added)
         for segment_id in added:
-            self._add_feed(segment_id)
-            self._feeds[segment_id].start()
-        return [segment_id for segment_id in added if self._feeds[segment_id].finished]
+            self._add_source(segment_id)
+            self._sources[segment_id].start()
+        return [segment_id for segment_id in added if self._sources[segment_id].finished]
 
     def _refresh(self) -> None:
         if self._refreshing is None and not self._closed:
@@ -335,12 +336,14 @@ class Reader:
     async def _ask_lineage(self) -> None:
         """Learn what replaced the segments that have ended."""
         # What ends while the answer is on its way is not in it: that is asked for next.
-        ended = [segment_id for segment_id, feed in self._feeds.items() if feed.finished and self._goes_on(segment_id)]
+        ended = [
+            segment_id for segment_id, source in self._sources.items() if source.finished and self._goes_on(segment_id)
+        ]
         info = await self._stream_now()
         # The reader may have left some of them meanwhile: those whose replacement it knew before. They may be gone.
-        ended = [segment_id for segment_id in ended if segment_id in self._feeds]
+        ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
-        if any(segment_id not in listed for segment_id in self._feeds):
+        if any(segment_id not in listed for segment_id in self._sources):
             # Truncated away after it was read: who replaced it is left in the history.
             history = stream_history(await self._channel.request(m.GetStreamHistory(self.stream), m.StreamHistory))
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
@@ -369,12 +372,12 @@ class Reader:
         """Return a block that is here and holds an event, of each segment in turn."""
         ready = self._ready
         while ready:
-            feed = ready[0]
-            placed = feed.take()
+            source = ready[0]
+            placed = source.take()
             ready.popleft()
-            if feed.ready:
-                ready.append(feed)
-            elif feed.finished:
+            if source.ready:
+                ready.append(source)
+            elif source.finished:
                 self._advance_wanted = True
             if placed is not None:
                 if placed.start < placed.end:
@@ -389,10 +392,10 @@ class Reader:
         except MillraceError:
             return None
 
-    def _changed(self, feed: SegmentFeed) -> None:
-        if feed.ready and feed not in self._ready:
-            self._ready.append(feed)
-        if feed.finished:
+    def _changed(self, source: BlockStream) -> None:
+        if source.ready and source not in self._ready:
+            self._ready.append(source)
+        if source.finished:
             self._advance_wanted = True
         self._wake()
 

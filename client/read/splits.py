@@ -5,7 +5,6 @@ another, those of segments that were replaced come before those of their success
 exactly the events between the cuts. They may be read in any order, by any process.
 """
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
-from .block_stream import PlacedBlock, SegmentFeed
+from .block_stream import BlockStream, PlacedBlock
 from .slices import SegmentSlice
 
 if TYPE_CHECKING:
@@ -88,34 +87,27 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
         SegmentTruncatedError: what comes next is gone; without a `start_offset` where the whole segment is.
         SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
     """
-    changed = asyncio.Event()
-    feed = SegmentFeed(
+    blocks = BlockStream(
         channel,
         part.segment_id,
         start=(part.start_offset, part.start_index),
         end=(part.end_offset, part.end_index),
         window_bytes=RANGE_WINDOW_BYTES,
-        on_change=lambda _: changed.set(),
     )
-    feed.start()
     try:
         gathered: list[PlacedBlock] = []
         rows = 0
         place, end = (part.start_offset, part.start_index), (part.end_offset, part.end_index)
         while True:
             try:
-                placed = feed.take()
+                placed = await blocks.next()
             except SegmentNotFoundError as error:
                 raise SegmentTruncatedError(
                     f"segment {part.segment_id} is gone with the range from {place[0]} to {end[0]}: "
                     "it was truncated away, or its stream was deleted"
                 ) from error
             if placed is None:
-                if feed.finished:
-                    break
-                changed.clear()
-                await changed.wait()
-                continue
+                break
             place = placed.next_place
             if placed.start < placed.end:
                 gathered.append(placed)
@@ -129,4 +121,4 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
         if place < end:
             raise OffsetBeyondEndError(f"segment {part.segment_id} ends at {place[0]}, the range at {end[0]}")
     finally:
-        feed.close()
+        blocks.close()

@@ -491,14 +491,14 @@ async def test_a_segment_that_is_left_while_its_stream_is_asked_for_may_be_gone(
         (left,) = reader.position().places
         await anext(reader)
         await scale(client, name)
-        while not reader._feeds[left].finished:  # noqa: ASYNC110  # nothing else tells that the end has come
+        while not reader._sources[left].finished:  # noqa: ASYNC110  # nothing else tells that the end has come
             await asyncio.sleep(0)
         await writer.write_many([b"1"] * 20, keys=[f"key-{number}" for number in range(20)])
         await client.truncate_stream(name, TAIL)
         assert left not in (await client.stream_cut(name).head()).places
         asking = asyncio.create_task(reader._ask_lineage())
         await asyncio.sleep(0)
-        reader._feeds.pop(left).close()
+        reader._sources.pop(left).close()
         await asking
         assert left not in reader._lineage.by_id
 

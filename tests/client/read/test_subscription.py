@@ -1,40 +1,270 @@
+"""The state machine without a server; and what only a real one can show."""
+
 import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 import millrace
-from millrace.client.client import Client
-from millrace.client.errors import ServerFailedError
+from millrace.client.errors import (
+    ConnectionLostError,
+    SegmentNotFoundError,
+    ServerFailedError,
+    ServerUnreachableError,
+    ThrottledError,
+)
 from millrace.client.options import ClientOptions
-from millrace.client.read.subscription import SegmentPushes
+from millrace.client.read.subscription import (
+    TRANSITIONS,
+    Subscription,
+    SubscriptionEvent,
+    SubscriptionState,
+)
 from millrace.client.testing import TestServer
+from millrace.model.errors import ErrorFacts
+from tests.support.fake_connection import Asked, FakeServer
 
 pytestmark = pytest.mark.asyncio
 
+WINDOW_BYTES = 1024
+BUSY = ThrottledError(ErrorFacts(message="busy", retriable=True))
 
-async def test_a_push_that_is_lost_in_the_turn_it_began_begins_again(client: Client, name: str) -> None:
-    """The connection dies when the task that subscribed has ended and nobody was told yet."""
-    info = await client.segments.create(name)
-    pushes = SegmentPushes(client._reads, info.segment_id, offset=0, window_bytes=65536)
-    pushes.start()
-    while pushes._connection is None:  # noqa: ASYNC110  # the very turn of the loop is what matters here
-        await asyncio.sleep(0)
-    assert pushes._task is not None
-    assert pushes._task.done()
-    pushes._connection.abort("lost")
-    await client.segments.append(name, b"x")
-    async with asyncio.timeout(5):
-        chunk = await pushes.next()
+
+class Case:
+    """A subscription of a server without sockets."""
+
+    def __init__(self, *, offset: int = 0) -> None:
+        self.server = FakeServer()
+        self.changes = 0
+        self.subscription = Subscription(
+            self.server.channel, 7, offset=offset, window_bytes=WINDOW_BYTES, on_change=self._changed
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    @property
+    def state(self) -> SubscriptionState:
+        return self.subscription.state
+
+    def is_in(self, state: SubscriptionState) -> bool:
+        """Return whether it is in a state; a type checker takes it for unchanged after `state is`."""
+        return self.state is state
+
+    @staticmethod
+    async def settle() -> None:
+        """Let tasks run until they wait."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def stream(self) -> None:
+        self.subscription.start()
+        await self.settle()
+        assert self.state is SubscriptionState.STREAMING
+
+
+# --- every state with every event ---
+
+
+async def start(case: Case) -> None:
+    case.subscription.start()
+
+
+async def subscribed(case: Case) -> None:
+    await case.settle()
+
+
+async def interrupted(case: Case) -> None:
+    case.server.down = ServerUnreachableError("fake", "down")
+    case.server.connection.lose(ConnectionLostError("cut"))
+
+
+async def segment_ended(case: Case) -> None:
+    case.server.connection.push(0, b"", end=True)
+
+
+async def fail(case: Case) -> None:
+    if case.state is SubscriptionState.STREAMING:
+        case.server.connection.refuse(SegmentNotFoundError("gone"))
+    else:
+        case.server.down = SegmentNotFoundError("not here")
+        await case.settle()
+
+
+async def close(case: Case) -> None:
+    case.subscription.close()
+
+
+CAUSES: dict[SubscriptionEvent, Callable[[Case], Awaitable[None]]] = {
+    SubscriptionEvent.START: start,
+    SubscriptionEvent.SUBSCRIBED: subscribed,
+    SubscriptionEvent.INTERRUPTED: interrupted,
+    SubscriptionEvent.SEGMENT_ENDED: segment_ended,
+    SubscriptionEvent.FAIL: fail,
+    SubscriptionEvent.CLOSE: close,
+}
+WAYS: dict[SubscriptionState, list[SubscriptionEvent]] = {
+    SubscriptionState.IDLE: [],
+    SubscriptionState.CONNECTING: [SubscriptionEvent.START],
+    SubscriptionState.STREAMING: [SubscriptionEvent.START, SubscriptionEvent.SUBSCRIBED],
+    SubscriptionState.ENDED: [
+        SubscriptionEvent.START,
+        SubscriptionEvent.SUBSCRIBED,
+        SubscriptionEvent.SEGMENT_ENDED,
+    ],
+    SubscriptionState.FAILED: [SubscriptionEvent.START, SubscriptionEvent.FAIL],
+    SubscriptionState.CLOSED: [SubscriptionEvent.CLOSE],
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), list(itertools.product(SubscriptionState, SubscriptionEvent)), ids=lambda each: each.name
+)
+async def test_every_event_in_every_state(state: SubscriptionState, event: SubscriptionEvent) -> None:
+    case = Case()
+    for step in WAYS[state]:
+        await CAUSES[step](case)
+    assert case.state is state
+    following = TRANSITIONS[state].get(event)
+    if following is None:
+        with pytest.raises(AssertionError):
+            case.subscription._change(event)
+    else:
+        await CAUSES[event](case)
+        assert case.state is following
+    assert (case.subscription.failure is not None) == (case.state is SubscriptionState.FAILED)
+    if case.state is not SubscriptionState.CLOSED:
+        case.subscription.close()
+    await case.settle()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# --- bytes and credit ---
+
+
+async def test_bytes_come_in_order_and_are_granted_again_as_they_are_consumed() -> None:
+    case = Case(offset=100)
+    await case.stream()
+    connection = case.server.connection
+    assert connection.asked == [Asked(7, 100, WINDOW_BYTES)]
+    connection.push(100, b"a" * 600)
+    connection.push(700, b"b" * 424)
+    chunks = [case.subscription.take(), case.subscription.take()]
+    assert [chunk and bytes(chunk.data)[:1] for chunk in chunks] == [b"a", b"b"]
+    assert case.subscription.take() is None
+    assert connection.grants == []
+    case.subscription.consumed(700)
+    case.subscription.consumed(750)  # less than a quarter of the window is not worth a frame
+    assert connection.grants == [600]
+    assert case.changes == 2
+    case.subscription.close()
+
+
+async def test_next_waits_and_consumes() -> None:
+    case = Case()
+    waiting = asyncio.create_task(case.subscription.next())
+    await case.settle()
+    case.server.connection.push(0, b"x" * 512)
+    chunk = await waiting
     assert chunk is not None
-    assert bytes(chunk.data) == b"x"
-    pushes.close()
+    assert case.server.connection.grants == [512]
+    case.server.connection.push(512, b"y", end=True)
+    assert await case.subscription.next() is not None
+    assert await case.subscription.next() is None
+    assert case.state is SubscriptionState.ENDED
+    case.subscription.close()
+
+
+async def test_a_lost_connection_is_resumed_after_the_last_byte_with_the_credit_that_is_left() -> None:
+    case = Case()
+    await case.stream()
+    case.server.connection.push(0, b"x" * 1000)
+    case.server.connection.lose(ConnectionLostError("cut"))
+    case.subscription.consumed(10)  # without a connection: part of the next subscription
+    await case.settle()
+    assert case.server.connection.asked == [Asked(7, 1000, 34)]
+    assert case.server.connection.credit_bytes == 34
+    case.subscription.close()
+
+
+async def test_a_connection_that_is_lost_in_the_turn_it_was_subscribed_is_made_again() -> None:
+    """The task that subscribed has ended, and the loop was not told yet."""
+    case = Case()
+    case.subscription.start()
+    while not case.is_in(SubscriptionState.STREAMING):  # noqa: ASYNC110  # the very turn of the loop matters here
+        await asyncio.sleep(0)
+    case.server.connection.lose(ConnectionLostError("cut"))
+    assert case.is_in(SubscriptionState.CONNECTING)
+    await case.settle()
+    assert case.is_in(SubscriptionState.STREAMING)
+    assert len(case.server.connections) == 2
+    case.subscription.close()
+
+
+async def test_a_push_from_another_offset_is_a_broken_protocol() -> None:
+    case = Case()
+    await case.stream()
+    case.server.connection.push(5, b"x")
+    assert not case.server.connection.is_open
+    assert case.subscription.take() is None
+    await case.settle()
+    assert case.server.connection.asked == [Asked(7, 0, WINDOW_BYTES)]
+    case.subscription.close()
+
+
+async def test_a_refusal_for_now_is_waited_out_and_counted_until_bytes_come() -> None:
+    case = Case()
+    await case.stream()
+    options = case.server.channel.options
+    for failures in range(1, 4):
+        case.server.connection.refuse(BUSY)
+        await case.settle()
+        assert case.is_in(SubscriptionState.CONNECTING)
+        await case.server.clock.advance(options.backoff.wait_s(failures, chance=0.0) * 0.9)
+        await case.settle()
+        assert case.is_in(SubscriptionState.CONNECTING)
+        await case.server.clock.advance(options.backoff.wait_s(failures, chance=0.0) * 0.2)
+        await case.settle()
+        assert case.is_in(SubscriptionState.STREAMING)
+    case.server.connection.push(0, b"x")
+    case.server.connection.refuse(BUSY)
+    await case.settle()
+    await case.server.clock.advance(options.backoff.wait_s(1, chance=0.0) * 1.1)
+    await case.settle()
+    assert case.is_in(SubscriptionState.STREAMING)
+    case.subscription.close()
+
+
+async def test_refusals_are_waited_out_no_longer_than_a_request_would_be() -> None:
+    case = Case()
+    await case.stream()
+    while case.state is not SubscriptionState.FAILED:
+        case.server.connection.refuse(BUSY)
+        while case.state is SubscriptionState.CONNECTING:
+            await case.settle()
+            await case.server.clock.advance(1.0)
+    assert isinstance(case.subscription.failure, ThrottledError)
+    with pytest.raises(ThrottledError):
+        await case.subscription.next()
+
+
+async def test_a_server_that_stays_away_fails_the_subscription() -> None:
+    case = Case()
+    case.server.down = ServerUnreachableError("fake", "down")
+    waiting = asyncio.create_task(case.subscription.next())
+    while not waiting.done():
+        await case.settle()
+        await case.server.clock.advance(1.0)
+    with pytest.raises(ServerUnreachableError):
+        await waiting
 
 
 @pytest.mark.slow
-async def test_a_push_goes_on_when_the_server_is_stopped_and_started_again(
+async def test_a_subscription_goes_on_when_the_server_is_stopped_and_started_again(
     millrace_server: TestServer, name: str
 ) -> None:
-    """Behaviour 48: a server that stops in order refuses for now, and whoever waits at the tail waits on."""
+    """Behaviour 48: a server that stops in order refuses for now, and readers at the tail wait on."""
     async with millrace.connect(millrace_server.address) as client:
         await client.segments.create(name)
         await client.create_stream(name)
@@ -55,15 +285,15 @@ async def test_a_push_goes_on_when_the_server_is_stopped_and_started_again(
 
 
 @pytest.mark.slow
-async def test_a_push_is_given_up_where_the_server_stays_away(millrace_server: TestServer, name: str) -> None:
+async def test_a_subscription_is_given_up_where_the_server_stays_away(millrace_server: TestServer, name: str) -> None:
     options = ClientOptions(request_timeout_s=1.5)
     async with millrace.connect(millrace_server.address, options=options) as client:
         info = await client.segments.create(name)
-        pushes = SegmentPushes(client._reads, info.segment_id, offset=0, window_bytes=65536)
-        waiting = asyncio.ensure_future(pushes.next())
+        subscription = Subscription(client._reads, info.segment_id, offset=0, window_bytes=65536)
+        waiting = asyncio.ensure_future(subscription.next())
         await client.ping()
         await asyncio.to_thread(millrace_server.stop)
         async with asyncio.timeout(20):
-            with pytest.raises((ServerFailedError, millrace.ServerUnreachableError)):
+            with pytest.raises((ServerFailedError, ServerUnreachableError)):
                 await waiting
-        pushes.close()
+        subscription.close()

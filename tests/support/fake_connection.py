@@ -1,0 +1,107 @@
+"""The server's end of subscriptions without a socket: a test pushes, refuses and loses connections as it likes."""
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+from millrace.client.errors import ConnectionLostError
+from millrace.client.options import Address, ClientOptions
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.connection import Chunk, Connection, Subscriber
+from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.errors import MillraceError
+from millrace.wire import messages as m
+from tests.support.clock import ManualClock
+
+
+class Asked(NamedTuple):
+    """A subscription as it was asked for."""
+
+    segment_id: int
+    offset: int
+    credit_bytes: int
+
+
+class FakeConnection:
+    """Has what a `Subscription` uses of a connection, and remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.on_lost: Callable[[MillraceError], None] | None = None
+        self.asked: list[Asked] = []
+        self.grants: list[int] = []
+        self.subscriber: Subscriber | None = None
+
+    def subscribe(self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int) -> int:
+        self.asked.append(Asked(segment_id, offset, credit_bytes))
+        self.subscriber = subscriber
+        return len(self.asked)
+
+    def grant(self, subscription: int, credit_bytes: int) -> None:
+        assert subscription == len(self.asked)
+        assert credit_bytes > 0
+        self.grants.append(credit_bytes)
+
+    def unsubscribe(self, subscription: int) -> None:
+        assert subscription == len(self.asked)
+        self.subscriber = None
+
+    end_subscription = unsubscribe
+
+    @property
+    def credit_bytes(self) -> int:
+        """All that was granted to the last subscription."""
+        return self.asked[-1].credit_bytes + sum(self.grants)
+
+    def abort(self, reason: str) -> None:
+        self.lose(ConnectionLostError(reason))
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    # --- what the test does ---
+
+    def push(self, offset: int, data: bytes, *, end: bool = False) -> None:
+        assert self.subscriber is not None
+        flags = m.DataFlag.END_OF_SEGMENT if end else 0
+        self.subscriber.received(Chunk(offset, memoryview(data), offset + len(data), flags))
+
+    def refuse(self, error: MillraceError) -> None:
+        subscriber, self.subscriber = self.subscriber, None
+        assert subscriber is not None
+        subscriber.failed(error)
+
+    def lose(self, error: MillraceError) -> None:
+        self.is_open = False
+        if self.on_lost is not None:
+            self.on_lost(error)
+        if self.subscriber is not None:
+            self.refuse(error)
+
+
+class FakeServer:
+    """Makes connections for a channel; `down` says why it cannot."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.down: MillraceError | None = None
+        self.connections: list[FakeConnection] = []
+        self.channel = Channel(
+            Address("fake", 1),
+            ClientOptions(),
+            ForkGuard(),
+            clock=self.clock,
+            chance=lambda: 0.0,
+            connect=self._connect,
+        )
+
+    @property
+    def connection(self) -> FakeConnection:
+        """The last one that was made."""
+        return self.connections[-1]
+
+    async def _connect(self, address: Address, options: ClientOptions) -> Connection:
+        del address, options
+        if self.down is not None:
+            raise self.down
+        self.connections.append(FakeConnection())
+        return cast("Connection", self.connection)
