@@ -108,7 +108,6 @@ class SegmentContainer:
         self,
         wal: Wal,
         *,
-        sequence: int,
         run_size_bytes_max: int,
         on_progress: Callable[[], None],
         on_failure: Callable[[ServerError], None],
@@ -117,13 +116,11 @@ class SegmentContainer:
 
         Args:
             wal: the started log.
-            sequence: of the last batch that the state holds.
             run_size_bytes_max: the largest run, frames with their headers, that the log takes.
             on_progress: called after each applied batch (the flusher looks whether there is work).
             on_failure: called once if the log fails; the container then refuses everything.
         """
         self._wal = wal
-        self.state.sequence = sequence
         self.run_size_bytes_max = min(run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         self._on_progress = on_progress
         self._on_failure = on_failure

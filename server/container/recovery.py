@@ -5,18 +5,16 @@ What the log has lost to damage becomes damaged ranges of its segments, if they 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
-from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
 from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX
 from millrace.server.container.state.apply import apply_batch, items_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import CheckpointDamagedError, LogCorruptError, NoSpaceError
+from millrace.server.errors import CheckpointDamagedError, LogCorruptError
 from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
 from millrace.server.wal import Damage, Wal
 
@@ -209,31 +207,3 @@ def _number_events(state: ContainerState) -> None:
             end_events -= extent.event_count
         for extent in segment.tail.extents:
             segment.index.add(extent.offset, events=extent.start_events, wall_time_us=extent.wall_time_us)
-
-
-async def save_first_checkpoint(
-    checkpoints: CheckpointStore,
-    state: ContainerState,
-    *,
-    sequence: int,
-    epoch: int,
-    labels_of: Callable[[str], Iterable[str]],
-) -> tuple[int, int] | None:
-    """Save a checkpoint under a new epoch.
-
-    Returns:
-        The sequence that it contains and from where the log is needed with it; None if there was no room for it.
-    """
-    replay_from = min((segment.tail.first.sequence for segment in state.unflushed.values()), default=sequence + 1)
-    rows = take_rows(state, state.take_changes(), labels_of=labels_of)
-    try:
-        await asyncio.to_thread(
-            checkpoints.save, rows, sequence=sequence, replay_from=replay_from, container_epoch=epoch
-        )
-    except NoSpaceError as error:
-        # Nothing is published under this epoch until it is stored.
-        logger.warning("no room for the first checkpoint, saved later error=%s", error)
-        state.give_back()
-        return None
-    state.stored()
-    return sequence, replay_from

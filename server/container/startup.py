@@ -26,8 +26,10 @@ from typing import Final
 
 from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.container.flush.flusher import Flusher
-from millrace.server.errors import CheckpointDamagedError, ServerError
+from millrace.server.container.flush.uploader import Uploader
+from millrace.server.errors import CheckpointDamagedError, NoSpaceError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -37,7 +39,7 @@ from millrace.server.wal import LogOwner, Wal, WalOptions
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
 from .options import ContainerOptions
-from .recovery import CHECKPOINT_NAME, LOG_FOLDER, Recovered, recover, save_first_checkpoint
+from .recovery import CHECKPOINT_NAME, LOG_FOLDER, Recovered, recover
 from .running import OpenContainer, RecoverySummary
 
 logger = logging.getLogger(__name__)
@@ -134,10 +136,18 @@ async def _start(
             on_durable=container.durable,
             on_failure=container.log_failed,
         )
-        sequence = log.durable_sequence
-        stored = await save_first_checkpoint(
-            checkpoints, recovered.state, sequence=sequence, epoch=recovered.epoch, labels_of=environment.labels_of
+        container.state.sequence = log.durable_sequence
+        checkpointer = Checkpointer(
+            container,
+            checkpoints=checkpoints,
+            storage=environment.storage,
+            container_epoch=recovered.epoch,
+            labels_of=environment.labels_of,
         )
+        try:
+            await checkpointer.checkpoint()
+        except NoSpaceError as error:
+            logger.warning("no room for the first checkpoint, saved later error=%s", error)
     except BaseException:
         # The next attempt will open the same files.
         await log.close()
@@ -146,10 +156,9 @@ async def _start(
         environment,
         checkpoints=checkpoints,
         log=log,
-        reader=reader,
         container=container,
+        checkpointer=checkpointer,
         recovered=recovered,
-        stored=stored,
         started_s=started_s,
     )
 
@@ -159,34 +168,22 @@ def _serve(
     *,
     checkpoints: CheckpointStore,
     log: Wal,
-    reader: CatchUpReader,
     container: SegmentContainer,
+    checkpointer: Checkpointer,
     recovered: Recovered,
-    stored: tuple[int, int] | None,
     started_s: float,
 ) -> OpenContainer:
     """Put the parts together and take requests; waits for nothing."""
     options, clock, state = environment.container_options, environment.clock, recovered.state
-    flusher = Flusher(
-        state=state,
-        sequence=lambda: state.sequence,
-        has_failed=lambda: container.has_failed,
-        wal=log,
+    uploader = Uploader(
+        container,
         storage=environment.storage,
-        reader=reader,
-        checkpoints=checkpoints,
         container_epoch=recovered.epoch,
         page_size_bytes=environment.page_size_bytes,
-        options=options,
-        clock=clock,
-        read=container.read,
-        labels_of=environment.labels_of,
-        on_relief=container.relieve,
-        stored=stored,
     )
+    flusher = Flusher(container, wal=log, storage=environment.storage, uploader=uploader, checkpointer=checkpointer)
     container.start(
         log,
-        sequence=log.durable_sequence,
         run_size_bytes_max=environment.wal_options.run_size_bytes_max,
         on_progress=flusher.poke,
         on_failure=environment.on_failure,

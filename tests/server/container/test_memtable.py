@@ -6,22 +6,7 @@ from hypothesis import strategies as st
 from millrace.server.container.memtable import Extent, Tail
 from millrace.server.wal import Run
 from millrace.wire.framing import encode_append_header
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
-
-
-def extent(offset: int, *payloads: bytes, end_events: int = 0) -> Extent:
-    """Return the run of appends with these payloads."""
-    frames = b"".join(encode_append_header(request_id=1, segment_id=5, payload=data) + data for data in payloads)
-    sizes = {len(data) for data in payloads}
-    run = Run(
-        segment_id=5,
-        offset=offset,
-        frames=frames,
-        frame_count=len(payloads),
-        frame_size=APPEND_HEADER_SIZE_BYTES + sizes.pop() if len(sizes) == 1 else 0,
-        event_count=len(payloads),
-    )
-    return Extent(run, sequence=9, end_events=end_events, wall_time_us=17)
+from tests.server.container.extents import extent
 
 
 def tail_of(*extents: Extent) -> Tail:

@@ -16,7 +16,7 @@ from millrace.server.streams.key_sampling import (
     recent_keys,
     samples_of,
 )
-from tests.server.container.test_memtable import extent
+from tests.server.container.extents import extent
 
 
 def block(*events: tuple[str | None, bytes], **options: Any) -> bytes:

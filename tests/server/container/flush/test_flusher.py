@@ -235,10 +235,10 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
         copying = asyncio.create_task(flusher.copy())
         await storage.deleting.wait()
         await peer.ask(m.DeleteSegment(doomed), m.Done)
-        saved, _ = flusher._saved
+        saved = flusher._checkpointer.saved
         checkpointing = asyncio.create_task(flusher.checkpoint())
         async with asyncio.timeout(10):
-            while flusher._saved[0] == saved:
+            while flusher._checkpointer.saved == saved:
                 await peer.info(kept)
         storage.may_delete.set()
         await asyncio.gather(copying, checkpointing)

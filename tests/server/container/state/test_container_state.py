@@ -10,8 +10,8 @@ from millrace.server.container.state.container_state import FIRST_ID, ContainerS
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
 from millrace.wire import messages as m
+from tests.server.container.extents import extent
 from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
-from tests.server.container.test_memtable import extent
 
 
 def run(

@@ -1,0 +1,152 @@
+"""Stores checkpoints of a container, and publishes copies of them in tier 2.
+
+    take the changes  ->  save them in one transaction           (one at a time: `_lock`)
+    export the file   ->  verify it  ->  publish it in parts     (checkpoints go on meanwhile, but for the export)
+
+Owns what the last checkpoint and its newest copy hold, and the file in which a copy is made. Does not own when either
+is due (`selector`), what becomes possible afterwards (`flusher`), nor the formats (`checkpoint/`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.server.container.checkpoint.backup import copy_name, delete_old_copies, publish_copy
+from millrace.server.container.checkpoint.rows import take_rows
+from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.container import SegmentContainer
+from millrace.server.errors import CheckpointDamagedError, ShuttingDownError, StorageError
+from millrace.server.tier2 import ChunkStorage
+
+COPY_PAUSE_S: Final = 0.002
+"""Between two millisecond's worth of verifying a copy: others want the disk and the interpreter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """A checkpoint that is stored.
+
+    Attributes:
+        number: as the garbage queue counts them.
+        sequence: of the last log batch that it contains.
+        replay_from: the log is needed with it from this sequence on.
+    """
+
+    number: int
+    sequence: int
+    replay_from: int
+
+
+class Checkpointer:
+    """Checkpoints and copies of one container.
+
+    Args:
+        container: its state is stored, as of the last batch that was applied.
+        checkpoints: where to.
+        storage: where copies go.
+        container_epoch: of this start.
+        labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
+    """
+
+    def __init__(
+        self,
+        container: SegmentContainer,
+        *,
+        checkpoints: CheckpointStore,
+        storage: ChunkStorage,
+        container_epoch: int,
+        labels_of: Callable[[str], Iterable[str]],
+    ) -> None:
+        self._container = container
+        self._checkpoints = checkpoints
+        self._storage = storage
+        self._container_epoch = container_epoch
+        self._labels_of = labels_of
+        self._clock = container.clock
+        self._lock = asyncio.Lock()
+        self._copy_count = 0
+        self._is_ending = False
+        # The newest stored checkpoint, None until one was stored under this epoch; and the newest one that was copied.
+        self.saved: SavedCheckpoint | None = None
+        self.copied: SavedCheckpoint | None = None
+        self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
+        self.copy_size_bytes = 0
+
+    async def checkpoint(self) -> None:
+        """Store a checkpoint of the state as it is now.
+
+        Raises:
+            StorageError: nothing is lost; the changes go into the next checkpoint.
+        """
+        async with self._lock:
+            state = self._container.state
+            if self._container.has_failed:
+                raise StorageError("the container has failed: what it holds may be less than what the log holds")
+            # In one step, without an await: sequence, rows and garbage belong together.
+            sequence = state.sequence
+            replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
+            saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), sequence=sequence, replay_from=replay_from)
+            rows = take_rows(state, state.take_changes(), labels_of=self._labels_of)
+            self.begun_s = self._clock.monotonic_s()
+            try:
+                await asyncio.to_thread(
+                    self._checkpoints.save,
+                    rows,
+                    sequence=sequence,
+                    replay_from=replay_from,
+                    container_epoch=self._container_epoch,
+                )
+            except BaseException:
+                state.give_back()
+                raise
+            state.stored()
+            state.garbage.checkpoint_stored(saved.number)
+            self.saved = saved
+
+    async def copy(self) -> None:
+        """Publish a copy of the last checkpoint in tier 2; checkpoints go on meanwhile, a large one takes long.
+
+        Raises:
+            StorageError: no copy was published.
+        """
+        checkpoints = self._checkpoints
+        async with self._lock:
+            saved = self.saved
+            assert saved is not None, "nothing was stored"
+            self.copy_begun_s = self._clock.monotonic_s()
+            self.copy_size_bytes = await asyncio.to_thread(checkpoints.export)
+        try:
+            await asyncio.to_thread(self._verify_copy)
+            self._copy_count += 1
+            name = copy_name(sequence=saved.sequence, container_epoch=self._container_epoch, number=self._copy_count)
+            await publish_copy(self._storage, checkpoints, name=name, size=self.copy_size_bytes)
+        finally:
+            await asyncio.to_thread(checkpoints.remove_copy)
+        self._container.state.garbage.copy_published(saved.number)
+        self.copied = saved
+
+    async def delete_old_copies(self) -> None:
+        """Delete the copies that newer ones have replaced.
+
+        Raises:
+            StorageError: some are left; the next call deletes them.
+        """
+        await delete_old_copies(self._storage)
+
+    def stop_copying(self) -> None:
+        """End the verification of a copy at its next pause: a stop does not wait for it."""
+        self._is_ending = True
+
+    def _verify_copy(self) -> None:
+        """Verify the copy, and if it is damaged, whether the checkpoint is so; blocks."""
+        try:
+            self._checkpoints.verify_copy(pause=self._pause)
+        except CheckpointDamagedError as error:
+            self._checkpoints.verify(pause=self._pause)
+            raise StorageError(f"a copy of the checkpoint is damaged, the checkpoint is not: {error}") from error
+
+    def _pause(self) -> None:
+        if self._is_ending:
+            raise ShuttingDownError("the copy of the checkpoint is not waited for")
+        self._clock.pause(COPY_PAUSE_S)

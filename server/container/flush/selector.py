@@ -1,0 +1,131 @@
+"""What is due in the background of a container: which segments to flush, a checkpoint, a copy, a recycling of the log.
+
+Pure: sizes, ages and numbers in, a plan out; no clock, no I/O, no state of its own. So each rule is a test.
+
+Owns the rules. Does not own when it is asked (`flusher`), nor how a plan is carried out (`uploader`, `checkpointer`,
+`log_recycler`), nor which chunks may be deleted (`state.garbage`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.server.container.options import ContainerOptions
+from millrace.server.container.state.segment import Segment
+
+ADDED_COUNT_MAX: Final = 4_000
+CHANGED_COUNT_MAX: Final = 50_000
+"""With so many new entities, or changed ones, a checkpoint is due: until then they are held in memory."""
+CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What `plan` judges.
+
+    Attributes:
+        log_full_bytes: of the log files that are full; the one being written to is never recycled.
+        log_capacity_bytes: what the log may grow to.
+        has_changes: whether a checkpoint has anything to store.
+        changes_are_many: whether that should not be held in memory much longer.
+        checkpoint_age_s, copy_age_s: since the last checkpoint and the last copy of one were begun.
+        is_copying: whether a copy is being made now.
+        copy_size_bytes: of the last copy; 0 before the first one.
+        replay_from: log sequence from which the last stored checkpoint needs the log.
+        copied_replay_from: the same of the newest copy that was published; 0 if none was, since the start.
+        recycled_sequence: through which the log was recycled, since the start.
+        garbage_waits_for_checkpoint, garbage_waits_for_copy: as the garbage queue says.
+    """
+
+    log_full_bytes: int
+    log_capacity_bytes: int
+    has_changes: bool
+    changes_are_many: bool
+    checkpoint_age_s: float
+    copy_age_s: float
+    is_copying: bool
+    copy_size_bytes: int
+    replay_from: int
+    copied_replay_from: int
+    recycled_sequence: int
+    garbage_waits_for_checkpoint: bool
+    garbage_waits_for_copy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is due; `recycle_through` is a log sequence, 0 for nothing."""
+
+    checkpoint: bool
+    copy: bool
+    recycle_through: int
+
+
+def plan(situation: Situation, options: ContainerOptions) -> Plan:
+    """Return what is due besides flushing."""
+    s = situation
+    recyclable = s.copied_replay_from - 1
+    needs_less_log = s.replay_from - 1 > s.recycled_sequence
+    is_garbage_old = s.garbage_waits_for_copy and s.copy_age_s >= options.garbage_interval_s
+    return Plan(
+        checkpoint=_is_checkpoint_due(s, options),
+        copy=not s.is_copying and (is_garbage_old or (needs_less_log and _recycling_pays(s))),
+        recycle_through=recyclable if recyclable > s.recycled_sequence else 0,
+    )
+
+
+def _is_checkpoint_due(s: Situation, options: ContainerOptions) -> bool:
+    if not (s.has_changes or s.garbage_waits_for_checkpoint):
+        return False
+    is_pressing = s.changes_are_many or (not s.is_copying and _recycling_pays(s))
+    return s.checkpoint_age_s >= (CHECKPOINT_INTERVAL_S_MIN if is_pressing else options.checkpoint_interval_s)
+
+
+def _recycling_pays(s: Situation) -> bool:
+    """Whether more of the log could be recycled than a copy of the checkpoint costs, or has to be.
+
+    Soon, because a recycled file is in the memory of the system already: writing it again is several times as fast
+    as writing a fresh one (measured 1.4 against 0.3 GB/s).
+    """
+    full = s.log_full_bytes
+    return full > 0 and (full >= 2 * s.copy_size_bytes or 2 * full > s.log_capacity_bytes)
+
+
+def is_log_filling(*, size_bytes: int, capacity_bytes: int) -> bool:
+    """Return whether bytes should be flushed before they are old: more than a quarter of the log is in use."""
+    return 4 * size_bytes > capacity_bytes
+
+
+def are_many(*, added_count: int, changed_count: int) -> bool:
+    """Return whether so many entities were added, or changed, that a checkpoint is due before its time."""
+    return added_count >= ADDED_COUNT_MAX or changed_count >= CHANGED_COUNT_MAX
+
+
+def segments_to_flush(
+    unflushed: Iterable[Segment], *, tail_bytes: int, is_log_filling: bool, now_us: int, options: ContainerOptions
+) -> list[Segment]:
+    """Return the segments whose tails are large or old enough to be flushed, the largest first.
+
+    All of them are due when memory or the log runs full.
+
+    Args:
+        unflushed: the segments that have a tail.
+        tail_bytes: the sum of their tails.
+        is_log_filling: whether the log is.
+        now_us: the wall time.
+        options: the bounds.
+    """
+    due = list(unflushed)
+    if tail_bytes <= options.tail_size_bytes_low // 2 and not is_log_filling:
+        oldest_us = now_us - int(options.flush_age_s * 1e6)
+        due = [
+            segment
+            for segment in due
+            if segment.tail.size >= options.flush_size_bytes or segment.tail.first.wall_time_us <= oldest_us
+        ]
+    return largest_first(due)
+
+
+def largest_first(segments: Iterable[Segment]) -> list[Segment]:
+    """Return segments by the size of their tails: flushing the largest first frees the most memory soonest."""
+    return sorted(segments, key=lambda segment: segment.tail.size, reverse=True)

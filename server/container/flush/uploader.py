@@ -1,0 +1,218 @@
+"""Moves the oldest part of a segment's tail into tier 2, as one chunk or, for a merged segment, as several.
+
+    read the range  ->  encode it in a thread  ->  publish the chunk  ->  let the segment refer to it  ->  drop the tail
+
+A chunk is published before anything refers to it, so a crash in between leaves an orphan and loses nothing.
+
+Owns the payload of chunks, their records and the index entries that go with them. Does not own which segment is due
+(`selector`), nor the order with checkpoints: an epoch must be stored before a chunk is published under it (`flusher`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.memtable import Extent, LinkedExtent
+from millrace.server.container.state.garbage import DeleteAfter
+from millrace.server.container.state.segment import ChunkRecord, Segment
+from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError
+from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk
+from millrace.wire.checksum import Buffer
+from millrace.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+class Uploader:
+    """Writes chunks of one container under one epoch."""
+
+    def __init__(
+        self, container: SegmentContainer, *, storage: ChunkStorage, container_epoch: int, page_size_bytes: int
+    ) -> None:
+        self._container = container
+        self._state = container.state
+        self._options = container.options
+        self._storage = storage
+        self._container_epoch = container_epoch
+        self._page_size_bytes = page_size_bytes
+
+    async def upload(self, segments: Sequence[Segment]) -> None:
+        """Flush a chunk's worth of each of the segments, a few at the same time. Safe to cancel.
+
+        Damage of one segment keeps no other from being flushed; it is raised at the end.
+
+        Raises:
+            SegmentDamagedError: the bytes of a merged segment cannot be read.
+            StorageError: tier 2 refused; what was flushed before stays flushed.
+        """
+        damage: ServerError | None = None
+        at_once = self._options.flushes_at_once
+        for start in range(0, len(segments), at_once):
+            group = [segment for segment in segments[start : start + at_once] if segment.tail]
+            results = await asyncio.gather(*map(self._upload, group), return_exceptions=True)
+            self._container.relieve()
+            for result in results:
+                if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
+                    damage = result
+                elif isinstance(result, BaseException):
+                    raise result
+        if damage is not None:
+            raise damage
+
+    async def _upload(self, segment: Segment) -> None:
+        if not segment.tail:
+            return  # truncated or deleted since it was chosen
+        first = segment.tail.first
+        if isinstance(first, LinkedExtent):
+            await self._upload_link(segment, first)
+        else:
+            await self._upload_extents(segment, segment.tail.head(self._options.chunk_size_bytes_max))
+
+    async def _upload_extents(self, segment: Segment, extents: list[Extent]) -> None:
+        """Publish contiguous extents as one chunk, together with the last chunk if that one is small."""
+        first, last = extents[0], extents[-1]
+        small = self._small_last_chunk(segment, first)
+        before: list[memoryview] = []
+        if small:
+            try:
+                before = await self._payload_of(segment, small)
+            except (ChunkCorruptError, ChunkNotFoundError) as error:
+                # It stays as it is: damage refuses its own range, and must not hold up what follows.
+                logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
+                small = None
+        start = small.start_offset if small else first.offset
+        record = await self._publish(
+            segment,
+            [*before, *extents],
+            start=start,
+            end=last.end,
+            # Taken here, not in the thread: the index changes with every append and truncation.
+            index=segment.index.entries(start, last.end),
+            start_events=small.start_events if small else first.start_events,
+            end_events=last.end_events,
+            end_wall_time_us=last.wall_time_us,
+        )
+        if self._is_gone(segment, record.end_offset):
+            self._state.garbage.add([record.name], delete_after=DeleteAfter.NOW)
+            return
+        if small and segment.chunks and segment.chunks[-1] == small:
+            segment.chunks.pop()
+            self._state.garbage.add([small.name], delete_after=DeleteAfter.COPY)
+        self._take_over(segment, [record])
+        # The chunk has the entries now; `CatchUpReader.load_index` brings them back when they are asked for.
+        segment.index.evict(record.start_offset, record.end_offset)
+
+    async def _upload_link(self, segment: Segment, link: LinkedExtent) -> None:
+        """Copy the bytes of a segment that was merged into this one to chunks of this one, and drop that segment."""
+        source = self._state.segments[link.source_id]
+        source_end = link.source_offset + link.size
+        events_before = source.event_count - link.event_count
+        borders = source.index.split(link.source_offset, source_end, target_bytes=self._options.chunk_size_bytes_max)
+        start, start_events = link.source_offset, link.start_events
+        records = []
+        for end in [*borders, source_end]:
+            near = source.index.floor(end) if end != source_end else None
+            end_events = link.end_events if near is None else link.start_events + near.events - events_before
+            record = await self._publish(
+                segment,
+                await self._payload_between(source, start, end),
+                start=link.offset + start - link.source_offset,
+                end=link.offset + end - link.source_offset,
+                index=[],
+                start_events=start_events,
+                end_events=end_events,
+                end_wall_time_us=link.wall_time_us,
+            )
+            records.append(record)
+            start, start_events = end, end_events
+        if self._is_gone(segment, link.end):
+            self._state.garbage.add((record.name for record in records), delete_after=DeleteAfter.NOW)
+            return
+        self._take_over(segment, records)
+
+    @staticmethod
+    def _is_gone(segment: Segment, end: int) -> bool:
+        """Return whether nothing up to `end` is wanted any more: the segment was deleted or truncated meanwhile."""
+        return segment.deleted or segment.start_offset >= end
+
+    def _take_over(self, segment: Segment, records: list[ChunkRecord]) -> None:
+        """Let the segment refer to its new chunks instead of its tail."""
+        assert not segment.chunks or segment.chunks[-1].end_offset <= records[0].start_offset
+        segment.chunks += records
+        self._state.segments.changed(segment)
+        self._state.release(segment, records[-1].end_offset, delete_after=DeleteAfter.COPY)
+        # Merged segments are gone with the tail.
+        for gone in self._state.take_woken():
+            gone.notify()
+
+    def _small_last_chunk(self, segment: Segment, first: Extent) -> ChunkRecord | None:
+        """Return the last chunk if it is small and ends where the tail starts: it is written again with the tail."""
+        if not segment.chunks:
+            return None
+        last = segment.chunks[-1]
+        if last.length >= self._options.chunk_size_bytes_small or last.end_offset != first.offset:
+            return None
+        return last
+
+    async def _payload_of(self, segment: Segment, chunk: ChunkRecord) -> list[memoryview]:
+        """Return the payload of a chunk, around the cache: it is read once and deleted soon."""
+        reader = self._container.reader
+        await reader.load_index(segment, chunk.start_offset, chunk.end_offset)
+        footer = await reader.footer(chunk)
+        pieces, offset = [], chunk.start_offset
+        while offset < chunk.end_offset:
+            pieces.append(await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset))
+            offset += len(pieces[-1])
+        return pieces
+
+    async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
+        """Return the bytes [start, end) of a segment, from memory or tier 2."""
+        pieces = []
+        while start < end:
+            part = await self._container.read(segment, start, end - start)
+            pieces += part
+            start += sum(map(len, part))
+        return pieces
+
+    async def _publish(
+        self,
+        segment: Segment,
+        parts: Sequence[Extent | memoryview],
+        *,
+        start: int,
+        end: int,
+        index: Sequence[IndexEntry],
+        start_events: int,
+        end_events: int,
+        end_wall_time_us: int,
+    ) -> ChunkRecord:
+        """Publish the bytes [start, end) of a segment as a chunk; encoded in a thread, as that takes milliseconds."""
+        assert start < end
+        chunk = ChunkId(
+            segment_id=segment.segment_id, start_offset=start, length=end - start, container_epoch=self._container_epoch
+        )
+
+        def encode() -> list[Buffer]:
+            return encode_chunk(
+                chunk,
+                [part.payload() if isinstance(part, Extent) else part for part in parts],
+                index=index,
+                start_events=start_events,
+                end_events=end_events,
+                end_wall_time_us=end_wall_time_us,
+                page_size=self._page_size_bytes,
+            )
+
+        pieces = await asyncio.to_thread(encode)
+        name = chunk_name(chunk)
+        await self._storage.publish(name, pieces)
+        return ChunkRecord(
+            start_offset=start,
+            length=end - start,
+            name=name,
+            size=sum(map(len, pieces)),
+            start_events=start_events,
+            end_events=end_events,
+            end_wall_time_us=end_wall_time_us,
+        )

@@ -1,0 +1,169 @@
+"""What is due: each rule by itself, and what holds in every situation."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.server.container.flush.selector import (
+    CHECKPOINT_INTERVAL_S_MIN,
+    Plan,
+    Situation,
+    are_many,
+    is_log_filling,
+    plan,
+    segments_to_flush,
+)
+from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.options import ContainerOptions
+from millrace.server.container.state.segment import Segment
+from millrace.wire.limits import KIB, MIB
+from tests.server.container.extents import extent
+
+OPTIONS = ContainerOptions(
+    flush_size_bytes=8 * KIB, flush_age_s=5.0, checkpoint_interval_s=10.0, garbage_interval_s=60.0
+)
+NOW_US = 1_000_000_000
+QUIET = Situation(
+    log_full_bytes=0,
+    log_capacity_bytes=100 * MIB,
+    has_changes=False,
+    changes_are_many=False,
+    checkpoint_age_s=3600.0,
+    copy_age_s=3600.0,
+    is_copying=False,
+    copy_size_bytes=MIB,
+    replay_from=1,
+    copied_replay_from=1,
+    recycled_sequence=0,
+    garbage_waits_for_checkpoint=False,
+    garbage_waits_for_copy=False,
+)
+NOTHING = Plan(checkpoint=False, copy=False, recycle_through=0)
+SITUATIONS = st.builds(
+    Situation,
+    log_full_bytes=st.integers(0, 200 * MIB),
+    log_capacity_bytes=st.integers(1, 200 * MIB),
+    has_changes=st.booleans(),
+    changes_are_many=st.booleans(),
+    checkpoint_age_s=st.floats(0, 100),
+    copy_age_s=st.floats(0, 100),
+    is_copying=st.booleans(),
+    copy_size_bytes=st.integers(0, 100 * MIB),
+    replay_from=st.integers(0, 20),
+    copied_replay_from=st.integers(0, 20),
+    recycled_sequence=st.integers(0, 20),
+    garbage_waits_for_checkpoint=st.booleans(),
+    garbage_waits_for_copy=st.booleans(),
+)
+
+
+def segment_with(*sizes: int, wall_time_us: int = NOW_US, segment_id: int = 1) -> Segment:
+    segment = Segment(segment_id=segment_id, name="raw/a", created_us=0)
+    for size in sizes:
+        segment.tail.add(extent(segment.length, bytes(size), wall_time_us=wall_time_us))
+        segment.length += size
+    return segment
+
+
+def chosen(*segments: Segment, tail_bytes: int = 0, is_filling: bool = False) -> list[Segment]:
+    return segments_to_flush(segments, tail_bytes=tail_bytes, is_log_filling=is_filling, now_us=NOW_US, options=OPTIONS)
+
+
+def test_a_tail_is_flushed_when_it_is_large_or_old() -> None:
+    large, old = segment_with(4 * KIB, 4 * KIB), segment_with(1, wall_time_us=NOW_US - 5_000_000)
+    young = segment_with(8 * KIB - 1, wall_time_us=NOW_US - 4_999_999)
+    assert chosen(young, old, large) == [large, old]
+
+
+def test_a_merged_segment_holds_no_memory_and_is_flushed_by_age() -> None:
+    segment = Segment(segment_id=1, name="raw/a", created_us=0)
+    segment.tail.add(
+        LinkedExtent(
+            target_id=1, offset=0, size=9 * MIB, source_id=2, source_offset=0, event_count=1, sequence=1, end_events=1,
+            wall_time_us=NOW_US - 1,
+        )
+    )  # fmt: skip
+    assert chosen(segment) == []
+    segment.tail.first.wall_time_us -= 5_000_000
+    assert chosen(segment) == [segment]
+
+
+@pytest.mark.parametrize(
+    ("tail_bytes", "is_filling"), [(OPTIONS.tail_size_bytes_low // 2 + 1, False), (0, True)], ids=["memory", "log"]
+)
+def test_everything_is_flushed_when_memory_or_the_log_runs_full(tail_bytes: int, is_filling: bool) -> None:
+    segments = [segment_with(1), segment_with(3), segment_with(2)]
+    assert chosen(*segments, tail_bytes=tail_bytes, is_filling=is_filling) == [segments[1], segments[2], segments[0]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 10 * KIB), st.integers(0, 10_000_000)), max_size=10), st.booleans())
+def test_what_is_left_is_young_and_small_and_the_largest_come_first(
+    tails: list[tuple[int, int]], is_filling: bool
+) -> None:
+    segments = [segment_with(size, wall_time_us=NOW_US - age_us) for size, age_us in tails]
+    due = chosen(*segments, is_filling=is_filling)
+    sizes = [segment.tail.size for segment in due]
+    assert sizes == sorted(sizes, reverse=True)
+    for segment in segments:
+        is_young = segment.tail.first.wall_time_us > NOW_US - 5_000_000
+        assert (segment in due) == (is_filling or not (is_young and segment.tail.size < 8 * KIB))
+
+
+def test_the_log_is_filling_from_a_quarter_on() -> None:
+    assert [is_log_filling(size_bytes=size, capacity_bytes=100) for size in (0, 25, 26)] == [False, False, True]
+
+
+def test_many_new_or_changed_entities_are_stored_before_their_time() -> None:
+    counts = [(3999, 49_999), (4000, 0), (0, 50_000)]
+    assert [are_many(added_count=added, changed_count=changed) for added, changed in counts] == [False, True, True]
+
+
+def test_nothing_is_due_when_nothing_changed() -> None:
+    assert plan(QUIET, OPTIONS) == NOTHING
+
+
+@pytest.mark.parametrize("reason", ["has_changes", "garbage_waits_for_checkpoint"])
+def test_a_checkpoint_is_due_when_there_is_something_to_store_and_the_last_one_is_old(reason: str) -> None:
+    young = replace(QUIET, **{reason: True, "checkpoint_age_s": 9.9})  # type: ignore[arg-type]  # a field by name
+    assert not plan(young, OPTIONS).checkpoint
+    assert plan(replace(young, checkpoint_age_s=10.0), OPTIONS).checkpoint
+
+
+@pytest.mark.parametrize("pressing", [{"changes_are_many": True}, {"log_full_bytes": 2 * MIB}])
+def test_a_checkpoint_that_presses_is_due_almost_at_once(pressing: dict[str, Any]) -> None:
+    pressed = replace(QUIET, has_changes=True, checkpoint_age_s=CHECKPOINT_INTERVAL_S_MIN, **pressing)
+    assert plan(pressed, OPTIONS).checkpoint
+    assert not plan(replace(pressed, checkpoint_age_s=0.09), OPTIONS).checkpoint
+    if "log_full_bytes" in pressing:
+        # The copy that is being made is of the checkpoint before; a newer one would not recycle the log sooner.
+        assert not plan(replace(pressed, is_copying=True), OPTIONS).checkpoint
+
+
+def test_a_copy_is_due_when_recycling_pays() -> None:
+    paying = replace(QUIET, replay_from=9, recycled_sequence=7, log_full_bytes=2 * MIB)
+    assert plan(paying, OPTIONS).copy
+    assert not plan(replace(paying, recycled_sequence=8), OPTIONS).copy
+    assert not plan(replace(paying, is_copying=True), OPTIONS).copy
+    large = replace(paying, copy_size_bytes=40 * MIB)
+    assert not plan(large, OPTIONS).copy
+    assert plan(replace(large, log_full_bytes=51 * MIB), OPTIONS).copy, "it has to, the log is half full"
+
+
+def test_a_copy_is_due_when_garbage_has_waited_for_it() -> None:
+    waiting = replace(QUIET, garbage_waits_for_copy=True, copy_age_s=60.0)
+    assert plan(waiting, OPTIONS).copy
+    assert not plan(replace(waiting, copy_age_s=59.9), OPTIONS).copy
+
+
+@given(SITUATIONS)
+def test_no_plan_goes_beyond_what_is_durable(situation: Situation) -> None:
+    """Behaviour 41: the log is kept for as long as the newest copy needs it."""
+    found = plan(situation, OPTIONS)
+    assert found.recycle_through < max(1, situation.copied_replay_from)
+    assert not found.recycle_through or found.recycle_through > situation.recycled_sequence
+    assert not (found.copy and situation.is_copying)
+    assert not found.checkpoint or situation.has_changes or situation.garbage_waits_for_checkpoint
+    assert not found.checkpoint or situation.checkpoint_age_s >= CHECKPOINT_INTERVAL_S_MIN

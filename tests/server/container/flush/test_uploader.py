@@ -1,0 +1,99 @@
+"""Which chunks are published for a tail, and what becomes of those that they replace."""
+
+import pytest
+
+from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.catch_up_reader import CatchUpReader
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.flush.uploader import Uploader
+from millrace.server.container.options import ContainerOptions
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.garbage import DeleteAfter
+from millrace.server.container.state.segment import Segment
+from millrace.server.errors import StorageError
+from millrace.wire.limits import KIB
+from tests.server.container.extents import extent
+from tests.support.clock import ManualClock
+from tests.support.storage import FaultyStorage
+
+OPTIONS = ContainerOptions(flush_size_bytes=KIB, chunk_size_bytes_max=4 * KIB, chunk_size_bytes_small=KIB)
+
+
+class Tier2:
+    """A container of one segment, and an uploader over a storage that a test holds."""
+
+    def __init__(self) -> None:
+        self.storage = FaultyStorage()
+        self.state = ContainerState()
+        reader = CatchUpReader(storage=self.storage, cache=PageCache(CacheOptions()))
+        self.container = SegmentContainer(state=self.state, reader=reader, options=OPTIONS, clock=ManualClock())
+        self.uploader = Uploader(self.container, storage=self.storage, container_epoch=1, page_size_bytes=KIB)
+        self.segment = Segment(segment_id=self.state.take_id(), name="raw/a", created_us=0)
+        self.state.segments.add(self.segment)
+
+    def append(self, *payloads: bytes) -> None:
+        segment = self.segment
+        segment.event_count += len(payloads)
+        held = extent(segment.length, *payloads, end_events=segment.event_count)
+        segment.index.add(held.offset, events=held.start_events, wall_time_us=held.wall_time_us)
+        segment.length = segment.next_offset = held.end
+        self.state.hold(segment, held)
+
+    async def content(self) -> bytes:
+        content = b""
+        while len(content) < self.segment.length:
+            content += b"".join(await self.container.read(self.segment, len(content), 1 << 20))
+        return content
+
+
+@pytest.mark.asyncio
+async def test_a_tail_becomes_chunks_of_bounded_size_and_is_dropped() -> None:
+    tier2 = Tier2()
+    for number in range(9):
+        tier2.append(bytes([number]) * KIB)
+    while tier2.segment.tail:
+        await tier2.uploader.upload([tier2.segment])
+    assert [chunk.length for chunk in tier2.segment.chunks] == [4 * KIB, 4 * KIB, KIB]
+    assert [(chunk.start_events, chunk.end_events) for chunk in tier2.segment.chunks] == [(0, 4), (4, 8), (8, 9)]
+    assert (tier2.state.tail_bytes, tier2.state.unflushed, tier2.segment.flushed_offset) == (0, {}, 9 * KIB)
+    assert await tier2.content() == b"".join(bytes([number]) * KIB for number in range(9))
+
+
+@pytest.mark.asyncio
+async def test_a_small_last_chunk_is_written_again_with_what_follows() -> None:
+    tier2 = Tier2()
+    for content in (b"a" * 10, b"b" * 20, b"c" * KIB):
+        tier2.append(content)
+        await tier2.uploader.upload([tier2.segment])
+    assert [chunk.length for chunk in tier2.segment.chunks] == [30 + KIB]
+    replaced = tier2.state.garbage.names(DeleteAfter.COPY)
+    assert sorted([*replaced, tier2.segment.chunks[0].name]) == sorted(tier2.storage.names())
+    tier2.append(b"d")
+    await tier2.uploader.upload([tier2.segment])
+    assert len(tier2.segment.chunks) == 2, "a chunk that is not small stays as it is"
+
+
+@pytest.mark.asyncio
+async def test_a_chunk_of_a_segment_that_was_truncated_meanwhile_is_deleted_at_once() -> None:
+    tier2 = Tier2()
+    tier2.append(b"a" * 10)
+
+    def truncate(when: str, action: str, name: str) -> None:
+        tier2.segment.start_offset = 10
+        tier2.state.release(tier2.segment, 10)
+
+    tier2.storage.on_step = truncate
+    await tier2.uploader.upload([tier2.segment])
+    assert tier2.segment.chunks == []
+    assert tier2.state.garbage.names(DeleteAfter.NOW) == tier2.storage.names()
+
+
+@pytest.mark.asyncio
+async def test_a_failed_upload_changes_nothing() -> None:
+    tier2 = Tier2()
+    tier2.append(b"a" * 10)
+    tier2.storage.failing = True
+    with pytest.raises(StorageError):
+        await tier2.uploader.upload([tier2.segment])
+    assert (tier2.segment.chunks, tier2.segment.tail.size, len(tier2.state.garbage)) == ([], 10, 0)
+    assert await tier2.content() == b"a" * 10
