@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
-from millrace.client.admin.streams import StreamConfig
 from millrace.client.client import Client, connect
 from millrace.client.testing import server
+from millrace.model.policy import StreamConfig
 from millrace.wire.limits import MIB
 
 from .bench_rows import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, TAIL
 from millrace.client.write.writer import Writer
+from millrace.model.cut import HEAD, TAIL
 from millrace.wire.limits import MIB
 
 from .disk import percentile

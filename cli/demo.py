@@ -18,12 +18,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.blocks import Event
 from millrace.client.client import Client, connect
-from millrace.client.cuts import TAIL
 from millrace.client.read.reader import Reader
 from millrace.client.testing import TestServer, server
+from millrace.model.cut import TAIL
+from millrace.model.policy import ScalingPolicy, StreamConfig
 
 from .demo_data import Line, Reading, lines, readings
 from .demo_spark import monthly_averages, spark_session, what_is_missing, word_counts

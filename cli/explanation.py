@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy
+from millrace.model.policy import RetentionPolicy, ScalingPolicy
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
 from .figures import rate_text, size_text, time_text

@@ -11,7 +11,7 @@ from typing import Final
 import typer
 
 from millrace.client import blocking
-from millrace.client.cuts import Cut, parse_cut
+from millrace.model.cut import Cut, parse_cut
 
 from .quantities import parse_time
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.policy import RetentionPolicy, ScalingPolicy
 
 from .figures import count_text, duration_text, size_text
 from .quantities import parse_bounds, parse_duration, parse_size

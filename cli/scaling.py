@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.client.admin.streams import Border, StreamInfo
 from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.stream import Border, StreamInfo
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected
 from .figures import count_text

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.client.admin.streams import ScalingPolicy, StreamConfig, StreamInfo
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.policy import ScalingPolicy, StreamConfig
+from millrace.model.stream import StreamInfo
 
 from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
 from .explanation import explain

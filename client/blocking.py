@@ -27,6 +27,7 @@ from millrace.client.admin.bookmarks import Cursors as AsyncCursors
 from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.write.writer import Writer as AsyncWriter
+from millrace.model.cut import StreamCut
 
 from .blocks import Event
 from .byte_stream import ByteReader as AsyncByteReader
@@ -34,7 +35,6 @@ from .byte_stream import ByteWriter as AsyncByteWriter
 from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
-from .cuts import StreamCut
 from .errors import ClientClosedError
 from .loop_thread import Blocking, LoopThread, documented, entered, iterated, started, waited, wrapped
 from .options import ClientOptions

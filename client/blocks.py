@@ -74,13 +74,13 @@ class Event(NamedTuple):
     event_index: int
 
     @property
-    def position(self) -> "Position":
-        """Where the event stands."""
-        return Position(self.segment_id, self.offset, self.event_index)
+    def position(self) -> "EventPosition":
+        """Where the event is."""
+        return EventPosition(self.segment_id, self.offset, self.event_index)
 
 
-class Position(NamedTuple):
-    """A place in one segment on an event border: the event of that index in the block at that offset comes next."""
+class EventPosition(NamedTuple):
+    """Where an event is: the event of that index in the block at that offset of that segment."""
 
     segment_id: int
     offset: int

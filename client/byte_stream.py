@@ -18,11 +18,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from millrace.client.admin.streams import StreamInfo, stream_info
+from millrace.client.admin.streams import stream_info
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Chunk
 from millrace.client.write.segment_writer import passes
 from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX

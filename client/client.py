@@ -21,14 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.segments import Segments
-from millrace.client.admin.streams import (
-    Border,
-    StreamConfig,
-    StreamInfo,
-    scaled_ranges,
-    stream_history,
-    stream_info,
-)
+from millrace.client.admin.streams import stream_history, stream_info
 from millrace.client.read.cut_resolution import (
     Distance,
     cut_after_bytes,
@@ -44,15 +37,17 @@ from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.writer import Writer, WriterOptions
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
+from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.lineage import Epoch, StreamPart, parts_of_history
 from millrace.model.names import checked_name, checked_writer_id
+from millrace.model.policy import StreamConfig
+from millrace.model.stream import Border, StreamInfo, scaled_ranges
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 
-from .blocks import Event, Position
+from .blocks import Event, EventPosition
 from .byte_stream import ByteReader, ByteWriter
-from .cuts import HEAD, TAIL, Cut, StreamCut
 from .errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError, WriterExpiredError
 from .options import ClientOptions, parse_address
 
@@ -443,7 +438,7 @@ class Client:
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
         return read_range(self._reads, part)
 
-    async def fetch_event(self, position: Position) -> Event:
+    async def fetch_event(self, position: EventPosition) -> Event:
         """Return the event at a position, as `event.position` names it; only its block is read.
 
         Raises:

@@ -37,8 +37,9 @@ MillraceError                        the root; has `code` (number on the wire, o
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from millrace.model.cut import StreamCut
 from millrace.model.errors import (
     CutInvalidError,
     ErrorFacts,
@@ -50,9 +51,6 @@ from millrace.model.errors import (
 )
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from .cuts import StreamCut
 
 
 class SegmentNotFoundError(RequestError):
@@ -86,7 +84,7 @@ class CutTruncatedError(SegmentTruncatedError):
         resume_at: the cut where a reader goes on with all that is left behind its place; None where the server said it.
     """
 
-    def __init__(self, facts: ErrorFacts | str, *, resume_at: "StreamCut | None" = None) -> None:
+    def __init__(self, facts: ErrorFacts | str, *, resume_at: StreamCut | None = None) -> None:
         super().__init__(facts)
         self.resume_at = resume_at
 

@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.cuts import TAIL, StreamCut
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import TAIL, StreamCut
 
 from .epochs import Epochs
 from .link import Link

@@ -11,11 +11,11 @@ it, but neither its bytes nor their number.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from millrace.client.admin.streams import StreamInfo
-from millrace.client.cuts import StreamCut
-from millrace.client.read.block_scan import Mark
+from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.position import START_MARK, Mark
+from millrace.model.stream import StreamInfo
 
 from .errors import MissingRange
 
@@ -24,7 +24,6 @@ Marks = Mapping[int, Mark]
 
 UNCOUNTED: Final = -1
 """In place of the number of events in front of a mark, where nobody has counted them yet."""
-START: Final = Mark(0, 0, 0)
 
 
 class Epochs:
@@ -45,7 +44,7 @@ class Epochs:
     def head(self) -> dict[int, Mark]:
         """The start of what is left. A mark that is not the start of its segment is uncounted."""
         return {
-            segment.segment_id: Mark(segment.start_offset, 0, UNCOUNTED) if segment.start_offset else START
+            segment.segment_id: Mark(segment.start_offset, 0, UNCOUNTED) if segment.start_offset else START_MARK
             for segment in self.stream.lineage().head()
         }
 
@@ -56,8 +55,7 @@ class Epochs:
 
     def end(self, segment_id: int) -> Mark:
         """Return the end of a segment that is not gone."""
-        segment = self._listed[segment_id]
-        return Mark(segment.length, 0, segment.event_count)
+        return self._listed[segment_id].end
 
     def is_replaced(self, segment_id: int) -> bool:
         """Return whether a segment has successors: its end is final."""
@@ -103,7 +101,7 @@ class Epochs:
         """Return how far each segment that is not gone lies in front of a cut."""
         whole = self._lineage.before(cut)
         return {
-            segment_id: cut.get(segment_id, self.end(segment_id) if segment_id in whole else START)
+            segment_id: cut.get(segment_id, self.end(segment_id) if segment_id in whole else START_MARK)
             for segment_id in self._listed
         }
 
@@ -116,8 +114,8 @@ class Epochs:
         whole = self._lineage.before(bound)
         self._lineage.advance(
             moved,
-            lambda segment_id: segment_id in whole and moved[segment_id].place == self.end(segment_id).place,
-            start=START,
+            lambda segment_id: segment_id in whole and moved[segment_id].position == self.end(segment_id).position,
+            start=START_MARK,
         )
         return moved
 
@@ -131,8 +129,10 @@ class Epochs:
         found = []
         for segment in sorted(self._lineage.by_id.values(), key=lambda each: (each.epoch, each.key_range.low)):
             segment_id = segment.segment_id
-            start = cut.get(segment_id, START)
-            if segment_id in read or not (segment_id in truncated or start.place < head.get(segment_id, START).place):
+            start = cut.get(segment_id, START_MARK)
+            if segment_id in read or not (
+                segment_id in truncated or start.position < head.get(segment_id, START_MARK).position
+            ):
                 continue
             found.append(
                 MissingRange(
@@ -147,7 +147,7 @@ class Epochs:
 
 def cut_of(stream: str, marks: Marks) -> StreamCut:
     """Return the cut without the counts."""
-    return StreamCut.of(stream, {segment_id: mark.place for segment_id, mark in marks.items()})
+    return StreamCut.of(stream, {segment_id: mark.position for segment_id, mark in marks.items()})
 
 
 def uncounted(cut: StreamCut) -> dict[int, Mark]:

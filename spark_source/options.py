@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from millrace.client.cuts import HEAD, Cut, StreamCut, parse_cut
 from millrace.client.options import parse_address
+from millrace.model.cut import HEAD, Cut, StreamCut, parse_cut
 from millrace.model.errors import CutInvalidError
 
 from .errors import OptionError

@@ -11,19 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from millrace.client.admin.streams import StreamInfo
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, StreamCut
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
-from millrace.client.read.block_scan import Mark, after_block, after_bytes, after_events, mark_of, written_before
+from millrace.client.read.block_scan import after_block, after_bytes, after_events, mark_of, written_before
 from millrace.client.read.cut_resolution import cut_at_time
 from millrace.client.read.slices import slices_between
 from millrace.client.read.splits import SegmentRange, plan_segment
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import HEAD, StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
+from millrace.model.position import START_MARK, Mark
+from millrace.model.stream import StreamInfo
 
-from .epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
+from .epochs import UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
 from .limits import share
 from .options import CutChoice, SourceOptions, TimeCut
@@ -148,7 +149,7 @@ class Planner:
         missing = [
             gap
             if gap.end_offset is None
-            else replace(gap, events=begin[gap.segment_id].events - offset.marks.get(gap.segment_id, START).events)
+            else replace(gap, events=begin[gap.segment_id].events - offset.marks.get(gap.segment_id, START_MARK).events)
             for gap in epochs.missing(offset.marks)
         ]
         self._refuse(missing)
@@ -159,7 +160,7 @@ class Planner:
         unknown = [segment_id for segment_id, mark in marks.items() if mark.events == UNCOUNTED]
         found = await asyncio.gather(
             *(
-                mark_of(self._channel, segment_id, place=marks[segment_id].place, tail=epochs.end(segment_id))
+                mark_of(self._channel, segment_id, position=marks[segment_id].position, tail=epochs.end(segment_id))
                 for segment_id in unknown
             )
         )
@@ -197,7 +198,9 @@ class Planner:
         start = epochs.go_on(start, bound=bound)
         ends = epochs.progress(bound)
         reached = {segment_id: max(mark, ends[segment_id]) for segment_id, mark in start.items()}
-        waiting = [segment_id for segment_id in sorted(start) if start[segment_id].place < reached[segment_id].place]
+        waiting = [
+            segment_id for segment_id in sorted(start) if start[segment_id].position < reached[segment_id].position
+        ]
         if not waiting:
             return dict(start)
         lead = waiting[turn % len(waiting)]
@@ -269,7 +272,7 @@ class Planner:
     async def lag(self, reached: Marks, ahead: Marks, epochs: Epochs) -> Lag:
         """Return what lies between two cuts."""
         starts, ends = epochs.progress(reached), epochs.progress(ahead)
-        behind = [segment_id for segment_id, mark in starts.items() if mark.place < ends[segment_id].place]
+        behind = [segment_id for segment_id, mark in starts.items() if mark.position < ends[segment_id].position]
         # What successors hold is younger than what is left of those they replaced.
         written_us = await asyncio.gather(
             *(self._written_before(segment_id, starts[segment_id]) for segment_id in behind if segment_id in reached)

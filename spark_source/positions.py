@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from millrace.client.cuts import StreamCut
-from millrace.client.read.block_scan import Mark
 from millrace.client.read.splits import SegmentRange
+from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
+from millrace.model.position import Mark
 
 from .epochs import Marks, cut_of
 from .errors import CheckpointError

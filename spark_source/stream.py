@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.cuts import TAIL
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import TAIL
+from millrace.model.position import START_MARK
 
-from .epochs import START, Epochs, Marks, cut_of
+from .epochs import Epochs, Marks, cut_of
 from .errors import MissingRange
 from .link import Link
 from .options import SourceOptions, TimeCut, segments_of
@@ -215,7 +216,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = 0
         for gap in missing:
             if gap.events is not None:
-                first = start.marks.get(gap.segment_id, START).events
+                first = start.marks.get(gap.segment_id, START_MARK).events
                 gone += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
         stop = cut_of(end.stream, epochs.later(end.marks, begin))
         partitions = await planner.partitions(cut_of(start.stream, begin), stop, epochs)

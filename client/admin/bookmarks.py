@@ -8,8 +8,8 @@ of its own.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from millrace.client.cuts import HEAD, TAIL, Cut, StreamCut
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
 from millrace.wire import messages as m
 
 UseCut = Callable[[str, Cut, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]

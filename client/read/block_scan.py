@@ -13,6 +13,7 @@ from millrace.client.errors import OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+from millrace.model.position import START, START_MARK, Mark, Position
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
 from millrace.wire.codec import derive
@@ -31,35 +32,22 @@ _header = derive(BlockHeader, name="BlockHeader")
 _EVENT_COUNT: Final = _header.names.index("event_count")
 
 
-class Mark(NamedTuple):
-    """A place in a segment, and how many events of the segment, truncated ones included, lie in front of it."""
-
-    offset: int
-    event_index: int
-    events: int
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The place alone: (offset, index)."""
-        return self.offset, self.event_index
-
-
 class _Header(NamedTuple):
     offset: int
     size: int
     event_count: int
 
 
-async def mark_of(channel: Channel, segment_id: int, *, place: tuple[int, int], tail: Mark) -> Mark:
-    """Return the mark of a place between the start and the tail of a segment. Cancelling is safe.
+async def mark_of(channel: Channel, segment_id: int, *, position: Position, tail: Mark) -> Mark:
+    """Return the mark of a position between the start and the tail of a segment. Cancelling is safe.
 
     Raises:
-        CutInvalidError: the place lies behind the last event of its block.
+        CutInvalidError: its block has fewer events.
         SegmentTruncatedError: it is gone.
     """
-    offset, event_index = place
-    if place == (0, 0):
-        return Mark(0, 0, 0)
+    offset, event_index = position
+    if position == START:
+        return START_MARK
     known = await _first_border_behind(channel, segment_id, offset=offset, tail=tail)
     counted = 0
     first_count = 0

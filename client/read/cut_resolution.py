@@ -10,22 +10,21 @@ from dataclasses import dataclass
 from operator import index
 from typing import Final
 
-from millrace.client.admin.streams import StreamInfo, StreamSegment
-from millrace.client.blocks import Event, Position, block_size, unpack_block
-from millrace.client.cuts import StreamCut
+from millrace.client.blocks import Event, EventPosition, block_size, unpack_block
 from millrace.client.errors import OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
-from millrace.model.lineage import Lineage
+from millrace.model.position import START, START_MARK, Mark, Position
+from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
-from .block_scan import Mark, after_bytes, after_events, mark_of
+from .block_scan import after_bytes, after_events, mark_of
 from .block_stream import BlockStream
 
 SEEK_WINDOW_BYTES: Final = 1 * MIB
 FETCH_SIZE_BYTES: Final = 64 * KIB
-_START: Final = Mark(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Distance:
 async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -> StreamCut:
     """Return the cut in front of the first event with this timestamp or a later one. Cancelling is safe."""
     lineage = stream.lineage()
-    places: dict[int, tuple[int, int]] = {}
+    places: dict[int, Position] = {}
     wanted = [segment.segment_id for segment in lineage.head()]
     while wanted:
         found = await asyncio.gather(
@@ -55,7 +54,7 @@ async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -
         places.update(zip(wanted, found, strict=True))
         searched = set(places)
         lineage.advance(
-            places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length, start=(0, 0)
+            places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length, start=START
         )
         wanted = [segment_id for segment_id in places if segment_id not in searched]
     return StreamCut.of(stream.name, places)
@@ -96,7 +95,7 @@ async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, en
     differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
     marks = await asyncio.gather(
         *(
-            mark_of(channel, segment_id, place=places[segment_id], tail=_end(lineage, segment_id))
+            mark_of(channel, segment_id, position=places[segment_id], tail=lineage.by_id[segment_id].end)
             for segment_id in differing
             for places in (starts, ends)
         )
@@ -108,7 +107,7 @@ async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, en
     )
 
 
-async def fetch_event(channel: Channel, position: Position) -> Event:
+async def fetch_event(channel: Channel, position: EventPosition) -> Event:
     """Return the event at a position. Cancelling is safe.
 
     Raises:
@@ -149,33 +148,33 @@ async def _cut_after(
     ids = [segment_id for segment_id, _ in start.positions]
     found = await asyncio.gather(
         *(
-            mark_of(channel, segment_id, place=place, tail=_end(lineage, segment_id))
-            for segment_id, place in start.positions
+            mark_of(channel, segment_id, position=position, tail=lineage.by_id[segment_id].end)
+            for segment_id, position in start.positions
         )
     )
     marks = dict(zip(ids, found, strict=True))
     wanted = ids
     while wanted and amount:
-        amounts = {segment_id: between(marks[segment_id], _end(lineage, segment_id)) for segment_id in wanted}
+        amounts = {segment_id: between(marks[segment_id], lineage.by_id[segment_id].end) for segment_id in wanted}
         total = sum(amounts.values())
         if total > amount:
             shares = _shares(amount, amounts)
             reached = await asyncio.gather(
                 *(
-                    advance(segment_id, marks[segment_id], _end(lineage, segment_id), share)
+                    advance(segment_id, marks[segment_id], lineage.by_id[segment_id].end, share)
                     for segment_id, share in shares.items()
                 )
             )
             marks.update(zip(shares, reached, strict=True))
             break
         amount -= total
-        marks.update((segment_id, _end(lineage, segment_id)) for segment_id in wanted)
+        marks.update((segment_id, lineage.by_id[segment_id].end) for segment_id in wanted)
         counted = set(marks)
         lineage.advance(
-            marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length, start=_START
+            marks, lambda segment_id: marks[segment_id].offset == lineage.by_id[segment_id].length, start=START_MARK
         )
         wanted = [segment_id for segment_id in marks if segment_id not in counted]
-    return StreamCut.of(stream.name, {segment_id: mark.place for segment_id, mark in marks.items()})
+    return StreamCut.of(stream.name, {segment_id: mark.position for segment_id, mark in marks.items()})
 
 
 def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
@@ -188,16 +187,11 @@ def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-def _end(lineage: Lineage[StreamSegment], segment_id: int) -> Mark:
-    segment = lineage.by_id[segment_id]
-    return Mark(segment.length, 0, segment.event_count)
-
-
-async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> tuple[int, int]:
-    """Return the place of the first event at or after a time; the server names a border near in front of it."""
+async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> Position:
+    """Return the position of the first event at or after a time; the server names a border near in front of it."""
     reply = await channel.request(m.Seek(segment_id, timestamp_us), m.Index)
     if not reply.entries or reply.entries[0].offset >= end_offset:
-        return end_offset, 0
+        return Position(end_offset, 0)
     blocks = BlockStream(
         channel,
         segment_id,
@@ -209,7 +203,7 @@ async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end
         while (placed := await blocks.next()) is not None:
             event_index = placed.block.first_at_or_after(timestamp_us)
             if event_index is not None:
-                return placed.offset, event_index
-        return end_offset, 0
+                return Position(placed.offset, event_index)
+        return Position(end_offset, 0)
     finally:
         blocks.close()

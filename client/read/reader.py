@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from millrace.client.admin.streams import StreamInfo, stream_history, stream_info
+from millrace.client.admin.streams import stream_history, stream_info
 from millrace.client.blocks import Event
-from millrace.client.cuts import StreamCut
 from millrace.client.errors import (
     ClientClosedError,
     CutTruncatedError,
@@ -28,8 +27,10 @@ from millrace.client.errors import (
     StreamNotFoundError,
 )
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.lineage import Lineage, Replacement, StreamPart, parts_of_history
+from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 

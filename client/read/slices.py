@@ -3,19 +3,20 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from millrace.client.admin.streams import StreamInfo
-from millrace.client.cuts import HEAD, TAIL, Cut, StreamCut
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
+from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
 from millrace.model.errors import CutInvalidError, ErrorFacts
 from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.position import Position
+from millrace.model.stream import StreamInfo
 
 
 class SegmentSlice(NamedTuple):
-    """The events of one segment from one place up to, not with, another."""
+    """The events of one segment from one position up to, not with, another."""
 
     segment_id: int
-    start: tuple[int, int]
-    end: tuple[int, int]
+    start: Position
+    end: Position
 
 
 def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = ()) -> StreamCut:
@@ -72,16 +73,16 @@ def slices_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list
 def _first_left(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:
     """Return the first cut that lies neither in front of a cut nor behind the truncation."""
     listed = stream.lineage()
-    places: dict[int, tuple[int, int]] = {}
+    places: dict[int, Position] = {}
     for segment_id, place in cut.positions:
         segment = listed.by_id.get(segment_id)
         if segment is not None:
-            places[segment_id] = max(place, (segment.start_offset, 0))
+            places[segment_id] = max(place, Position(segment.start_offset, 0))
             continue
         # It was truncated away, so the head lies behind it: for its keys the head is the place. What shares keys with
         # it in the head shares none with what is left of the cut, which would then lie on both sides of the cut.
         gone = lineage.by_id[segment_id]
-        places |= {each.segment_id: (each.start_offset, 0) for each in listed.head() if each.overlaps(gone)}
+        places |= {each.segment_id: Position(each.start_offset, 0) for each in listed.head() if each.overlaps(gone)}
     return StreamCut.of(cut.stream, places)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from millrace.client.errors import OffsetBeyondEndError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.position import Position
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
@@ -44,9 +45,9 @@ class SegmentRange:
 
 
 async def plan_segment(
-    channel: Channel, segment_id: int, *, start: tuple[int, int], end: tuple[int, int], max_bytes: int
+    channel: Channel, segment_id: int, *, start: Position, end: Position, max_bytes: int
 ) -> list[SegmentRange]:
-    """Return the ranges of one segment between two places, each of about `max_bytes`. Cancelling is safe."""
+    """Return the ranges of one segment between two positions, each of about `max_bytes`. Cancelling is safe."""
     if max_bytes < 1:
         raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
     places = [start]
@@ -59,13 +60,19 @@ async def plan_segment(
             count_max=INDEX_PAGE_COUNT,
         )
         reply = await channel.request(request, m.Index)
-        borders = [(entry.offset, 0) for entry in reply.entries if places[-1] < (entry.offset, 0) < end]
+        borders = [Position(entry.offset, 0) for entry in reply.entries if places[-1] < (entry.offset, 0) < end]
         if not borders:
             break
         places += borders
     places.append(end)
     return [
-        SegmentRange(segment_id=segment_id, start_offset=a[0], start_index=a[1], end_offset=b[0], end_index=b[1])
+        SegmentRange(
+            segment_id=segment_id,
+            start_offset=a.offset,
+            start_index=a.event_index,
+            end_offset=b.offset,
+            end_index=b.event_index,
+        )
         for a, b in itertools.pairwise(places)
         if a < b
     ]

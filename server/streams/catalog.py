@@ -9,11 +9,10 @@ import asyncio
 import logging
 from typing import Final
 
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.policy import ScalingKind, StreamConfig
 from millrace.server.container.checkpoint.reader import StreamArchive
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.errors import InvalidArgumentError
-
-from .policy import Policy, ScalingKind, parse_policy
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +21,13 @@ LABEL_RETAINS: Final = "retains"
 PAGE_COUNT: Final = 1000
 
 
-def policy_of(configuration: str) -> Policy:
-    """Return the policy of a stream that exists; one that cannot be read (any more) asks for nothing."""
+def config_of(configuration: str) -> StreamConfig:
+    """Return the configuration of a stream that exists; one that cannot be read (any more) asks for nothing."""
     try:
-        return parse_policy(configuration)
+        return StreamConfig.from_json(configuration)
     except InvalidArgumentError as error:
         logger.warning("configuration of a stream ignored reason=%s", error)
-        return Policy()
+        return StreamConfig()
 
 
 def tag_label(tag: str) -> str:
@@ -38,11 +37,11 @@ def tag_label(tag: str) -> str:
 
 def labels_of(configuration: str) -> list[str]:
     """Return the labels of the streams with this configuration."""
-    policy = policy_of(configuration)
-    labels = [tag_label(tag) for tag in policy.tags]
-    if policy.scaling.kind is not ScalingKind.FIXED:
+    config = config_of(configuration)
+    labels = [tag_label(tag) for tag in config.tags]
+    if config.scaling.kind is not ScalingKind.FIXED:
         labels.append(LABEL_SCALES)
-    if policy.retention is not None:
+    if config.retention is not None:
         labels.append(LABEL_RETAINS)
     return labels
 

@@ -13,6 +13,7 @@ from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.names import checked_name
+from millrace.model.policy import StreamConfig
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import (
@@ -30,7 +31,6 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 
 from .boundaries import check_border
-from .policy import parse_policy
 
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
 CUT_NAME_SIZE_BYTES_MAX = 255
@@ -398,4 +398,4 @@ class StreamController:
 def _check_configuration(configuration: str, name: str) -> None:
     if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
         raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)
-    parse_policy(configuration)
+    StreamConfig.from_json(configuration)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from millrace.model.lineage import StreamPart
+from millrace.model.policy import ScalingKind
 from millrace.server.container.state.segment import Segment
 
 from .key_sampling import recent_extents, recent_keys
 from .options import StreamsOptions
-from .policy import ScalingKind
 from .scaling import SegmentLoad
 
 SAMPLES_KEPT_COUNT: Final = 2048
@@ -116,7 +116,7 @@ class StreamLoads:
                 if extents:
                     meter.samples.extend(await asyncio.to_thread(recent_keys, extents))
 
-    def loads(self, parts: Iterable[StreamPart], *, kind: ScalingKind) -> list[SegmentLoad]:
+    def loads(self, parts: Iterable[StreamPart], *, kind: str) -> list[SegmentLoad]:
         """Return the loads of some open parts, counted in what a policy counts."""
         result = []
         for part in parts:

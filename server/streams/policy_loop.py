@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from millrace.model.lineage import Lineage
+from millrace.model.policy import RetentionPolicy, ScalingKind, StreamConfig
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -21,12 +22,11 @@ from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 
 from . import retention, scaling
-from .catalog import Catalog, policy_of
+from .catalog import Catalog, config_of
 from .clock_history_file import ClockHistoryFile
 from .controller import StreamController
 from .load import StreamLoads
 from .options import StreamsOptions
-from .policy import Policy, Retention, ScalingKind
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class StreamsRunner:
             except ServerError as error:
                 logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
                 continue
-            policy = stream and policy_of(stream.configuration).retention
+            policy = stream and config_of(stream.configuration).retention
             await asyncio.sleep(0)  # as above
             if stream is None or not policy:
                 continue
@@ -226,21 +226,21 @@ class StreamsRunner:
         return (
             now_s - watch.since_s >= REST_S
             and watch.loads.is_quiet
-            and len(stream.open_parts) <= policy_of(stream.configuration).scaling.min_segments
+            and len(stream.open_parts) <= config_of(stream.configuration).scaling.segment_count
         )
 
     def explain(self, stream: Stream) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last, and wait for. Its rates are measured for a while."""
         watch = self._watch(stream)
         watch.asked_s = self._clock.monotonic_s()
-        policy = policy_of(stream.configuration)
+        config = config_of(stream.configuration)
         facts = self._facts(stream)
         return {
             "stream": stream.name,
             "epoch": stream.epoch,
             "sealed": stream.sealed,
             "size_bytes": facts.size_bytes,
-            "policy": _policy_facts(policy),
+            "policy": _policy_facts(config),
             "segments": [
                 {
                     "segment_id": part.segment_id,
@@ -258,7 +258,7 @@ class StreamsRunner:
                 for epoch in stream.epochs[1:][-DECISIONS_KEPT_COUNT:]
             ],
             "truncations": [asdict(truncation) for truncation in watch.truncations],
-            "retention": list(watch.retention_remarks) if policy.retention else ["everything is kept"],
+            "retention": list(watch.retention_remarks) if config.retention else ["everything is kept"],
             "cursors": _cursor_facts(stream, facts),
         }
 
@@ -270,7 +270,7 @@ class StreamsRunner:
     async def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
         """Measure a stream and return what to do with it."""
         watch = self._watch(stream)
-        policy = policy_of(stream.configuration).scaling
+        policy = config_of(stream.configuration).scaling
         parts = [part for part in stream.open_parts if part.segment_id in self._state.segments]
         segments = [self._state.segments[part.segment_id] for part in parts]
         watch.loads.look(segments, now_s=now_s)
@@ -310,7 +310,7 @@ class StreamsRunner:
 
     # --- retention ---
 
-    def _decide(self, stream: Stream, policy: Retention, *, is_sharp: bool) -> RetentionDecision:
+    def _decide(self, stream: Stream, policy: RetentionPolicy, *, is_sharp: bool) -> RetentionDecision:
         facts = self._facts(stream)
         now_s = self._clock.monotonic_s()
 
@@ -321,7 +321,7 @@ class StreamsRunner:
             policy,
             facts,
             cursors=_cursors(stream),
-            young_from_us=old_before_us(policy.min_age_s),
+            young_from_us=old_before_us(policy.min_age_s or 0.0),
             old_before_us=old_before_us(policy.max_age_s or 0.0),
             is_sharp=is_sharp,
         )
@@ -416,9 +416,9 @@ def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
     ]
 
 
-def _policy_facts(policy: Policy) -> dict[str, Any]:
+def _policy_facts(config: StreamConfig) -> dict[str, Any]:
     return {
-        "scaling": asdict(policy.scaling) if policy.scaling.kind is not ScalingKind.FIXED else {"kind": "fixed"},
-        "retention": None if policy.retention is None else asdict(policy.retention),
-        "tags": sorted(policy.tags),
+        "scaling": config.scaling.to_dict() if config.scaling.kind is not ScalingKind.FIXED else {"kind": "fixed"},
+        "retention": None if config.retention is None else config.retention.to_dict(),
+        "tags": list(config.tags),
     }

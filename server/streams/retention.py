@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.model.lineage import Lineage, StreamPart
-
-from .policy import Retention, RetentionKind
+from millrace.model.policy import RetentionKind, RetentionPolicy
 
 SLACK_SIZE_BYTES_MAX: Final = 64 << 20
 """A stream above its maximum is cut to a tenth below it, but by no more than this: so it is not cut all the time."""
@@ -98,7 +97,7 @@ class RetentionDecision:
 
 
 def decide(
-    policy: Retention,
+    policy: RetentionPolicy,
     facts: StreamFacts,
     *,
     cursors: Mapping[str, Mapping[int, int]],
@@ -249,9 +248,9 @@ def keeping(facts: StreamFacts, size_bytes: int) -> Cut:
     return as_cut(facts, progress)
 
 
-def _above(facts: StreamFacts, policy: Retention, max_bytes: int, *, is_sharp: bool) -> Progress:
+def _above(facts: StreamFacts, policy: RetentionPolicy, max_bytes: int, *, is_sharp: bool) -> Progress:
     """Return how far to cut what is above the maximum of bytes."""
-    target = max(policy.min_bytes, max_bytes - min(max_bytes // 10, SLACK_SIZE_BYTES_MAX))
+    target = max(policy.min_bytes or 0, max_bytes - min(max_bytes // 10, SLACK_SIZE_BYTES_MAX))
     cut = keeping(facts, target)
     if cut.remaining_bytes > max_bytes and is_sharp:
         cut = _around(facts, target)[1]  # a single append is larger than what lies between the bounds

@@ -16,9 +16,9 @@ from typing import Final
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.policy import ScalingKind, ScalingPolicy
 
 from .options import StreamsOptions
-from .policy import Scaling, ScalingKind
 
 HOT_KEY_SHARE: Final = 0.5
 """A key that holds more than this of the load of a segment keeps it from being split."""
@@ -79,7 +79,7 @@ class Decision:
 
 
 def decide(
-    policy: Scaling, loads: Sequence[SegmentLoad], *, memory: Memory, now_s: float, options: StreamsOptions
+    policy: ScalingPolicy, loads: Sequence[SegmentLoad], *, memory: Memory, now_s: float, options: StreamsOptions
 ) -> Decision:
     """Return what to do with the open segments of a stream, given in the order of their keys.
 
@@ -97,8 +97,8 @@ def decide(
     for load in sorted(loads, key=lambda load: load.fast_per_s, reverse=True):
         hot_s = now_s - hot_since_s.get(load.segment_id, now_s)
         plan = None
-        if len(loads) + len(plans) < policy.min_segments and load.low < load.last:
-            plan = _split(load, count=2, reason=f"the stream has fewer than {policy.min_segments} segments")
+        if len(loads) + len(plans) < policy.segment_count and load.low < load.last:
+            plan = _split(load, count=2, reason=f"the stream has fewer than {policy.segment_count} segments")
         elif load.segment_id in hot_since_s:
             remark = _obstacle(policy, load, hot_s=hot_s, room=room, options=options)
             if remark:
@@ -115,7 +115,7 @@ def decide(
 
 
 def _remember(
-    policy: Scaling, loads: Sequence[SegmentLoad], *, memory: Memory, now_s: float, options: StreamsOptions
+    policy: ScalingPolicy, loads: Sequence[SegmentLoad], *, memory: Memory, now_s: float, options: StreamsOptions
 ) -> tuple[dict[int, float], dict[tuple[int, int], float]]:
     """Return since when which segments are hot and which neighbours are cold."""
     hot_above = policy.target_per_s * options.split_above
@@ -132,7 +132,7 @@ def _remember(
     )
 
 
-def _obstacle(policy: Scaling, load: SegmentLoad, *, hot_s: float, room: int, options: StreamsOptions) -> str:
+def _obstacle(policy: ScalingPolicy, load: SegmentLoad, *, hot_s: float, room: int, options: StreamsOptions) -> str:
     """Return why a hot segment is not split now; empty if it may be."""
     if hot_s < options.split_after_s:
         return f"{_above(policy, load, hot_s)}; it is split after {options.split_after_s:.0f} s"
@@ -159,7 +159,7 @@ def _hot_key_share(load: SegmentLoad) -> float:
     return max(weight for _, weight in load.weights) / total
 
 
-def _above(policy: Scaling, load: SegmentLoad, hot_s: float) -> str:
+def _above(policy: ScalingPolicy, load: SegmentLoad, hot_s: float) -> str:
     rate = max(load.fast_per_s, load.slow_per_s)
     return f"{rate:,.0f} {policy.kind}/s, above its target of {policy.target_per_s:,.0f} for {hot_s:.0f} s"
 
@@ -208,7 +208,7 @@ def _even_borders(load: SegmentLoad, count: int) -> list[int]:
 
 
 def _merges(
-    policy: Scaling,
+    policy: ScalingPolicy,
     loads: Sequence[SegmentLoad],
     taken: set[int],
     *,
@@ -219,7 +219,7 @@ def _merges(
 ) -> list[ScalePlan]:
     """Return merges of cold neighbours, the coldest first; each segment takes part in one at most."""
     plans: list[ScalePlan] = []
-    spare = len(loads) - policy.min_segments
+    spare = len(loads) - policy.segment_count
     by_id = {load.segment_id: load for load in loads}
     pairs = [(by_id[left], by_id[right], since_s) for (left, right), since_s in cold_since_s.items()]
     for left, right, since_s in sorted(pairs, key=lambda pair: pair[0].slow_per_s + pair[1].slow_per_s):
@@ -232,7 +232,7 @@ def _merges(
             f" {policy.target_per_s:,.0f} for {cold_s:.0f} s"
         )
         if spare < 1:
-            remark = f"the stream keeps at least {policy.min_segments} segments"
+            remark = f"the stream keeps at least {policy.segment_count} segments"
         elif cold_s < options.merge_after_s:
             remark = f"with a neighbour {why}; they are merged after {options.merge_after_s:.0f} s"
         else:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from . import blocking, client, spark_source, testing
     from .client.read.splits import SegmentRange
-    from .client.blocks import Event, Position
+    from .client.blocks import Event, EventPosition
+    from .model.position import Position
     from .client.byte_stream import ByteReader, ByteWriter
     from .client.client import Client, connect
     from .client.compression import Compression
-    from .client.cuts import HEAD, TAIL, Cut, StreamCut, parse_cut
-    from .client.admin.streams import StreamSegment
+    from .model.cut import HEAD, TAIL, Cut, StreamCut, parse_cut
+    from .model.stream import StreamSegment
     from .client.errors import AttributeConditionFailedError, AuthenticationError, BufferFullError, ClientClosedError, ConditionFailedError, ConnectionLostError, CutTruncatedError, EventNumberError, ForkedClientError, NoSpaceError, OffsetBeyondEndError, OutcomeUnknownError, PipelineBrokenError, RequestTimeoutError, SegmentDamagedError, SegmentExistsError, SegmentNotFoundError, SegmentSealedError, SegmentTruncatedError, ServerFailedError, ServerUnreachableError, StreamExistsError, StreamNotFoundError, StreamNotSealedError, StreamSealedError, ThrottledError, WriterExpiredError, WriterFencedError
     from .model.errors import BlockCorruptError, CutInvalidError, EventTooLargeError, InvalidArgumentError, InvalidNameError, MillraceError, RequestError
     from .client.write.segment_writer import Stored
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from .client.admin.bookmarks import SavedCut
     from .client.read.cut_resolution import Distance
     from .client.admin.segments import ReadResult, SegmentInfo
-    from .client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
+    from .model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
+    from .model.stream import StreamInfo
     from .model.lineage import Epoch
     from .client.write.writer import Writer, WriterOptions
     from .client.write.writer_info import Outcome, WriterInfo
@@ -50,6 +52,7 @@ __all__ = [
     "Epoch",
     "Event",
     "EventNumberError",
+    "EventPosition",
     "EventTooLargeError",
     "ForkedClientError",
     "InvalidArgumentError",
@@ -105,12 +108,10 @@ _MODULES: Final = ("blocking", "client", "spark_source", "testing")
 _PLACES: Final = {
     "client.admin.bookmarks": ("SavedCut",),
     "client.admin.segments": ("ReadResult", "SegmentInfo"),
-    "client.admin.streams": ("RetentionPolicy", "ScalingPolicy", "StreamConfig", "StreamInfo", "StreamSegment"),
-    "client.blocks": ("Event", "Position"),
+    "client.blocks": ("Event", "EventPosition"),
     "client.byte_stream": ("ByteReader", "ByteWriter"),
     "client.client": ("Client", "connect"),
     "client.compression": ("Compression",),
-    "client.cuts": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
     "client.options": ("ClientOptions",),
     "client.read.cut_resolution": ("Distance",),
     "client.read.reader": ("Reader", "ReaderOptions"),
@@ -118,11 +119,15 @@ _PLACES: Final = {
     "client.write.segment_writer": ("Stored",),
     "client.write.writer": ("Writer", "WriterOptions"),
     "client.write.writer_info": ("Outcome", "WriterInfo"),
+    "model.cut": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
     "model.errors": (
         "BlockCorruptError", "CutInvalidError", "EventTooLargeError", "InvalidArgumentError", "InvalidNameError",
         "MillraceError", "RequestError",
     ),
     "model.lineage": ("Epoch",),
+    "model.policy": ("RetentionPolicy", "ScalingPolicy", "StreamConfig"),
+    "model.position": ("Position",),
+    "model.stream": ("StreamInfo", "StreamSegment"),
 }  # fmt: skip
 _PLACE_OF_NAME: Final = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -2,8 +2,8 @@ import pytest
 import typer
 
 from millrace.cli.policies import retention_of, retention_text, scaling_of, scaling_text
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.policy import RetentionPolicy, ScalingPolicy
 
 NO_SCALING = {"segments": None, "events_per_s": None, "bytes_per_s": None, "min_segments": None, "factor": None}
 NO_RETENTION = {"retain_bytes": None, "retain_age": None, "retain_consumed": False}

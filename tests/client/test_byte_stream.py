@@ -6,7 +6,6 @@ import pytest
 
 import millrace
 from millrace.client import byte_stream
-from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.errors import (
     ClientClosedError,
@@ -19,6 +18,7 @@ from millrace.client.errors import (
 )
 from millrace.client.testing import TestServer
 from millrace.model.errors import InvalidArgumentError, InvalidNameError
+from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import scale
 
 pytestmark = pytest.mark.asyncio

@@ -1,12 +1,12 @@
 import pytest
 
 import millrace
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.errors import StreamNotFoundError, StreamSealedError
 from millrace.client.testing import TestServer
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from tests.client.scaling import THIRDS, scale
 
 pytestmark = pytest.mark.asyncio

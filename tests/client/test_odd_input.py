@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import millrace
-from millrace.client.blocks import Position
+from millrace.client.blocks import EventPosition
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, TAIL, StreamCut
 from millrace.client.testing import TestServer
+from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError, MillraceError
 
 pytestmark = pytest.mark.asyncio
@@ -39,10 +39,10 @@ async def values(client: Client, name: str, *, start: millrace.Cut, end: millrac
     [
         lambda client, name, _: client.stream_cut(name).at_time(HUGE),
         lambda client, name, _: client.stream_cut(name).at_time(-HUGE),
-        lambda client, _, id_: client.fetch_event(Position(id_, -1, 0)),
-        lambda client, _, id_: client.fetch_event(Position(id_, HUGE, 0)),
-        lambda client, _, id_: client.fetch_event(Position(id_ + HUGE, 0, 0)),
-        lambda client, _, id_: client.fetch_event(Position(id_, 0, -1)),
+        lambda client, _, id_: client.fetch_event(EventPosition(id_, -1, 0)),
+        lambda client, _, id_: client.fetch_event(EventPosition(id_, HUGE, 0)),
+        lambda client, _, id_: client.fetch_event(EventPosition(id_ + HUGE, 0, 0)),
+        lambda client, _, id_: client.fetch_event(EventPosition(id_, 0, -1)),
         lambda client, _, id_: client.segments.read(f"{_}#0.0", HUGE),
         lambda client, name, _: client.plan_ranges(name, max_bytes=0),
         lambda client, name, _: client.stream_cut(name).after_events(-1),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import millrace
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.testing import SETTINGS_SMALL, TestServer
+from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
 HASTY = {

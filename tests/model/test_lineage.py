@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once
-from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.lineage import Epoch, Lineage, StreamPart, parts_of_history
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -203,3 +203,13 @@ def test_one_of_several_replacements_of_a_scale_is_entered_alone() -> None:
     assert lineage.advance(cut, {1: True, 2: False, 3: False}.__getitem__, start=0) == {1}
     assert cut == {3: 0, 2: 8}
     assert lineage.earliest(cut, start=0, end_of={1: 70, 2: 80}.__getitem__) == {1: 70, 2: 8}
+
+
+def test_the_history_tells_of_segments_that_are_gone() -> None:
+    everything, low, high = KeyRange(0, KEY_SPACE), KeyRange(0, 5), KeyRange(5, KEY_SPACE)
+    history = [
+        Epoch(number=0, started_us=1, cause="created", sealed_ids=(), created=((1, everything),)),
+        Epoch(number=1, started_us=2, cause="asked for", sealed_ids=(1,), created=((2, low), (3, high))),
+    ]
+    found = {each.segment_id: (each.key_range, each.epoch, each.sealed_epoch) for each in parts_of_history(history)}
+    assert found == {1: (everything, 0, 1), 2: (low, 1, 0), 3: (high, 1, 0)}

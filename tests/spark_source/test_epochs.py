@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.admin.streams import StreamConfig, StreamInfo, StreamSegment
-from millrace.client.cuts import StreamCut
-from millrace.client.read.block_scan import Mark
 from millrace.client.read.slices import slices_between
+from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.lineage import Lineage
-from millrace.spark_source.epochs import START, UNCOUNTED, Epochs, Marks, cut_of, uncounted
+from millrace.model.policy import StreamConfig
+from millrace.model.position import START_MARK, Mark
+from millrace.model.stream import StreamInfo, StreamSegment
+from millrace.spark_source.epochs import UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from millrace.spark_source.errors import MissingRange
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -90,7 +91,7 @@ class Model:
     def counted(self, cut: Marks) -> dict[int, Mark]:
         """Return the marks, counted as the planner counts them: by asking the server."""
         return {
-            segment_id: Mark(*mark.place, sum(place < mark.place for place in self.events[segment_id]))
+            segment_id: Mark(*mark.position, sum(place < mark.position for place in self.events[segment_id]))
             for segment_id, mark in cut.items()
         }
 
@@ -105,7 +106,7 @@ class Model:
         return self.counted(cut)
 
     def _between(self, segment_id: int, start: Mark, end: Mark) -> Mark:
-        places = [place for place in self.events[segment_id] if start.place <= place < end.place]
+        places = [place for place in self.events[segment_id] if start.position <= place < end.position]
         if not places or self.dice.random() < 0.5:
             return max(start, end)
         return Mark(*self.dice.choice(places), UNCOUNTED)
@@ -137,7 +138,7 @@ class Query:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.offset: dict[int, Mark] = {1: START}
+        self.offset: dict[int, Mark] = {1: START_MARK}
         self.read: list[Written] = []
         self.lost: list[Written] = []
 
@@ -189,7 +190,7 @@ def test_the_batches_of_a_query_are_the_stream_in_the_order_of_each_key(
     dice = random.Random(seed)
     model = Model(dice)
     query = Query(model)
-    truncated: dict[int, Mark] = {1: START}
+    truncated: dict[int, Mark] = {1: START_MARK}
     for _ in range(steps):
         act = dice.choice(["write", "write", "write", "scale", "batch", "batch", "truncate"])
         if act == "truncate" and truncating:
@@ -240,7 +241,7 @@ def test_the_later_and_the_earlier_of_two_cuts_are_cuts(seed: int, steps: int) -
     model = Model(dice)
     for _ in range(steps):
         dice.choice([model.write, model.scale])()
-    one, other = model.any_cut({1: START}), model.any_cut({1: START})
+    one, other = model.any_cut({1: START_MARK}), model.any_cut({1: START_MARK})
     epochs = model.look()
     later, earlier = epochs.later(one, other), epochs.earlier(one, other)
     for cut in (later, earlier):
@@ -282,8 +283,11 @@ def test_a_merge_waits_for_all_that_it_merges() -> None:
     half = {12: epochs.end(12), 13: Mark(500, 0, 5)}
 
     assert epochs.go_on(half, bound=epochs.tail) == half
-    assert epochs.go_on({12: epochs.end(12), 13: epochs.end(13)}, bound=epochs.tail) == {14: START}
-    assert epochs.go_on({11: epochs.end(11)}, bound={12: START, 13: START}) == {12: START, 13: START}
+    assert epochs.go_on({12: epochs.end(12), 13: epochs.end(13)}, bound=epochs.tail) == {14: START_MARK}
+    assert epochs.go_on({11: epochs.end(11)}, bound={12: START_MARK, 13: START_MARK}) == {
+        12: START_MARK,
+        13: START_MARK,
+    }
     assert epochs.go_on({11: epochs.end(11)}, bound={11: epochs.end(11)}) == {11: epochs.end(11)}
 
 
@@ -296,9 +300,9 @@ def test_what_is_gone_is_named_and_not_counted() -> None:
         MissingRange(segment_id=13, start_offset=40, start_index=2, end_offset=None),
         MissingRange(segment_id=14, start_offset=0, start_index=0, end_offset=300),
     ]
-    assert epochs.later({11: START}, epochs.head) == {14: Mark(300, 0, UNCOUNTED)}
+    assert epochs.later({11: START_MARK}, epochs.head) == {14: Mark(300, 0, UNCOUNTED)}
     assert epochs.missing({14: Mark(300, 0, 3)}) == []
-    assert "segment 13 from 40.2 to its end" in str(epochs.missing({12: START, 13: Mark(40, 2, 3)})[1])
+    assert "segment 13 from 40.2 to its end" in str(epochs.missing({12: START_MARK, 13: Mark(40, 2, 3)})[1])
 
 
 def test_what_came_to_be_after_the_answer_is_left_out() -> None:

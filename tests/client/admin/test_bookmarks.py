@@ -2,9 +2,9 @@ import pytest
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, StreamCut
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.testing import TestServer
+from millrace.model.cut import HEAD, StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
 from tests.client.scaling import filled
 

@@ -1,13 +1,13 @@
 import pytest
 
 import millrace
-from millrace.client.admin.streams import StreamInfo
-from millrace.client.blocks import Event, Position
+from millrace.client.blocks import Event, EventPosition
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, TAIL, StreamCut
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, SegmentNotFoundError
 from millrace.client.read.cut_resolution import Distance, cut_at_time
+from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
+from millrace.model.stream import StreamInfo
 from tests.client.scaling import check_order, filled
 
 pytestmark = pytest.mark.asyncio
@@ -82,7 +82,7 @@ async def test_a_distance_has_a_direction(client: Client, name: str) -> None:
 async def test_an_event_is_fetched_by_its_position(client: Client, name: str) -> None:
     for event in (await filled(client, name), await read(client, name))[1][::17]:
         assert await client.fetch_event(event.position) == event
-        assert await client.fetch_event(Position(*event.position)) == event
+        assert await client.fetch_event(EventPosition(*event.position)) == event
 
 
 async def test_a_position_without_an_event_is_refused(client: Client, name: str) -> None:
@@ -91,15 +91,15 @@ async def test_a_position_without_an_event_is_refused(client: Client, name: str)
         large = await writer.write(b"x" * 1_000_000)
         last = await writer.write_many([b"a", b"b"])
     assert last.offset is not None
-    assert (await client.fetch_event(Position(large.segment_id, 0, 0))).value == b"x" * 1_000_000
-    assert (await client.fetch_event(Position(large.segment_id, last.offset, 1))).value == b"b"
+    assert (await client.fetch_event(EventPosition(large.segment_id, 0, 0))).value == b"x" * 1_000_000
+    assert (await client.fetch_event(EventPosition(large.segment_id, last.offset, 1))).value == b"b"
     tail = (await client.stream_info(name)).segments[0].length
     for position, error in [
-        (Position(large.segment_id, last.offset, 2), CutInvalidError),
-        (Position(large.segment_id, tail, 0), OffsetBeyondEndError),
-        (Position(large.segment_id, tail + 8, 0), OffsetBeyondEndError),
-        (Position(large.segment_id, 8, 0), BlockCorruptError),
-        (Position(large.segment_id + 10**6, 0, 0), SegmentNotFoundError),
+        (EventPosition(large.segment_id, last.offset, 2), CutInvalidError),
+        (EventPosition(large.segment_id, tail, 0), OffsetBeyondEndError),
+        (EventPosition(large.segment_id, tail + 8, 0), OffsetBeyondEndError),
+        (EventPosition(large.segment_id, 8, 0), BlockCorruptError),
+        (EventPosition(large.segment_id + 10**6, 0, 0), SegmentNotFoundError),
     ]:
         with pytest.raises(error):
             await client.fetch_event(position)

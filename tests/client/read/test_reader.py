@@ -9,14 +9,14 @@ from datetime import datetime
 import pytest
 
 import millrace
-from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, TAIL, StreamCut
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
+from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
 from millrace.model.lineage import Lineage
+from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import check_order, scale
 from tests.client.scaling import filled as filled_over_epochs
 

@@ -3,12 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.client.admin.streams import StreamConfig, StreamInfo, StreamSegment
-from millrace.client.cuts import HEAD, TAIL, StreamCut
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.read.slices import resolve_cut, slices_between
+from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.policy import StreamConfig
+from millrace.model.stream import StreamInfo, StreamSegment
 
 HALF = KEY_SPACE // 2
 

@@ -7,12 +7,12 @@ import random
 import pytest
 
 import millrace
-from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
-from millrace.client.cuts import StreamCut
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
 from millrace.client.read.splits import SegmentRange
+from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import filled as filled_over_epochs
 
 pytestmark = pytest.mark.asyncio

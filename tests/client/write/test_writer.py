@@ -8,7 +8,6 @@ from collections import defaultdict
 import pytest
 
 import millrace
-from millrace.client.admin.streams import ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.client.errors import (
     BufferFullError,
@@ -23,6 +22,7 @@ from millrace.client.write.segment_writer import Stored
 from millrace.client.write.writer import EVENT_COST_BYTES, WriterOptions
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
+from millrace.model.policy import ScalingPolicy, StreamConfig
 
 pytestmark = pytest.mark.asyncio
 

@@ -22,16 +22,17 @@ from enum import Enum
 import pyarrow as pa
 
 import millrace
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig, StreamInfo
-from millrace.client.blocks import Position
+from millrace.client.blocks import EventPosition
 from millrace.client.client import Client
-from millrace.client.cuts import HEAD, TAIL, StreamCut
 from millrace.client.errors import CutTruncatedError, OutcomeUnknownError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.reader import ReaderOptions
 from millrace.client.testing import TestServer
 from millrace.client.write.writer import WriterOptions
+from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.lineage import Lineage, parts_of_history
+from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
+from millrace.model.stream import StreamInfo
 from tests.crash.elastic.producer import Producer
 from tests.crash.elastic.seen import (
     Numbered,
@@ -493,10 +494,10 @@ class Life:
 
     async def _read_in_parallel(
         self, client: Client, start: millrace.Cut, end: millrace.Cut, dice: random.Random
-    ) -> dict[Position, Numbered]:
+    ) -> dict[EventPosition, Numbered]:
         parts = await client.plan_ranges(STREAM, start=start, end=end, max_bytes=dice.randint(4_000, 400_000))
         dice.shuffle(parts)
-        found: dict[Position, Numbered] = {}
+        found: dict[EventPosition, Numbered] = {}
 
         async def read_some() -> None:
             while parts:
@@ -516,7 +517,7 @@ def _some_options(dice: random.Random) -> ReaderOptions:
     return ReaderOptions(window_bytes=dice.choice([1 << 16, 1 << 20, 32 << 20]))
 
 
-def _events_of(batch: pa.RecordBatch) -> Iterator[tuple[Position, Numbered]]:
+def _events_of(batch: pa.RecordBatch) -> Iterator[tuple[EventPosition, Numbered]]:
     columns = [batch.column(name).to_pylist() for name in ("segment", "offset", "index", "key", "value")]
     for segment_id, offset, index, key, value in zip(*columns, strict=True):
-        yield Position(segment_id, offset, index), (key, int(value))
+        yield EventPosition(segment_id, offset, index), (key, int(value))

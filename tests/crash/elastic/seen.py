@@ -2,13 +2,13 @@
 
 import bisect
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.client.admin.streams import StreamInfo
-from millrace.client.blocks import Position
-from millrace.client.cuts import StreamCut
+from millrace.client.blocks import EventPosition
+from millrace.model.cut import StreamCut
 from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.stream import StreamInfo
 
 PLACES_REMEMBERED = 12
 
@@ -27,15 +27,15 @@ class Seen:
 
     name: str
     next_number: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    events: dict[Position, Numbered] = field(default_factory=dict)
+    events: dict[EventPosition, Numbered] = field(default_factory=dict)
     marks: list[tuple[int, StreamCut]] = field(default_factory=list)
-    recent: deque[Position] = field(default_factory=lambda: deque(maxlen=1000))
+    recent: deque[EventPosition] = field(default_factory=lambda: deque(maxlen=1000))
     # The last places of each key, for whoever has to find out what went wrong.
-    last_places: defaultdict[str, deque[tuple[int, Position]]] = field(
+    last_places: defaultdict[str, deque[tuple[int, EventPosition]]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=PLACES_REMEMBERED))
     )
 
-    def take(self, key: str | None, value: bytes, place: Position) -> None:
+    def take(self, key: str | None, value: bytes, place: EventPosition) -> None:
         """Count an event."""
         assert key is not None
         number = int(value)
@@ -65,11 +65,11 @@ class SeenInParts:
     """
 
     name: str
-    events: dict[Position, Numbered] = field(default_factory=dict)
+    events: dict[EventPosition, Numbered] = field(default_factory=dict)
     last_number: dict[str, int] = field(default_factory=dict)
     resumed_at: list[StreamCut] = field(default_factory=list)
 
-    def take(self, key: str | None, value: bytes, place: Position) -> None:
+    def take(self, key: str | None, value: bytes, place: EventPosition) -> None:
         """Count an event."""
         assert key is not None
         number = int(value)
@@ -105,7 +105,7 @@ def check_predecessors_first(seen: Seen, lineage: Lineage[StreamPart]) -> None:
             )
 
 
-def lies_in_front(place: Position, cut: StreamCut, in_front: Iterable[int]) -> bool:
+def lies_in_front(place: EventPosition, cut: StreamCut, in_front: Iterable[int]) -> bool:
     """Return whether an event lies in front of a cut, given the segments that do as a whole."""
     here = cut.places.get(place.segment_id)
     if here is not None:
@@ -128,7 +128,7 @@ def check_only_truncated_are_missing(seen: SeenInParts, everything: Seen, lineag
     )
 
 
-def check_slice(seen: Seen, events: dict[Position, Numbered], *, start: int, end: int) -> None:
+def check_slice(seen: Seen, events: dict[EventPosition, Numbered], *, start: int, end: int) -> None:
     """Assert that these are the events that a reader was given between two of its marks."""
     expected = dict(list(seen.events.items())[start:end])
     strange = expected.items() ^ events.items()
@@ -145,6 +145,6 @@ def marks_behind(seen: Seen, cut: StreamCut, info: StreamInfo) -> list[tuple[int
     return known[first:]
 
 
-def has_passed(info: StreamInfo, cut: StreamCut, progress: dict[int, tuple[int, int]]) -> bool:
+def has_passed(info: StreamInfo, cut: StreamCut, progress: Mapping[int, tuple[int, int]]) -> bool:
     """Return whether a cut lies nowhere in front of `progress`. The stream must have all segments of the cut."""
     return all(place >= progress[segment_id] for segment_id, place in info.progress(cut).items())

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 import millrace
-from millrace.client.admin.streams import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.client.client import Client
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.server.app import Server
 from millrace.server.streams import StreamsOptions
 from millrace.wire import messages as m

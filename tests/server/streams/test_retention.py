@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once
 from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.policy import RetentionKind, RetentionPolicy
 from millrace.server.container.state.stream import Stream
-from millrace.server.streams.policy import Retention, RetentionKind
 from millrace.server.streams.retention import (
     PartFacts,
     StreamFacts,
@@ -120,7 +120,7 @@ def test_retention_by_size(world: World, data: st.DataObject) -> None:
     facts = world.facts()
     min_bytes = data.draw(st.integers(0, 500))
     max_bytes = data.draw(st.integers(min_bytes, 900))
-    policy = Retention(kind=RetentionKind.SIZE, min_bytes=min_bytes, max_bytes=max_bytes)
+    policy = RetentionPolicy(kind=RetentionKind.SIZE, min_bytes=min_bytes, max_bytes=max_bytes)
 
     decision = decide(policy, facts, cursors={}, young_from_us=NEVER, old_before_us=NEVER)
 
@@ -140,7 +140,7 @@ def test_retention_by_time(world: World, data: st.DataObject) -> None:
     """Behaviour 25: all that is younger is kept; where every border is known, nothing older is."""
     facts = world.facts()
     old_before_us = data.draw(st.integers(800, max(800, world.now_us + 10)))
-    policy = Retention(kind=RetentionKind.TIME, max_age_s=60.0)
+    policy = RetentionPolicy(kind=RetentionKind.TIME, max_age_s=60.0)
 
     decision = decide(policy, facts, cursors={}, young_from_us=NEVER, old_before_us=old_before_us)
 
@@ -166,7 +166,7 @@ def test_retention_by_consumption(world: World, data: st.DataObject) -> None:
         progress = {s: p.border_before(stamp) for s, p in facts.parts.items()}
         cursors[name] = as_cut(facts, progress).positions
     min_bytes = data.draw(st.sampled_from([0, 100, 300]))
-    policy = Retention(kind=RetentionKind.CONSUMPTION, min_bytes=min_bytes)
+    policy = RetentionPolicy(kind=RetentionKind.CONSUMPTION, min_bytes=min_bytes)
 
     decision = decide(policy, facts, cursors=cursors, young_from_us=NEVER, old_before_us=NEVER)
 
@@ -191,7 +191,7 @@ def test_between_borders_that_are_not_known_everything_is_kept() -> None:
         end_stamp_us=9,
     )
     facts = StreamFacts({1: part}, Lineage([StreamPart(segment_id=1, key_range=KeyRange(0, KEY_SPACE))]))
-    policy = Retention(kind=RetentionKind.SIZE, max_bytes=1000)
+    policy = RetentionPolicy(kind=RetentionKind.SIZE, max_bytes=1000)
 
     blurred = decide(policy, facts, cursors={}, young_from_us=NEVER, old_before_us=NEVER, is_sharp=False)
     assert (blurred.cut, blurred.near and blurred.near.positions) == (None, {1: 0})
@@ -227,7 +227,7 @@ def grown(*, appends: int = 10, size: int = 100) -> World:
 
 def test_the_maximum_passes_a_cursor_that_is_too_slow() -> None:
     world = grown()
-    policy = Retention(kind=RetentionKind.CONSUMPTION, max_bytes=500)
+    policy = RetentionPolicy(kind=RetentionKind.CONSUMPTION, max_bytes=500)
     decision = decide(policy, world.facts(), cursors={"slow": {1: 100}}, young_from_us=NEVER, old_before_us=NEVER)
     assert decision.cut is not None
     assert decision.cut.positions == {1: 500}
@@ -236,7 +236,7 @@ def test_the_maximum_passes_a_cursor_that_is_too_slow() -> None:
 
 def test_the_minimum_of_age_keeps_what_was_consumed() -> None:
     world = grown()
-    policy = Retention(kind=RetentionKind.CONSUMPTION, min_age_s=5.0)
+    policy = RetentionPolicy(kind=RetentionKind.CONSUMPTION, min_age_s=5.0)
     decision = decide(
         policy,
         world.facts(),
@@ -251,7 +251,7 @@ def test_the_minimum_of_age_keeps_what_was_consumed() -> None:
 
 def test_the_minimum_of_bytes_wins_over_the_maximum_of_age() -> None:
     world = grown()
-    policy = Retention(kind=RetentionKind.TIME, max_age_s=1.0, min_bytes=350)
+    policy = RetentionPolicy(kind=RetentionKind.TIME, max_age_s=1.0, min_bytes=350)
     decision = decide(policy, world.facts(), cursors={}, young_from_us=NEVER, old_before_us=world.now_us + 1)
     assert decision.cut is not None
     assert decision.cut.positions == {1: 600}
@@ -261,7 +261,7 @@ def test_the_minimum_of_bytes_wins_over_the_maximum_of_age() -> None:
 def test_everything_may_be_forgotten_when_it_is_old() -> None:
     world = grown()
     world.split(0)
-    policy = Retention(kind=RetentionKind.TIME, max_age_s=1.0)
+    policy = RetentionPolicy(kind=RetentionKind.TIME, max_age_s=1.0)
     world.now_us += 1
     decision = decide(policy, world.facts(), cursors={}, young_from_us=NEVER, old_before_us=world.now_us + 1)
     assert decision.cut is not None

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.policy import ScalingKind, ScalingPolicy
 from millrace.server.streams.load import Meter
 from millrace.server.streams.options import StreamsOptions
-from millrace.server.streams.policy import Scaling, ScalingKind
 from millrace.server.streams.scaling import Decision, Memory, ScalePlan, SegmentLoad, decide
 
 OPTIONS = StreamsOptions()
 TARGET = 100.0
-BY_EVENTS = Scaling(kind=ScalingKind.EVENTS, target_per_s=TARGET)
+BY_EVENTS = ScalingPolicy(kind=ScalingKind.EVENTS, target_per_s=TARGET)
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Simulation:
     """A stream whose keys are spread evenly over `places`, but for one hot key with a share of its own."""
 
     def __init__(
-        self, policy: Scaling = BY_EVENTS, *, hot_share: float = 0.0, spread: float = 1.0, seed: int = 1
+        self, policy: ScalingPolicy = BY_EVENTS, *, hot_share: float = 0.0, spread: float = 1.0, seed: int = 1
     ) -> None:
         self.policy = policy
         self.random = random.Random(seed)
@@ -99,7 +99,7 @@ class Simulation:
         assert self.segments[0].low == 0
         assert self.segments[-1].last == KEY_SPACE - 1
         assert all(a.last + 1 == b.low for a, b in pairwise(self.segments))
-        assert len(self.segments) >= self.policy.min_segments or len(plan.ranges) > 1
+        assert len(self.segments) >= self.policy.segment_count or len(plan.ranges) > 1
         self.events.append((self.now_s, plan))
 
 
@@ -118,7 +118,7 @@ def test_a_sustained_load_is_split_within_a_minute() -> None:
 
 
 def test_a_large_factor_splits_into_as_many_parts_as_are_needed() -> None:
-    it = Simulation(Scaling(kind=ScalingKind.EVENTS, target_per_s=TARGET, factor=8))
+    it = Simulation(ScalingPolicy(kind=ScalingKind.EVENTS, target_per_s=TARGET, factor=8))
     it.run(40, lambda now_s: 4.8 * TARGET)
     assert [len(plan.ranges) for _, plan in it.events] == [5]
 
@@ -164,7 +164,7 @@ def test_a_steady_load_near_a_border_does_not_flap() -> None:
 
 
 def test_a_day_of_load_is_followed_up_and_down() -> None:
-    it = Simulation(Scaling(kind=ScalingKind.EVENTS, target_per_s=TARGET, min_segments=2))
+    it = Simulation(ScalingPolicy(kind=ScalingKind.EVENTS, target_per_s=TARGET, segment_count=2))
     hour_s = 1800.0
     it.run(6 * hour_s, lambda now_s: TARGET * (4.2 + 4 * math.sin(now_s * math.tau / (6 * hour_s))), tick_s=4.0)
 
@@ -212,7 +212,7 @@ def test_a_load_that_swings_about_its_target_is_followed_once() -> None:
 
 def test_cold_neighbours_are_merged_down_to_the_minimum() -> None:
     """Behaviour 24: merges come when neighbours are cold, never below the minimum."""
-    it = Simulation(Scaling(kind=ScalingKind.EVENTS, target_per_s=TARGET, min_segments=3))
+    it = Simulation(ScalingPolicy(kind=ScalingKind.EVENTS, target_per_s=TARGET, segment_count=3))
     it.run(300, lambda now_s: 8 * TARGET)
     before = len(it.segments)
     assert before >= 8
@@ -268,7 +268,7 @@ def test_there_are_never_more_segments_than_a_stream_can_have() -> None:
         )
         for low, high in pairwise(borders)
     ]
-    policy = Scaling(kind=ScalingKind.EVENTS, target_per_s=TARGET, factor=4)
+    policy = ScalingPolicy(kind=ScalingKind.EVENTS, target_per_s=TARGET, factor=4)
     memory = Memory({load.segment_id: 0.0 for load in loads})
     decision = decide(policy, loads, memory=memory, now_s=99.0, options=OPTIONS)
     assert len(loads) + sum(len(plan.ranges) - 1 for plan in decision.plans) == SEGMENTS_PER_STREAM_MAX
@@ -288,7 +288,7 @@ def test_only_where_it_is_cold_there_are_merges() -> None:
 
 
 def test_a_minimum_that_was_raised_is_reached_at_once() -> None:
-    it = Simulation(Scaling(kind=ScalingKind.BYTES, target_per_s=TARGET, min_segments=5))
+    it = Simulation(ScalingPolicy(kind=ScalingKind.BYTES, target_per_s=TARGET, segment_count=5))
     it.run(8, lambda now_s: 0.0)
     assert len(it.segments) == 5
 
@@ -373,7 +373,7 @@ def test_many_streams_are_each_treated_by_what_they_have() -> None:
 
 def test_a_fixed_stream_is_left_alone() -> None:
     load = SegmentLoad(segment_id=1, low=0, last=99, fast_per_s=1e9, slow_per_s=1e9, last_per_s=1e9)
-    decision = decide(Scaling(), [load], memory=Memory({1: 0.0}), now_s=999.0, options=OPTIONS)
+    decision = decide(ScalingPolicy(), [load], memory=Memory({1: 0.0}), now_s=999.0, options=OPTIONS)
     assert decision == Decision(plans=(), memory=Memory(), remarks={})
 
 
@@ -397,11 +397,11 @@ def test_any_decision_keeps_the_key_space_covered(data: st.DataObject) -> None:
         {load.segment_id: 0.0 for load in loads},
         {(a.segment_id, b.segment_id): 0.0 for a, b in pairwise(loads)},
     )
-    policy = Scaling(
+    policy = ScalingPolicy(
         kind=ScalingKind.EVENTS,
         target_per_s=TARGET,
         factor=data.draw(st.integers(2, 6)),
-        min_segments=data.draw(st.integers(1, 12)),
+        segment_count=data.draw(st.integers(1, 12)),
     )
 
     decision = decide(policy, loads, memory=memory, now_s=data.draw(st.floats(0, 200)), options=OPTIONS)
@@ -417,4 +417,4 @@ def test_any_decision_keeps_the_key_space_covered(data: st.DataObject) -> None:
         assert (old[0][0], old[-1][1]) == (plan.ranges[0][0], plan.ranges[-1][1])
         assert len(plan.ranges) <= policy.factor
     count = len(loads) + sum(len(plan.ranges) - len(plan.sealed_ids) for plan in decision.plans)
-    assert count >= min(len(loads), policy.min_segments)
+    assert count >= min(len(loads), policy.segment_count)

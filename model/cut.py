@@ -1,7 +1,7 @@
-"""Stream cuts: places that cover a whole stream, as values and as text.
+"""Stream cuts: positions that cover a whole stream, as values and as text.
 
 A cut names a position in each of a set of segments that covers the key space exactly once. `HEAD` and `TAIL` stand for
-the start and the end of a stream, whatever they are when they are used. As text::
+the start and the end of a stream, wherever these are when they are used. As text::
 
     shop/orders@12:4096.0,13:8192.17        segment : offset of a block . index of an event in it
     head
@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
-from millrace.model.errors import CutInvalidError, InvalidNameError
-from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.model.names import checked_name
+from .errors import CutInvalidError, InvalidNameError
+from .limits import SEGMENTS_PER_STREAM_MAX
+from .names import checked_name
+from .position import Position
 
 _POSITION: Final = re.compile(r"(\d{1,20}):(\d{1,20})\.(\d{1,10})", re.ASCII)
 _UNSIGNED_64: Final = 1 << 64
@@ -39,23 +40,16 @@ HEAD: Final = SpecialCut.HEAD
 TAIL: Final = SpecialCut.TAIL
 
 
-class CutPlace(NamedTuple):
-    """A place in one segment: in front of the event of that index in the block at that offset."""
-
-    offset: int
-    event_index: int
-
-
 @dataclass(frozen=True, slots=True)
 class StreamCut:
-    """A place in each segment of a stream. Hashable; equal cuts have equal texts.
+    """A position in each of some segments of a stream. Hashable; equal cuts have equal texts.
 
     Attributes:
-        positions: (segment id, place) in the order of the ids.
+        positions: (segment id, position) in the order of the ids.
     """
 
     stream: str
-    positions: tuple[tuple[int, CutPlace], ...]
+    positions: tuple[tuple[int, Position], ...]
 
     def __post_init__(self) -> None:
         try:
@@ -71,11 +65,11 @@ class StreamCut:
 
     @classmethod
     def of(
-        cls, stream: str, places: Mapping[int, tuple[int, int]] | Iterable[tuple[int, tuple[int, int]]]
+        cls, stream: str, positions: Mapping[int, tuple[int, int]] | Iterable[tuple[int, tuple[int, int]]]
     ) -> "StreamCut":
-        """Return the cut of these places: segment id to (offset, index of the event)."""
-        items = places.items() if isinstance(places, Mapping) else places
-        return cls(stream, tuple(sorted((segment_id, CutPlace(*place)) for segment_id, place in items)))
+        """Return the cut of these positions, given by segment id."""
+        items = positions.items() if isinstance(positions, Mapping) else positions
+        return cls(stream, tuple(sorted((segment_id, Position(*position)) for segment_id, position in items)))
 
     @classmethod
     def parse(cls, text: str) -> "StreamCut":
@@ -101,8 +95,8 @@ class StreamCut:
         return f"{self.stream}@{','.join(places)}"
 
     @property
-    def places(self) -> dict[int, CutPlace]:
-        """The place in each segment, by its id."""
+    def places(self) -> dict[int, Position]:
+        """The position in each segment, by its id."""
         return dict(self.positions)
 
 

@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.errors import InvalidArgumentError
-from millrace.server.streams.policy import (
-    Policy,
-    Retention,
-    RetentionKind,
-    Scaling,
-    ScalingKind,
-    parse_policy,
-)
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.policy import RetentionPolicy, ScalingKind, ScalingPolicy, StreamConfig
 
 
 @pytest.mark.parametrize(
@@ -21,13 +14,13 @@ from millrace.server.streams.policy import (
         "",
         "{}",
         "null",
-        '{"scaling":{"kind":"fixed","segment_count":4},"retention":null}',
+        '{"scaling":{"kind":"fixed","segment_count":1},"retention":null}',
         '{"scaling":null,"tags":null,"owner":"somebody"}',
         '{"scaling":{"kind":"fixed","target_per_s":"whatever"}}',
     ],
 )
 def test_what_is_left_out_or_unknown_changes_nothing(text: str) -> None:
-    assert parse_policy(text) == Policy()
+    assert StreamConfig.from_json(text) == StreamConfig()
 
 
 def test_a_full_configuration() -> None:
@@ -39,10 +32,10 @@ def test_a_full_configuration() -> None:
         }
     )
 
-    assert parse_policy(text) == Policy(
-        scaling=Scaling(kind=ScalingKind.BYTES, target_per_s=1e6, factor=4, min_segments=2),
-        retention=Retention(kind=RetentionKind.CONSUMPTION, min_bytes=10, max_bytes=99, min_age_s=1.5, max_age_s=7.0),
-        tags=frozenset({"winter", "überall"}),
+    assert StreamConfig.from_json(text) == StreamConfig(
+        scaling=ScalingPolicy.by_bytes_per_s(1_000_000, factor=4, min_segments=2),
+        retention=RetentionPolicy.by_consumption(min_bytes=10, max_bytes=99, min_age_s=1.5, max_age_s=7.0),
+        tags=("winter", "überall"),
     )
 
 
@@ -59,7 +52,7 @@ def test_a_full_configuration() -> None:
 def test_one_bound_alone_means_just_that(
     retention: dict[str, object], max_bytes: int | None, max_age_s: float | None
 ) -> None:
-    parsed = parse_policy(json.dumps({"retention": retention})).retention
+    parsed = StreamConfig.from_json(json.dumps({"retention": retention})).retention
     assert parsed is not None
     assert (parsed.max_bytes, parsed.max_age_s) == (max_bytes, max_age_s)
 
@@ -95,7 +88,7 @@ def test_one_bound_alone_means_just_that(
 )
 def test_a_wrong_value_is_named(text: str, named: str) -> None:
     with pytest.raises(InvalidArgumentError, match=named):
-        parse_policy(text)
+        StreamConfig.from_json(text)
 
 
 values = st.recursive(
@@ -115,7 +108,65 @@ objects = st.fixed_dictionaries(
 @given(st.fixed_dictionaries({}, optional={"scaling": objects | values, "retention": objects | values, "tags": values}))
 def test_any_json_is_read_or_refused(content: dict[str, object]) -> None:
     try:
-        policy = parse_policy(json.dumps(content))
+        policy = StreamConfig.from_json(json.dumps(content))
     except InvalidArgumentError:
         return
     assert policy.scaling.kind is ScalingKind.FIXED or policy.scaling.target_per_s > 0
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        StreamConfig(scaling=ScalingPolicy.fixed(7)),
+        StreamConfig(scaling=ScalingPolicy.by_bytes_per_s(1 << 20, factor=3, min_segments=2), tags=("b", "a", "b")),
+        StreamConfig(
+            scaling=ScalingPolicy.by_events_per_s(1000), retention=RetentionPolicy.by_size(max_bytes=9, min_bytes=1)
+        ),
+        StreamConfig(retention=RetentionPolicy.by_time(max_age_s=0.5)),
+        StreamConfig(retention=RetentionPolicy.by_consumption(min_age_s=1.0, max_bytes=5)),
+        StreamConfig(retention=RetentionPolicy.by_consumption()),
+    ],
+)
+def test_a_configuration_is_read_back_from_its_text(configuration: StreamConfig) -> None:
+    assert StreamConfig.from_json(configuration.to_json()) == configuration
+
+
+def test_the_text_is_what_the_server_reads() -> None:
+    assert StreamConfig().to_json() == '{"scaling":{"kind":"fixed","segment_count":1},"retention":null}'
+    text = StreamConfig(
+        scaling=ScalingPolicy.by_bytes_per_s(5), retention=RetentionPolicy.by_size(max_bytes=9), tags=("b", "a")
+    ).to_json()
+    assert json.loads(text) == {
+        "scaling": {"kind": "bytes", "target_per_s": 5, "factor": 2, "min_segments": 1},
+        "retention": {"kind": "size", "min_bytes": None, "max_bytes": 9, "min_age_s": None, "max_age_s": None},
+        "tags": ["a", "b"],
+    }
+
+
+def test_policies_that_make_no_sense_are_refused() -> None:
+    for make in (
+        lambda: ScalingPolicy.by_bytes_per_s(0),
+        lambda: ScalingPolicy.by_events_per_s(5, factor=1),
+        lambda: ScalingPolicy("fixed", 1, 5),
+        lambda: ScalingPolicy("guess", 1),
+        lambda: RetentionPolicy.by_size(max_bytes=1, min_bytes=2),
+        lambda: RetentionPolicy.by_size(max_bytes=-1),
+        lambda: RetentionPolicy(kind="time"),
+        lambda: RetentionPolicy(kind="mood"),
+        lambda: StreamConfig(tags=("a\n",)),
+        lambda: StreamConfig(tags="abc"),  # type: ignore[arg-type]  # wrong on purpose
+    ):
+        with pytest.raises(InvalidArgumentError):
+            make()
+
+
+@pytest.mark.parametrize("text", ["5", '{"scaling": 5}'])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        StreamConfig.from_json(text)
+
+
+@pytest.mark.parametrize("count", [0, -1, 4097])
+def test_the_number_of_segments_is_bounded(count: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        ScalingPolicy.fixed(count)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millrace
-from millrace.client.cuts import HEAD, TAIL, StreamCut, parse_cut
+from millrace.model.cut import HEAD, TAIL, StreamCut, parse_cut
 from millrace.model.errors import CutInvalidError
 
 PLACES = st.dictionaries(

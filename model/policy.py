@@ -1,0 +1,304 @@
+"""What a stream asks for: how it scales, what of it is kept, under which tags it is listed.
+
+The configuration of a stream is JSON, made by a client and kept by the server as it came:
+
+    {"scaling":   {"kind": "fixed" | "bytes" | "events",
+                   "segment_count": N,        of a fixed number of segments
+                   "target_per_s": N,         per segment; of "bytes" and "events"
+                   "factor": 2,               into how many parts a segment is split at most
+                   "min_segments": 1},        merging leaves at least this many
+     "retention": {"kind": "size" | "time" | "consumption",
+                   "min_bytes", "max_bytes", "min_age_s", "max_age_s": N or null} or null,
+     "tags":      ["winter", ...]}
+
+Everything may be left out; an empty text is an empty object; unknown names are ignored. A wrong value is refused,
+by the client when the policy is made, by the server when the stream is created or updated.
+"""
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from .errors import InvalidArgumentError
+from .limits import SEGMENTS_PER_STREAM_MAX
+
+TAGS_COUNT_MAX: Final = 64
+TAG_SIZE_BYTES_MAX: Final = 100
+FACTOR_MAX: Final = 16
+
+KindT = TypeVar("KindT", bound=StrEnum)
+
+
+class ScalingKind(StrEnum):
+    """What the target of scaling counts."""
+
+    FIXED = "fixed"  # nothing: the segments change only on request
+    BYTES = "bytes"
+    EVENTS = "events"
+
+
+class RetentionKind(StrEnum):
+    """What makes old events superfluous, within the bounds of the policy."""
+
+    SIZE = "size"
+    TIME = "time"
+    CONSUMPTION = "consumption"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPolicy:
+    """How many segments a stream has, and when that changes. Made by `fixed`, `by_bytes_per_s` or `by_events_per_s`.
+
+    Attributes:
+        kind: a `ScalingKind`, or its text.
+        segment_count: the stream starts with this many segments; merging leaves at least as many.
+        target_per_s: bytes or events per second that one segment is meant to take; 0 where the number is fixed.
+        factor: a segment that takes more is split into 2 to this many.
+    """
+
+    kind: str = ScalingKind.FIXED
+    segment_count: int = 1
+    target_per_s: float = 0
+    factor: int = 2
+
+    def __post_init__(self) -> None:
+        kind = _kind(ScalingKind, self.kind, "scaling.kind")
+        object.__setattr__(self, "kind", kind)
+        if not 1 <= self.segment_count <= SEGMENTS_PER_STREAM_MAX:
+            raise InvalidArgumentError(
+                f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {self.segment_count}"
+            )
+        if kind is not ScalingKind.FIXED and not _number(self.target_per_s, "scaling.target_per_s"):
+            raise InvalidArgumentError("scaling.target_per_s must be above 0")
+        if kind is ScalingKind.FIXED and self.target_per_s:
+            raise InvalidArgumentError(f"target_per_s={self.target_per_s} makes no sense with kind {kind.value!r}")
+        _whole(self.factor, "scaling.factor", low=2, high=FACTOR_MAX)
+
+    @classmethod
+    def fixed(cls, segment_count: int) -> "ScalingPolicy":
+        """Return the policy of a stream whose number of segments does not change by itself."""
+        return cls(ScalingKind.FIXED, segment_count)
+
+    @classmethod
+    def by_bytes_per_s(cls, target: int, *, factor: int = 2, min_segments: int = 1) -> "ScalingPolicy":
+        """Return the policy that splits segments which take more bytes per second, and merges those that take less."""
+        return cls(ScalingKind.BYTES, min_segments, target, factor)
+
+    @classmethod
+    def by_events_per_s(cls, target: int, *, factor: int = 2, min_segments: int = 1) -> "ScalingPolicy":
+        """Return the policy that splits segments which take more events per second, and merges those that take few."""
+        return cls(ScalingKind.EVENTS, min_segments, target, factor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as it is in the JSON of a configuration."""
+        if self.kind == ScalingKind.FIXED:
+            return {"kind": self.kind, "segment_count": self.segment_count}
+        return {
+            "kind": self.kind,
+            "target_per_s": self.target_per_s,
+            "factor": self.factor,
+            "min_segments": self.segment_count,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "ScalingPolicy":
+        """Return the policy in the JSON of a configuration.
+
+        Raises:
+            InvalidArgumentError: a value is wrong; the message names it.
+        """
+        count_max = SEGMENTS_PER_STREAM_MAX
+        min_segments = _whole(content.get("min_segments"), "scaling.min_segments", low=1, high=count_max)
+        if _kind(ScalingKind, content.get("kind", ScalingKind.FIXED), "scaling.kind") is ScalingKind.FIXED:
+            count = _whole(content.get("segment_count"), "scaling.segment_count", low=1, high=count_max)
+            return cls.fixed(count or min_segments or 1)
+        factor = _whole(content.get("factor"), "scaling.factor", low=2, high=FACTOR_MAX)
+        return cls(content["kind"], min_segments or 1, content.get("target_per_s") or 0, factor or 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """What of a stream is dropped by itself. Made by `by_size`, `by_time` or `by_consumption`.
+
+    What a minimum keeps is kept whatever else holds; None is no bound. By size and by time a single bound means just
+    that: what is above it may go.
+
+    Attributes:
+        kind: a `RetentionKind`, or its text.
+        min_bytes, min_age_s: at least so much, and all that is younger, is kept.
+        max_bytes, max_age_s: what is more, or older, goes, even if a cursor has not passed it.
+    """
+
+    kind: str
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    min_age_s: float | None = None
+    max_age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        kind = _kind(RetentionKind, self.kind, "retention.kind")
+        values: dict[str, Any] = {
+            "kind": kind,
+            "min_bytes": _whole(self.min_bytes, "retention.min_bytes", low=0),
+            "max_bytes": _whole(self.max_bytes, "retention.max_bytes", low=0),
+            "min_age_s": _number(self.min_age_s, "retention.min_age_s"),
+            "max_age_s": _number(self.max_age_s, "retention.max_age_s"),
+        }
+        for decisive, unit in ((RetentionKind.SIZE, "bytes"), (RetentionKind.TIME, "age_s")):
+            least, most = f"min_{unit}", f"max_{unit}"
+            if kind is decisive and values[most] is None:
+                values[most] = values[least] or None
+            if kind is decisive and values[most] is None:
+                raise InvalidArgumentError(f"retention by {kind} needs {most} or {least}")
+            if values[most] is not None and values[most] < (values[least] or 0):
+                raise InvalidArgumentError(f"retention.{most}={values[most]} is below {least}={values[least]}")
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def by_size(cls, *, max_bytes: int, min_bytes: int | None = None) -> "RetentionPolicy":
+        """Return the policy that keeps at most so many bytes, and never drops so many that fewer are left."""
+        return cls(kind=RetentionKind.SIZE, min_bytes=min_bytes, max_bytes=max_bytes)
+
+    @classmethod
+    def by_time(
+        cls, *, max_age_s: float, min_bytes: int | None = None, max_bytes: int | None = None
+    ) -> "RetentionPolicy":
+        """Return the policy that drops what was written longer ago, inside bounds of size if there are some."""
+        return cls(kind=RetentionKind.TIME, max_age_s=max_age_s, min_bytes=min_bytes, max_bytes=max_bytes)
+
+    @classmethod
+    def by_consumption(
+        cls,
+        *,
+        min_bytes: int | None = None,
+        max_bytes: int | None = None,
+        min_age_s: float | None = None,
+        max_age_s: float | None = None,
+    ) -> "RetentionPolicy":
+        """Return the policy that drops what every registered cursor has passed.
+
+        What is above a maximum goes even if a cursor has not passed it; what is below a minimum stays.
+        """
+        return cls(
+            kind=RetentionKind.CONSUMPTION,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            min_age_s=min_age_s,
+            max_age_s=max_age_s,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as it is in the JSON of a configuration."""
+        return {
+            "kind": self.kind,
+            "min_bytes": self.min_bytes,
+            "max_bytes": self.max_bytes,
+            "min_age_s": self.min_age_s,
+            "max_age_s": self.max_age_s,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "RetentionPolicy":
+        """Return the policy in the JSON of a configuration.
+
+        Raises:
+            InvalidArgumentError: a value is wrong; the message names it.
+        """
+        bounds = {name: content.get(name) for name in ("min_bytes", "max_bytes", "min_age_s", "max_age_s")}
+        return cls(kind=content.get("kind"), **bounds)  # type: ignore[arg-type]  # checked when it is made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """Configuration of a stream.
+
+    Attributes:
+        retention: None: everything is kept until it is truncated.
+        tags: by which streams are found in a listing; sorted, each once.
+    """
+
+    scaling: ScalingPolicy = field(default_factory=lambda: ScalingPolicy.fixed(1))
+    retention: RetentionPolicy | None = None
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tags, tuple | list) or len(self.tags) > TAGS_COUNT_MAX:
+            raise InvalidArgumentError(f"tags is a list of at most {TAGS_COUNT_MAX} texts")
+        for tag in self.tags:
+            if not isinstance(tag, str) or not tag.isprintable() or not 1 <= len(tag.encode()) <= TAG_SIZE_BYTES_MAX:
+                raise InvalidArgumentError(
+                    f"a tag is 1 to {TAG_SIZE_BYTES_MAX} bytes of printable text, not {tag!r:.120}"
+                )
+        object.__setattr__(self, "tags", tuple(sorted(set(self.tags))))
+
+    def to_json(self) -> str:
+        """Return the text that is kept with the stream."""
+        content: dict[str, Any] = {
+            "scaling": self.scaling.to_dict(),
+            "retention": None if self.retention is None else self.retention.to_dict(),
+        }
+        if self.tags:
+            content["tags"] = list(self.tags)
+        return json.dumps(content, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> "StreamConfig":
+        """Return the configuration in a text.
+
+        Raises:
+            InvalidArgumentError: it is no JSON object, or a value in it is wrong; the message names it.
+        """
+        return _parsed(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> StreamConfig:
+    try:
+        content = json.loads(text) if text else {}
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"the configuration is not JSON: {error}") from None
+    content = _object(content, "the configuration")
+    retention = content.get("retention")
+    return StreamConfig(
+        scaling=ScalingPolicy.from_dict(_object(content.get("scaling"), "scaling")),
+        retention=None if retention is None else RetentionPolicy.from_dict(_object(retention, "retention")),
+        tags=() if content.get("tags") is None else content["tags"],
+    )
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"{name} is an object, not {value!r:.120}")
+    return value
+
+
+def _kind(kinds: type[KindT], value: Any, name: str) -> KindT:
+    try:
+        return kinds(value)
+    except ValueError:
+        raise InvalidArgumentError(f"{name} is one of {', '.join(kinds)}, not {value!r:.120}") from None
+
+
+def _number(value: Any, name: str) -> float | None:
+    """Return a number of 0 or more, None if it is left out."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float(1 << 63):
+        raise InvalidArgumentError(f"{name} is a number of 0 or more, not {value!r:.120}")
+    return value
+
+
+def _whole(value: Any, name: str, *, low: int, high: int = (1 << 63) - 1) -> int | None:
+    """Return a whole number between two bounds, None if it is left out."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
+        raise InvalidArgumentError(f"{name} is a whole number, not {value!r:.120}")
+    if not low <= value <= high:
+        raise InvalidArgumentError(f"{name}={value} must lie between {low} and {high}")
+    return int(value)

@@ -1,0 +1,127 @@
+"""A stream and its segments as they were at one moment."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from .cut import StreamCut
+from .errors import InvalidArgumentError
+from .key_range import KEY_SPACE, KeyRange
+from .lineage import Lineage, StreamPart
+from .policy import StreamConfig
+from .position import START, Mark, Position
+
+FLOAT_ERROR: Final = 1 << 12
+"""How far a float near 1 may be from the border that it stands for, out of 2^64: two of its steps."""
+
+Border = int | float | Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSegment(StreamPart):
+    """A segment of a stream as it was when the server answered.
+
+    Attributes:
+        event_count: events appended since it was created, those truncated included.
+    """
+
+    start_offset: int = 0
+    length: int = 0
+    event_count: int = 0
+    sealed: bool = False
+
+    @property
+    def end(self) -> Mark:
+        """Its end, with the events before it."""
+        return Mark(self.length, 0, self.event_count)
+
+    @property
+    def low(self) -> float:
+        """Where its part of the key space begins, out of 1."""
+        return self.key_range.fractions[0]
+
+    @property
+    def high(self) -> float:
+        """Where its part of the key space ends, out of 1; the end belongs to the next one."""
+        return self.key_range.fractions[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInfo:
+    """A stream as it was when the server answered.
+
+    Attributes:
+        epoch: how often it was scaled.
+        segments: all that hold something still, those replaced by others too, in the order in which they came to be.
+    """
+
+    name: str
+    stream_id: int
+    created_us: int
+    epoch: int
+    sealed: bool
+    configuration: StreamConfig
+    segments: tuple[StreamSegment, ...]
+
+    @property
+    def open_segments(self) -> tuple[StreamSegment, ...]:
+        """The segments that nothing has replaced, in the order of their keys."""
+        return tuple(self.lineage().tail())
+
+    def lineage(self) -> Lineage[StreamSegment]:
+        """Return who precedes whom."""
+        return Lineage(self.segments)
+
+    def head(self) -> StreamCut:
+        """Return where the stream started then."""
+        return StreamCut.of(
+            self.name, {segment.segment_id: (segment.start_offset, 0) for segment in self.lineage().head()}
+        )
+
+    def tail(self) -> StreamCut:
+        """Return where the stream ended then."""
+        return StreamCut.of(self.name, {segment.segment_id: (segment.length, 0) for segment in self.lineage().tail()})
+
+    def progress(self, cut: StreamCut) -> dict[int, Position]:
+        """Return how far each segment lies before a cut: its end, its start, or its position in the cut."""
+        return self.lineage().progress(cut.places, start=START, end_of=lambda segment: segment.end.position)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that can be read."""
+        return sum(segment.length - segment.start_offset for segment in self.segments)
+
+
+def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable[StreamPart]) -> list[KeyRange]:
+    """Return the exact ranges of keys that a caller means.
+
+    A border is a number from 0 to 1, or an exact integer above 1 out of 2^64. A float so near to a border of one of
+    `segments` that both are printed the same is that border: 1/3 of the key space is no float.
+
+    Raises:
+        InvalidArgumentError: a range is empty, or lies outside of the key space.
+    """
+    known = sorted({border for segment in segments for border in (segment.key_range.low, segment.key_range.high)})
+    found = []
+    for low, high in ranges:
+        try:
+            found.append(KeyRange(_border(low, known), _border(high, known)))
+        except ValueError as error:
+            raise InvalidArgumentError(f"({low}, {high}) is no range of keys: {error}") from None
+    return found
+
+
+def _border(value: Border, known: Sequence[int]) -> int:
+    if isinstance(value, int) and value > 1:
+        return value
+    if not 0 <= value <= 1:
+        raise InvalidArgumentError(f"a border of a range of keys is a number from 0 to 1, not {value}")
+    exact = math.floor(Fraction(value) * KEY_SPACE)
+    if isinstance(value, float):
+        place = bisect_left(known, exact)
+        near = [border for border in known[max(0, place - 1) : place + 1] if abs(border - exact) <= FLOAT_ERROR]
+        return min(near, key=lambda border: abs(border - exact), default=exact)
+    return exact
