@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from millrace.server.host.files import OsFile, OsFileSystem
-from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, RecoveredRun, Recovery
+from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.logfile import log_file_name, log_file_number
 from millrace.wire import messages as m
+from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
 from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
 from millrace.wire.schema.frame import FrameHeader
@@ -123,7 +124,7 @@ def _holds(batch: RecoveredBatch) -> str:
     return ", ".join(texts)
 
 
-def _run_text(run: RecoveredRun) -> str:
+def _run_text(run: AppendRun) -> str:
     if run.kind == KIND_APPENDS:
         size = len(run.frames) - APPEND_HEADER_SIZE_BYTES * run.frame_count
         writer = f" of writer {run.writer_number}" if run.writer_number else ""

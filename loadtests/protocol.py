@@ -11,10 +11,10 @@ from typing import Final, Self, TypeVar
 
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
-from millrace.wire.decoder import FrameBuffer
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+from millrace.wire.receive_buffer import ReceiveBuffer
 
 _CLIENT_NAME: Final = "millrace-load"
 
@@ -34,7 +34,7 @@ class ProtocolClient:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+        self._buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
         self._request_id = 0
         # `receive` answers PINGs, while another may be in the middle of a frame.
         self._sending = threading.Lock()

@@ -31,7 +31,6 @@ from millrace.client.options import Address, ClientOptions
 from millrace.model.errors import ErrorFacts, EventTooLargeError, InvalidArgumentError, MillraceError, RequestError
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer, crc32c
-from millrace.wire.decoder import FrameBuffer
 from millrace.wire.errors import ChecksumError, CodecError, ProtocolError, WireError
 from millrace.wire.framing import decode, encode, encode_append_header, verify
 from millrace.wire.limits import (
@@ -42,6 +41,7 @@ from millrace.wire.limits import (
     PROTOCOL_VERSION_MAX,
     PROTOCOL_VERSION_MIN,
 )
+from millrace.wire.receive_buffer import ReceiveBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._gathering = False
-        self._frames = FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+        self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
         # The DATA frame that is being received into its own array: header, array, bytes still missing.
         self._direct_header: bytes = b""
         self._direct: memoryview | None = None

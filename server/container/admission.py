@@ -4,7 +4,7 @@ Everything here works on the admitted view of a segment and waits for nothing. A
 stored already is cut at that border, so that a writer may resend whatever it has no ack for.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
@@ -19,13 +19,12 @@ from millrace.server.errors import (
     WriterFencedError,
     WriterUnknownError,
 )
-from millrace.wire.decoder import AppendRun
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import APPEND_HEADER
 
 assert APPEND_HEADER.fixed is not None
 _unpack_append = APPEND_HEADER.fixed.unpack_from
 _EVENT_COUNT = APPEND_HEADER.fixed_names.index("event_count")
-_EVENT_NUMBER = APPEND_HEADER.fixed_names.index("event_number")
 
 
 class Owner(Protocol):
@@ -83,23 +82,6 @@ class PendingAppend:
         self.settled = True
 
 
-class Piece(NamedTuple):
-    """A part of a run that has one decision.
-
-    Attributes:
-        start, end: where its frames lie in the run, in bytes.
-        duplicate: whether it is stored, or on its way, already.
-    """
-
-    start: int
-    end: int
-    request_id: int
-    append_count: int
-    event_number: int
-    event_count: int
-    duplicate: bool
-
-
 def check_condition(segment: Segment, run: AppendRun) -> None:
     """Raise ConditionFailedError if the run expects another offset than the next one."""
     if run.expected_offset not in (-1, segment.next_offset):
@@ -146,29 +128,28 @@ def progress_of(segment: Segment, writer_number: int) -> WriterProgress:
     return progress
 
 
-def deduplicate(segment: Segment, run: AppendRun, frames: bytes) -> list[Piece]:
-    """Cut a run of a writer where what it has stored ends; the duplicate piece comes first.
+def deduplicate(segment: Segment, run: AppendRun) -> tuple[AppendRun | None, AppendRun | None]:
+    """Return the part of a run of a writer that it has stored (or sent) already, and the part that is new.
 
     Raises:
         EventNumberGapError: the run starts above the number that must come next.
         EventNumberOverlapError: one append holds both stored and new events.
     """
     stored = progress_of(segment, run.writer_number).admitted
-    first = run.event_number
-    last = first + run.event_count - 1
-    if first == stored + 1:
-        return [Piece(0, len(frames), run.request_id, run.frame_count, first, run.event_count, duplicate=False)]
-    if first > stored + 1:
+    number = run.event_number
+    if number == stored + 1:
+        return None, run
+    if number > stored + 1:
         raise EventNumberGapError(
-            f"event number {first} leaves a gap: {stored} was the last one stored, {stored + 1} must follow",
+            f"event number {number} leaves a gap: {stored} was the last one stored, {stored + 1} must follow",
             subject=segment.name,
         )
-    if last <= stored:
-        return [Piece(0, len(frames), run.request_id, run.frame_count, first, run.event_count, duplicate=True)]
-    position, count, number = 0, 0, first
+    if run.last_event_number <= stored:
+        return run, None
+    size, count = 0, 0
     while number <= stored:
-        header = _unpack_append(frames, position)
-        position += header[0]
+        header = _unpack_append(run.frames, size)
+        size += header[0]
         number += header[_EVENT_COUNT]
         count += 1
     if number != stored + 1:
@@ -176,10 +157,4 @@ def deduplicate(segment: Segment, run: AppendRun, frames: bytes) -> list[Piece]:
             f"an append holds events up to {number - 1}, of which those up to {stored} are stored already",
             subject=segment.name,
         )
-    return [
-        Piece(0, position, run.request_id, count, first, number - first, duplicate=True),
-        Piece(
-            position, len(frames), run.request_id + count, run.frame_count - count, number, last - stored,
-            duplicate=False,
-        ),
-    ]  # fmt: skip
+    return run.split(size, frame_count=count, event_count=number - run.event_number)

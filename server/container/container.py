@@ -31,9 +31,9 @@ from millrace.server.errors import (
     ThrottledError,
 )
 from millrace.server.host.clock import Clock
-from millrace.server.wal import KIND_APPENDS, KIND_CONTROL, Run, Wal
+from millrace.server.wal import Wal
 from millrace.wire import messages as m
-from millrace.wire.decoder import AppendRun
+from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
@@ -137,12 +137,11 @@ class SegmentContainer:
 
     # --- appends ---
 
-    def append(self, run: AppendRun, frames: bytes, owner: Owner) -> list[PendingAppend]:
+    def append(self, run: AppendRun, owner: Owner) -> list[PendingAppend]:
         """Admit a run of appends and queue it for the log.
 
         Args:
-            run: what `scan_run` found.
-            frames: the bytes of the run, as received; kept.
+            run: what `scan_run` found; kept, and given its place in the segment.
             owner: told by `settle` once the outcome of what this returns is known.
 
         Returns:
@@ -158,14 +157,14 @@ class SegmentContainer:
             progress = segment.writers.get(run.writer_number)
             if progress is not None and run.event_number <= progress.admitted:
                 # Also when the segment was sealed since: what is stored is stored.
-                return self._append_again(run, frames, owner, segment)
-        return [self._admit(run, frames, owner, segment)]
+                return self._append_again(run, owner, segment)
+        return [self._admit(run, owner, segment)]
 
-    def _admit(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment) -> PendingAppend:
+    def _admit(self, run: AppendRun, owner: Owner, segment: Segment) -> PendingAppend:
         segment.check_appendable()
         if run.writer_number:
-            deduplicate(segment, run, frames)  # refuses a gap
-        check_size(segment, len(frames), size_max=self.run_size_bytes_max)
+            deduplicate(segment, run)  # refuses a gap
+        check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
         self._check_room()
         pending = PendingAppend(
@@ -176,72 +175,50 @@ class SegmentContainer:
             count=run.frame_count,
             writer_number=run.writer_number,
         )
-        pending.offset = segment.next_offset
-        last_event_number = 0
+        run.offset = pending.offset = segment.next_offset
+        run.context = pending
         if run.writer_number:
             pending.writer = self.state.writers.peek(run.writer_number)
-            last_event_number = run.event_number + run.event_count - 1
-            progress_of(segment, run.writer_number).admitted = last_event_number
-        logged = Run(
-            segment_id=segment.segment_id,
-            offset=pending.offset,
-            frames=frames,
-            frame_count=run.frame_count,
-            frame_size=run.frame_size,
-            event_count=run.event_count,
-            writer_number=run.writer_number,
-            last_event_number=last_event_number,
-            writer_epoch=run.writer_epoch,
-            kind=KIND_APPENDS,
-            context=pending,
-        )
-        segment.next_offset += logged.payload_size
+            progress_of(segment, run.writer_number).admitted = run.last_event_number
+        segment.next_offset += run.payload_size
         assert self._wal is not None
-        self._wal.submit(logged)
+        self._wal.submit(run)
         self._in_flight.append(pending)
         return pending
 
-    def _append_again(self, run: AppendRun, frames: bytes, owner: Owner, segment: Segment) -> list[PendingAppend]:
+    def _append_again(self, run: AppendRun, owner: Owner, segment: Segment) -> list[PendingAppend]:
         """Admit a run whose beginning (or all) was sent before."""
-        pieces = deduplicate(segment, run, frames)
+        known, new = deduplicate(segment, run)
+        assert known is not None, "the caller saw that it starts with what was sent before"
         progress = progress_of(segment, run.writer_number)
-        first = pieces[0]
         again = PendingAppend(
             owner,
             segment,
             segment_id=segment.segment_id,
-            request_id=first.request_id,
-            count=first.append_count,
+            request_id=known.request_id,
+            count=known.frame_count,
             writer_number=run.writer_number,
         )
         again.duplicate = True
-        last_event_number = first.event_number + first.event_count - 1
-        if last_event_number == progress.durable and first.append_count == 1:
+        if known.last_event_number == progress.durable and known.frame_count == 1:
             again.offset = progress.last_offset
         result = [again]
-        if len(pieces) > 1:
-            rest = pieces[1]
-            new = run._replace(
-                frame_count=rest.append_count,
-                event_count=rest.event_count,
-                request_id=rest.request_id,
-                event_number=rest.event_number,
-            )
+        if new is not None:
             try:
-                result.append(self._admit(new, frames[rest.start : rest.end], owner, segment))
+                result.append(self._admit(new, owner, segment))
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
                 refused = PendingAppend(
                     owner,
                     segment,
                     segment_id=segment.segment_id,
-                    request_id=rest.request_id,
-                    count=rest.append_count,
+                    request_id=new.request_id,
+                    count=new.frame_count,
                     writer_number=run.writer_number,
                 )
                 refused.fail(error)
                 result.append(refused)
-        if last_event_number <= progress.durable:
+        if known.last_event_number <= progress.durable:
             again.settled = True
         else:
             # Stored by an earlier append that is still on its way: no ack before that one is durable. It is in flight,
@@ -311,7 +288,7 @@ class SegmentContainer:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         frame = encode(record)
         decision = Decision(record, future, subjects)
-        self._wal.submit(Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
+        self._wal.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
         self._in_flight.append(decision)
         return future
 
@@ -328,7 +305,7 @@ class SegmentContainer:
 
     # --- what became durable ---
 
-    def durable(self, runs: list[Run], sequence: int, wall_time_us: int) -> None:
+    def durable(self, runs: list[AppendRun], sequence: int, wall_time_us: int) -> None:
         """Apply a batch that the log has synced, and tell those who wait for it: called by the log, in order."""
         if self.has_failed:
             return  # what is recovered from the disk has it
@@ -356,7 +333,7 @@ class SegmentContainer:
         self.relieve()
         self._on_progress()
 
-    def _settle(self, run: Run, owners: set[Owner]) -> None:
+    def _settle(self, run: AppendRun, owners: set[Owner]) -> None:
         """Let a run that was applied be done; its bytes stay in memory, and nobody who waited for it."""
         pending = self._in_flight.popleft()
         assert pending is run.context

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from millrace.server.wal import Run
+from millrace.wire.append_run import AppendRun
 from millrace.wire.checksum import Buffer
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
@@ -29,12 +29,12 @@ class Extent:
 
     __slots__ = ("_payload", "_run", "end_events", "event_count", "offset", "sequence", "size", "wall_time_us")
 
-    def __init__(self, run: Run, *, sequence: int, end_events: int, wall_time_us: int) -> None:
+    def __init__(self, run: AppendRun, *, sequence: int, end_events: int, wall_time_us: int) -> None:
         self.offset = run.offset
         self.size = run.payload_size
         self.event_count = run.event_count
         # Until its headers are stripped; then `_payload` takes its place.
-        self._run: Run | None = run
+        self._run: AppendRun | None = run
         self._payload: memoryview | None = None
         self.sequence = sequence
         self.end_events = end_events

@@ -6,7 +6,7 @@ from millrace.server.container.admission import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
-from millrace.wire.decoder import AppendRun
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.session import Session
@@ -47,7 +47,7 @@ class Appends:
         """Appends that await their outcome."""
         return self._pipeline.count
 
-    def take(self, run: AppendRun, frames: bytes) -> None:
+    def take(self, run: AppendRun) -> None:
         """Admit a run, whose segment and writer are resident, or refuse it; `settle` tells.
 
         If the container is full, the peer is told once, and not read until there is room.
@@ -60,7 +60,7 @@ class Appends:
             if self._session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             self._pipeline.check(run.segment_id, run.writer_number)
-            self._pipeline.add(self._container.append(run, frames, self))
+            self._pipeline.add(self._container.append(run, self))
         except ServerError as error:
             self._counters.requests_failed_total += run.frame_count
             refused = PendingAppend(

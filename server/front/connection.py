@@ -16,11 +16,12 @@ from typing import Final, cast
 
 from millrace.server.host.clock import Clock
 from millrace.wire import messages as m
+from millrace.wire.append_scan import scan_run
 from millrace.wire.checksum import crc32c
-from millrace.wire.decoder import FrameBuffer, checked_control, scan_run
 from millrace.wire.errors import ChecksumError, ErrorCode, ForeignProtocolError, ProtocolError, WireError
 from millrace.wire.framing import decode, encode
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, APPENDS_IN_FLIGHT_MAX, CONSOLE_PORT, FRAME_SIZE_BYTES_MAX
+from millrace.wire.receive_buffer import ReceiveBuffer, checked_control
 from millrace.wire.session import Role, Session, SessionAction, SessionState, negotiate_version
 
 from .counters import FrontCounters
@@ -56,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._counters = counters
         self._server_id = server_id
         self._closed = closed
-        self._buffer = FrameBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+        self._buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
         self._session = Session(
             Role.SERVER,
             now_s=clock.monotonic_s(),
@@ -237,10 +238,9 @@ class Connection(asyncio.BufferedProtocol):
         assert run is not None, "a whole append is here"
         self._session.on_frame(_APPEND)
         self._session.check_request_id(_APPEND, run.request_id, count=run.frame_count)
-        frames = bytes(view[start : run.end])
-        buffer.consume(run.end)
+        buffer.consume(start + len(run.frames))
         self._frame_began_s = 0.0
-        self._dispatcher.take_appends(run, frames)
+        self._dispatcher.take_appends(run)
 
     def _take_frame(self, start: int, end: int) -> None:
         frame = checked_control(self._buffer.view(start, end))

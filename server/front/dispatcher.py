@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
-from millrace.wire.decoder import AppendRun
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.session import Session
 
@@ -66,18 +66,18 @@ class Dispatcher:
         """Whether nothing is under way that a draining connection should wait for."""
         return not self._tasks and not self.appends.count
 
-    def take_appends(self, run: AppendRun, frames: bytes) -> None:
+    def take_appends(self, run: AppendRun) -> None:
         """Hand a run of appends to the container, once its segment and its writer are resident."""
         bringer = self._bringer
         if self._session.is_draining or (
             bringer.has_segment(run.segment_id) and (not run.writer_number or bringer.has_writer(run.writer_number))
         ):
-            self.appends.take(run, frames)
+            self.appends.take(run)
             return
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
             bringer.bring(segments=[run.segment_id], writers=writers),
-            lambda: self.appends.take(run, frames),
+            lambda: self.appends.take(run),
             # The checkpoint cannot be read: the container is about to be started again.
             failed=lambda _: self._abort(),
         )

@@ -1,6 +1,5 @@
 """The write-ahead log (tier 1): whatever is acknowledged is here first, and is read from here only to recover."""
 
-from .batch import KIND_APPENDS, KIND_CONTROL, RecoveredRun, Run
 from .log import Wal, WalStatistics
 from .log_end import Ending
 from .options import WalOptions
@@ -8,16 +7,12 @@ from .recovery import Recovery, log_paths
 from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
 
 __all__ = [
-    "KIND_APPENDS",
-    "KIND_CONTROL",
     "Damage",
     "Ending",
     "LogOwner",
     "RecoveredBatch",
-    "RecoveredRun",
     "Recovery",
     "RecoveryReport",
-    "Run",
     "Wal",
     "WalOptions",
     "WalStatistics",

@@ -5,15 +5,16 @@ The format stands in `millrace.wire.schema.log`. Nothing here reads a file, a cl
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from millrace.wire.append_run import AppendRun
 from millrace.wire.checksum import crc32c
 from millrace.wire.codec import derive
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES, KIB
+from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES, KIB
 from millrace.wire.schema.log import (
     BATCH_ALIGNMENT_BYTES,
     BATCH_CHECKSUM_START,
@@ -29,9 +30,6 @@ from millrace.wire.schema.log import (
 )
 
 Buffer = bytes | bytearray | memoryview
-
-KIND_APPENDS: Final = 0
-KIND_CONTROL: Final = 1
 
 _FILE_HEADER: Final = derive(LogFileHeader, name="LogFileHeader")
 _FILE_HEADER_CHECKSUM_END: Final = 60
@@ -72,51 +70,6 @@ _PIECE_SIZE_BYTES_MIN: Final = 32 * KIB
 
 assert BATCH_HEADER_SIZE_BYTES == 64
 assert RUN_ENTRY_SIZE_BYTES == 56
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """Some whole frames of one segment that travel through the log together, or one control record.
-
-    The frames must not change until the run is durable. `segment_id` is 0 for a control record.
-    """
-
-    segment_id: int
-    # Place in the segment of the first payload byte.
-    offset: int
-    frames: Buffer
-    frame_count: int
-    # Size of each frame if all have the same, else 0.
-    frame_size: int
-    event_count: int
-    writer_number: int = 0
-    last_event_number: int = 0
-    writer_epoch: int = 0
-    kind: int = KIND_APPENDS
-    # Whatever the submitter wants back when the run is durable; not stored.
-    context: object = field(default=None, repr=False)
-
-    @property
-    def payload_size(self) -> int:
-        """How many bytes of the segment it holds: those of its appends without their headers."""
-        return len(self.frames) - APPEND_HEADER_SIZE_BYTES * self.frame_count
-
-    @property
-    def last_append_offset(self) -> int:
-        """Where in the segment its last append starts."""
-        offset = self.offset
-        if self.frame_size:
-            return offset + (self.frame_count - 1) * (self.frame_size - APPEND_HEADER_SIZE_BYTES)
-        position = 0
-        for _ in range(self.frame_count - 1):
-            length = int.from_bytes(self.frames[position : position + 4], "little")
-            position += length
-            offset += length - APPEND_HEADER_SIZE_BYTES
-        return offset
-
-
-RecoveredRun = Run
-"""A run read back from the log: its `frames` are a view of memory that lives as long as any view of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +156,7 @@ def decode_file_header(block: Buffer) -> FileHeader | None:
 
 
 def encode_batch(
-    runs: Sequence[Run], *, sequence: int, salt: int, previous_checksum: int, wall_time_us: int
+    runs: Sequence[AppendRun], *, sequence: int, salt: int, previous_checksum: int, wall_time_us: int
 ) -> EncodedBatch:
     """Build a batch. Large frames are not copied: the pieces refer to them."""
     count = len(runs)
@@ -281,7 +234,7 @@ def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Bat
     return Batch(offset, size, checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us)
 
 
-def decode_runs(data: memoryview, batch: Batch) -> list[tuple[Run, int]]:
+def decode_runs(data: memoryview, batch: Batch) -> list[tuple[AppendRun, int]]:
     """Return the runs of a batch whose run table is intact, each with the size that the table gives its frames.
 
     Frames are views of `data`; they are shorter than that size only where a damaged batch reaches behind the data.
@@ -292,12 +245,14 @@ def decode_runs(data: memoryview, batch: Batch) -> list[tuple[Run, int]]:
         segment_id, offset, size, frame_count, frame_size, event_count, writer, last_event, epoch, kind, _ = entry
         frames = data[position : position + size]
         position += size
-        run = Run(segment_id, offset, frames, frame_count, frame_size, event_count, writer, last_event, epoch, kind)
+        run = AppendRun(
+            segment_id, offset, frames, frame_count, frame_size, event_count, writer, last_event, epoch, kind
+        )
         runs.append((run, size))
     return runs
 
 
-def is_run_intact(run: Run) -> bool:
+def is_run_intact(run: AppendRun) -> bool:
     """Return whether every frame of a run matches its own checksum; for damaged batches only, it walks all frames."""
     frames = memoryview(run.frames)
     position = count = 0

@@ -13,9 +13,10 @@ from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.wakeup import Wakeup
+from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 
-from .batch import BATCH_HEADER_SIZE_BYTES, KIND_CONTROL, RUN_ENTRY_SIZE_BYTES, Run
+from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES
 from .options import WalOptions
 from .pool import FilePool
 from .recovery import Recovery, log_paths
@@ -30,7 +31,7 @@ _RUN_OVERHEAD_BYTES: Final = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BA
 
 NOBODY: Final = LogOwner()
 
-OnDurable = Callable[[list[Run], int, int], None]
+OnDurable = Callable[[list[AppendRun], int, int], None]
 OnFailure = Callable[[BaseException], None]
 
 
@@ -191,7 +192,7 @@ class Wal:
             return None
         return self._pool.problem or "the queue of the log is full"
 
-    def submit(self, run: Run) -> None:
+    def submit(self, run: AppendRun) -> None:
         """Queue a run for the next batch; never waits.
 
         Raises:

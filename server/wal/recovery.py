@@ -25,20 +25,11 @@ from pathlib import Path
 
 from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import FileSystem
+from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSION
 
-from .batch import (
-    KIND_APPENDS,
-    Batch,
-    FileHeader,
-    Run,
-    decode_batch,
-    decode_damaged_batch,
-    decode_file_header,
-    decode_runs,
-    is_run_intact,
-)
+from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
 from .log_end import Ending, Tail, classify_tail, find_batch, is_batch_of
 from .logfile import log_file_number
 from .report import Damage, FoundFile, LogEnd, LogOwner, RecoveredBatch, RecoveryReport
@@ -299,7 +290,7 @@ class Recovery:
 
     def _salvage(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
         """Take from a damaged batch whose table is intact every run whose frames all match their own checksums."""
-        intact: list[Run] = []
+        intact: list[AppendRun] = []
         lost: list[tuple[int, int, int]] = []
         for run, size in decode_runs(view, batch):
             if len(run.frames) == size and is_run_intact(run):

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .batch import Batch, FileHeader, RecoveredRun
+from millrace.wire.append_run import AppendRun
+
+from .batch import Batch, FileHeader
 from .log_end import Ending, Tail
 
 NO_SERVER_ID: Final = uuid.UUID(int=0)
@@ -31,7 +33,7 @@ class RecoveredBatch:
     sequence: int
     # Clock of the log when it was written, Unix microseconds.
     wall_time_us: int
-    runs: list[RecoveredRun]
+    runs: list[AppendRun]
     # Where it stands.
     path: Path
     offset: int

@@ -23,8 +23,9 @@ from millrace.server.errors import LogClosedError, LogFailedError
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.wakeup import Wakeup
+from millrace.wire.append_run import AppendRun
 
-from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, Run, encode_batch
+from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, encode_batch
 from .logfile import LogFile
 from .options import WalOptions
 from .pool import FilePool
@@ -37,7 +38,7 @@ _SLOW_SYNC_S: Final = 1.0
 class Durable(NamedTuple):
     """A batch that is on the disk."""
 
-    runs: list[Run]
+    runs: list[AppendRun]
     sequence: int
     wall_time_us: int
     size: int
@@ -80,7 +81,7 @@ class LogWriter:
         self._checksum = previous_checksum
         self._taken_count = 0
         self._deliver = deliver
-        self._queue: deque[Run] = deque()
+        self._queue: deque[AppendRun] = deque()
         self._bell = Wakeup(blocking=True)
         # True from just before the thread looks at the queue for the last time until somebody rings.
         self._is_idle = False
@@ -103,7 +104,7 @@ class LogWriter:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, run: Run) -> None:
+    def submit(self, run: AppendRun) -> None:
         """Queue a run. Never waits."""
         self._queue.append(run)
         if self._is_idle:
@@ -138,7 +139,7 @@ class LogWriter:
         else:
             self._deliver(Stopped(None))
 
-    def _take(self) -> list[Run]:
+    def _take(self) -> list[AppendRun]:
         """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
         queue = self._queue
         while not queue:
@@ -154,7 +155,7 @@ class LogWriter:
             self._is_idle = False
         while True:
             room = self._active.room_bytes - BATCH_HEADER_SIZE_BYTES
-            runs: list[Run] = []
+            runs: list[AppendRun] = []
             size = 0
             while queue:
                 cost = RUN_ENTRY_SIZE_BYTES + len(queue[0].frames)
@@ -166,7 +167,7 @@ class LogWriter:
                 return runs
             self._roll()
 
-    def _write(self, runs: list[Run]) -> None:
+    def _write(self, runs: list[AppendRun]) -> None:
         wall_time_us = self._clock.unix_us()
         sequence = self._sequence + 1
         batch = encode_batch(

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.append_ring import AppendRing
-from millrace.wire.decoder import scan_run
+from millrace.wire.append_scan import scan_run
 
 
 @settings(deadline=None, print_blob=True, max_examples=30)
@@ -18,7 +18,7 @@ def test_the_frames_of_every_round_are_valid_appends_with_the_next_ids(
     run = scan_run(data, memoryview(data), start=0, end=len(data))
 
     assert run is not None
-    assert (run.frame_count, run.frame_size, run.end) == (ring.count, ring.frame_size, len(data))
+    assert (run.frame_count, run.frame_size, len(run.frames)) == (ring.count, ring.frame_size, len(data))
     assert run.request_id == ring.first_request_id == ring.count * (rounds + 1)
     assert run.segment_id == 7
 

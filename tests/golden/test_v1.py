@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millrace.wire import messages as m
-from millrace.wire.decoder import scan_run
+from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import decode, decode_header, encode, encode_append_header, verify
 from tests.golden.samples import APPEND, SAMPLES
 
@@ -59,6 +59,6 @@ def test_an_append_is_read_as_it_was() -> None:
     run = scan_run(data, memoryview(data), start=0, end=len(data))
 
     assert run is not None
-    read = {name: value for name, value in run._asdict().items() if name in APPEND}
-    assert {**read, "payload": bytes(data[64:])} == APPEND
-    assert (run.end, run.frame_count, run.frame_size) == (len(data), 1, len(data))
+    read = {name: getattr(run, name) for name in APPEND if name != "payload"}
+    assert {**read, "payload": bytes(run.frames[64:])} == APPEND
+    assert (run.frames, run.frame_count, run.frame_size) == (data, 1, len(data))

@@ -7,20 +7,10 @@ from pathlib import Path
 
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
-from millrace.server.wal import (
-    KIND_APPENDS,
-    KIND_CONTROL,
-    Damage,
-    LogOwner,
-    RecoveredBatch,
-    Recovery,
-    Run,
-    Wal,
-    WalOptions,
-    log_paths,
-)
+from millrace.server.wal import Damage, LogOwner, RecoveredBatch, Recovery, Wal, WalOptions, log_paths
 from millrace.server.wal.batch import FileHeader, encode_batch, encode_file_header
 from millrace.server.wal.logfile import log_file_name
+from millrace.wire.append_run import KIND_APPENDS, KIND_CONTROL, AppendRun
 from millrace.wire.framing import encode_append_header, encode_body
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
@@ -40,24 +30,24 @@ SMALL = WalOptions(
 )
 
 
-def append_run(segment_id: int, offset: int, *payloads: bytes, context: object = None) -> Run:
+def append_run(segment_id: int, offset: int, *payloads: bytes, context: object = None) -> AppendRun:
     """Return a run of appends."""
     frames = b"".join(
         encode_append_header(request_id=1, segment_id=segment_id, payload=payload) + payload for payload in payloads
     )
     sizes = {len(payload) + 64 for payload in payloads}
-    return Run(
+    return AppendRun(
         segment_id, offset, frames, len(payloads), sizes.pop() if len(sizes) == 1 else 0, len(payloads), context=context
     )
 
 
-def control_run(body: bytes, *, context: object = None) -> Run:
+def control_run(body: bytes, *, context: object = None) -> AppendRun:
     """Return a run of one control record."""
     frame = encode_body(200, body, request_id=0)
-    return Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=context)
+    return AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=context)
 
 
-def payload_of(run: Run) -> bytes:
+def payload_of(run: AppendRun) -> bytes:
     """Return the payload of a run: of one frame, or of frames of one size."""
     header_size = 64 if run.kind == KIND_APPENDS else 24
     if run.frame_count == 1:
@@ -72,7 +62,7 @@ class OpenLog:
 
     wal: Wal
     recovered: list[RecoveredBatch | Damage]
-    durable: list[tuple[list[Run], int, int]]
+    durable: list[tuple[list[AppendRun], int, int]]
     failures: list[BaseException]
     # Length of each segment, submitted and recovered.
     lengths: dict[int, int] = field(default_factory=dict)
@@ -103,7 +93,7 @@ class OpenLog:
             on_durable=self._on_durable, on_failure=self.failures.append, after_sequence=after_sequence
         )
 
-    def _on_durable(self, runs: list[Run], sequence: int, wall_time_us: int) -> None:
+    def _on_durable(self, runs: list[AppendRun], sequence: int, wall_time_us: int) -> None:
         self.durable.append((runs, sequence, wall_time_us))
         for run in runs:
             if isinstance(run.context, asyncio.Future) and not run.context.done():
@@ -158,12 +148,12 @@ class Placed:
     offset: int
     size: int
     sequence: int
-    runs: list[Run]
+    runs: list[AppendRun]
 
 
 def build_log(
     files: MemoryFileSystem,
-    *layout: list[list[Run]],
+    *layout: list[list[AppendRun]],
     salts: Sequence[int] = (),
     first_sequence: int = 1,
     behind: bytes = b"",

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.server.container.memtable import Extent
-from millrace.server.wal import KIND_APPENDS, Damage, RecoveredBatch, Run
+from millrace.server.wal import Damage, RecoveredBatch
 from millrace.wire import messages as m
+from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.framing import decode
 
 from . import apply_segments, apply_streams, apply_writers
@@ -32,7 +33,7 @@ from .apply_segments import Fold
 from .container_state import ContainerState
 from .segment import DamagedRange, Segment
 
-BatchItem = Run | m.Message | Damage
+BatchItem = AppendRun | m.Message | Damage
 """A run of appends, the record of a decision, or a range of the log that cannot be read."""
 
 BytesSink = Callable[[Segment, Extent], None]
@@ -66,7 +67,7 @@ def apply_batch(
     fold = Fold(state, sequence=sequence, wall_time_us=wall_time_us)
     is_new = sequence > state.sequence
     for item in items:
-        if isinstance(item, Run):
+        if isinstance(item, AppendRun):
             _apply_run(fold, item, is_new=is_new, bytes_sink=bytes_sink)
         elif is_new or isinstance(item, Damage):
             _APPLIERS[type(item)](fold, item)
@@ -84,7 +85,7 @@ def items_of(batch: RecoveredBatch) -> list[BatchItem]:
     return [run if run.kind == KIND_APPENDS else decode(run.frames)[1] for run in batch.runs]
 
 
-def _apply_run(fold: Fold, run: Run, *, is_new: bool, bytes_sink: BytesSink) -> None:
+def _apply_run(fold: Fold, run: AppendRun, *, is_new: bool, bytes_sink: BytesSink) -> None:
     state = fold.state
     segment = state.segments.get(run.segment_id)
     if segment is None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from millrace.server.wal import Run
 from millrace.wire import messages as m
+from millrace.wire.append_run import AppendRun
 
 from .apply_segments import Fold
 from .segment import Segment, WriterProgress
@@ -14,7 +14,7 @@ ACTIVITY_STEP_US: Final = 60_000_000
 """A busy writer is stored again this often, not with every checkpoint; `active_us` may be that much too early."""
 
 
-def advance(fold: Fold, segment: Segment, run: Run) -> None:
+def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
     """Take note of how far a run has brought its writer in its segment."""
     state = fold.state
     progress = segment.writers.get(run.writer_number)

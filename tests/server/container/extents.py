@@ -1,7 +1,7 @@
 """Runs of appends as the memtable holds them, for tests."""
 
 from millrace.server.container.memtable import Extent
-from millrace.server.wal import Run
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
@@ -10,7 +10,7 @@ def extent(offset: int, *payloads: bytes, end_events: int = 0, sequence: int = 9
     """Return the run of appends with these payloads."""
     frames = b"".join(encode_append_header(request_id=1, segment_id=5, payload=data) + data for data in payloads)
     sizes = {len(data) for data in payloads}
-    run = Run(
+    run = AppendRun(
         segment_id=5,
         offset=offset,
         frames=frames,

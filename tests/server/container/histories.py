@@ -10,8 +10,8 @@ from millrace.server.container.residency.entity_cache import EntityCache
 from millrace.server.container.state.apply import Applied, BatchItem, BytesSink, apply_batch
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment
-from millrace.server.wal import Run
 from millrace.wire import messages as m
+from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 KINDS = (
@@ -39,9 +39,9 @@ def apply(
 
 def run_of(
     segment: Segment, *, offset: int, size: int, event_count: int, writer_number: int = 0, last_event_number: int = 0
-) -> Run:
+) -> AppendRun:
     """Return a run of one append of so many zeros."""
-    return Run(
+    return AppendRun(
         segment_id=segment.segment_id,
         offset=offset,
         frames=bytes(APPEND_HEADER_SIZE_BYTES + size),
@@ -59,7 +59,7 @@ class History:
 
     state: ContainerState = field(default_factory=ContainerState)
     # What was applied, one item in each batch, and by what clock.
-    items: list[tuple[Run | m.Message, int]] = field(default_factory=list)
+    items: list[tuple[AppendRun | m.Message, int]] = field(default_factory=list)
     clock_us: int = 1_700_000_000_000_000
 
     def step(self, kind: str, choice: int, amount: int) -> None:
@@ -68,9 +68,9 @@ class History:
 
     @property
     def records(self) -> list[m.Message]:
-        return [item for item, _ in self.items if not isinstance(item, Run)]
+        return [item for item, _ in self.items if not isinstance(item, AppendRun)]
 
-    def apply(self, item: Run | m.Message) -> None:
+    def apply(self, item: AppendRun | m.Message) -> None:
         self.items.append((item, self.clock_us))
         apply(self.state, item, wall_time_us=self.clock_us)
 

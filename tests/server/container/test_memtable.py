@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.memtable import Extent, Tail
-from millrace.server.wal import Run
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode_append_header
 from tests.server.container.extents import extent
 
@@ -32,7 +32,7 @@ def test_appends_of_one_size_are_stripped_at_once(size: int, count: int, first: 
 
 def test_the_payload_of_one_append_is_not_copied() -> None:
     frames = bytearray(encode_append_header(request_id=1, segment_id=5, payload=b"abc") + b"abc")
-    logged = Run(segment_id=5, offset=0, frames=frames, frame_count=1, frame_size=67, event_count=1)
+    logged = AppendRun(segment_id=5, offset=0, frames=frames, frame_count=1, frame_size=67, event_count=1)
     run = Extent(logged, sequence=1, end_events=1, wall_time_us=0)
     frames[-1] = ord("X")
     assert bytes(run.payload()) == b"abX"

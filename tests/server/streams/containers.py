@@ -22,7 +22,7 @@ from millrace.server.streams import (
     StreamsRunner,
     labels_of,
 )
-from millrace.wire.decoder import scan_run
+from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
@@ -60,7 +60,7 @@ class Streams:
         run = scan_run(bytearray(frames), memoryview(frames), start=0, end=len(frames))
         assert run is not None
         owner = Appender()
-        self.opened.container.append(run, frames, owner)
+        self.opened.container.append(run, owner)
         await owner.settled.wait()
 
     async def write(self, segment_id: int, keys: list[str], *, size: int = 10) -> None:

@@ -8,7 +8,8 @@ import pytest
 from millrace.server.errors import FolderVersionError, LogClosedError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
-from millrace.server.wal import Ending, LogOwner, Run, Wal, WalOptions
+from millrace.server.wal import Ending, LogOwner, Wal, WalOptions
+from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB, MIB
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
@@ -402,7 +403,7 @@ async def test_the_log_of_somebody_else_is_refused(files: MemoryFileSystem) -> N
 async def test_a_run_above_the_limit_is_our_own_fault(files: MemoryFileSystem) -> None:
     log = await open_log(files)
     with pytest.raises(ValueError, match="a run of 4097 bytes"):
-        log.wal.submit(Run(7, 0, bytes(4097), 1, 4097, 1))
+        log.wal.submit(AppendRun(7, 0, bytes(4097), 1, 4097, 1))
     await log.wal.close()
 
 
@@ -441,10 +442,10 @@ async def test_a_file_size_that_was_changed_takes_effect_with_the_next_files(fil
 
 
 async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
-    durable: list[Run] = []
+    durable: list[AppendRun] = []
     done = asyncio.Event()
 
-    def on_durable(runs: list[Run], sequence: int, wall_time_us: int) -> None:
+    def on_durable(runs: list[AppendRun], sequence: int, wall_time_us: int) -> None:
         durable.extend(runs)
         if len(durable) == 200:
             done.set()

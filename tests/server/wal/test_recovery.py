@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.errors import FolderVersionError
-from millrace.server.wal import Damage, Ending, LogOwner, RecoveredBatch, Recovery, RecoveryReport, Run, log_paths
+from millrace.server.wal import Damage, Ending, LogOwner, RecoveredBatch, Recovery, RecoveryReport, log_paths
 from millrace.server.wal.batch import FileHeader, encode_batch, encode_file_header
+from millrace.wire.append_run import AppendRun
 from tests.support.files import MemoryFileSystem
 from tests.support.wal import FOLDER, OWNER, Placed, append_run, build_log, contents_of, control_run, recover
 
@@ -29,7 +30,7 @@ HEADER_FIELDS = {
 UNREADABLE_FIELDS = {"sequence", "salt", "previous_checksum", "run_count", "wall_time_us", "reserved"}
 
 
-def batches(count: int, *, start: int = 0) -> list[list[Run]]:
+def batches(count: int, *, start: int = 0) -> list[list[AppendRun]]:
     """Return batches of two runs, of segments 7 and 8."""
     return [
         [append_run(7, 10 * index, b"seven-%04d" % index), append_run(8, 10 * index, b"eight-%04d" % index)]

@@ -2,7 +2,8 @@ import random
 
 import pytest
 
-from millrace.server.wal import Ending, Run
+from millrace.server.wal import Ending
+from millrace.wire.append_run import AppendRun
 from tests.support.files import MemoryFileSystem
 from tests.support.wal import FOLDER, SMALL, append_run, build_log, open_log, recover, until
 
@@ -16,7 +17,7 @@ def files() -> MemoryFileSystem:
     return MemoryFileSystem()
 
 
-def events(count: int, *, start: int = 0) -> list[list[Run]]:
+def events(count: int, *, start: int = 0) -> list[list[AppendRun]]:
     return [[append_run(7, 5 * index, b"%05d" % index)] for index in range(start, start + count)]
 
 

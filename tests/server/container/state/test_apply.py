@@ -11,9 +11,10 @@ from millrace.server.container.memtable import Extent
 from millrace.server.container.state.apply import BatchItem, apply_batch, items_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
-from millrace.server.wal import KIND_CONTROL, Damage, RecoveredBatch, Run
+from millrace.server.wal import Damage, RecoveredBatch
 from millrace.server.wal.batch import decode_batch, decode_runs, encode_batch
 from millrace.wire import messages as m
+from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.framing import encode
 from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
 
@@ -41,8 +42,8 @@ def read_back(items: list[BatchItem], *, sequence: int, wall_time_us: int) -> Re
     for item in items:
         if isinstance(item, m.Message):
             frame = encode(item)
-            item = Run(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL)
-        assert isinstance(item, Run)
+            item = AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL)
+        assert isinstance(item, AppendRun)
         runs.append(item)
     encoded = encode_batch(runs, sequence=sequence, salt=1, previous_checksum=0, wall_time_us=wall_time_us)
     data = memoryview(b"".join(encoded.pieces))
@@ -86,7 +87,7 @@ def test_a_log_read_back_makes_the_state_of_the_server_that_wrote_it(
     assert {number: view[1:] for number, view in durable_view(verified)["segments"].items()} == {
         number: view[1:] for number, view in durable_view(live)["segments"].items()
     }
-    runs = [item for item, _ in past.items if isinstance(item, Run)]
+    runs = [item for item, _ in past.items if isinstance(item, AppendRun)]
     assert seen == [(run.segment_id, run.offset, run.offset + run.payload_size) for run in runs]
 
 
@@ -106,7 +107,7 @@ def test_a_batch_that_the_state_contains_gives_only_its_bytes_again(steps: list[
             bytes_sink=lambda segment, extent: seen.append(segment.segment_id + extent.end_events),
         )
     assert durable_view(past.state) == before
-    runs = [item.segment_id for item, _ in past.items if isinstance(item, Run)]
+    runs = [item.segment_id for item, _ in past.items if isinstance(item, AppendRun)]
     assert seen == [number for number in runs if past.state.segments.get(number)]
 
 

@@ -1,0 +1,190 @@
+"""The receive buffer of a connection: received bytes to whole frames, incremental and bounded.
+
+It lends its free end to the socket (`writable`, `received`) and names the whole frames that it holds. It never
+allocates because of a length that a peer claims: the buffer doubles only when more than half of it is bytes of a frame
+that did arrive, and never far beyond the largest frame that was agreed.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+from .checksum import crc32c
+from .errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
+from .limits import (
+    CONTROL_FRAME_SIZE_BYTES_MAX,
+    FRAME_HEADER_SIZE_BYTES,
+    HELLO_FRAME_SIZE_BYTES_MAX,
+    KIB,
+)
+
+BUFFER_SIZE_BYTES_INITIAL: Final = 16 * KIB
+BUFFER_SIZE_BYTES_IDLE: Final = 256 * KIB
+"""A larger buffer is given back when it runs empty and did not need its size since it last did."""
+ROOM_SIZE_BYTES_MIN: Final = 4 * KIB
+"""The least that a socket is offered: a buffer filled to its last byte would cost a system call for that byte."""
+
+# The first four bytes of requests in HTTP. As lengths, all are far above the limit of a first frame.
+_HTTP: Final = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI "})
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+# A record of TLS continues with its minor version, which is not 0: as a length, it is above the limit of a first frame.
+assert int.from_bytes(_TLS_HANDSHAKE + b"\x01\x00", "little") > HELLO_FRAME_SIZE_BYTES_MAX
+
+
+class ReceiveBuffer:
+    """The receive buffer of one connection.
+
+    The caller takes every whole frame out (`consume`, `frames`) before the next `writable`; so what is pending is never
+    more than one frame that is not whole, and the buffer need not grow beyond that.
+
+    Args:
+        frame_size_max: frames above this size end the connection; the first one is held to
+            `HELLO_FRAME_SIZE_BYTES_MAX`.
+
+    Attributes:
+        data: the buffer itself; replaced when it grows or shrinks.
+    """
+
+    __slots__ = ("_end", "_first", "_frame_size_max", "_limit", "_start", "_view", "_was_filled", "data")
+
+    def __init__(self, *, frame_size_max: int) -> None:
+        self.data = bytearray(BUFFER_SIZE_BYTES_INITIAL)
+        self._view = memoryview(self.data)
+        self._frame_size_max = frame_size_max
+        # Whether the pending frame is the first of the connection, and how large it may be.
+        self._first = True
+        self._limit = min(HELLO_FRAME_SIZE_BYTES_MAX, frame_size_max)
+        self._start = 0
+        self._end = 0
+        self._was_filled = False
+
+    @property
+    def pending(self) -> int:
+        """Bytes that arrived and are not consumed."""
+        return self._end - self._start
+
+    @property
+    def size(self) -> int:
+        """Bytes allocated."""
+        return len(self.data)
+
+    def writable(self) -> memoryview:
+        """Return the free end of the buffer, never empty; valid until the next call of any method."""
+        if self._was_filled:
+            self._was_filled = False
+            if len(self.data) < BUFFER_SIZE_BYTES_IDLE:
+                self._resize(2 * len(self.data))
+        if len(self.data) - self._end < ROOM_SIZE_BYTES_MIN:
+            self._make_room()
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        """Say that `count` bytes were written at the start of what `writable` returned."""
+        assert 0 <= count <= len(self.data) - self._end
+        self._end += count
+        if self._end == len(self.data):
+            # The peer sends faster than we read: larger reads mean longer runs and fewer system calls.
+            self._was_filled = True
+
+    def frame_end(self) -> int:
+        """Return where the first pending frame ends, or 0 if it is not whole yet.
+
+        Raises:
+            ProtocolError: a length that no frame can have; nothing after it can be understood.
+        """
+        start = self._start
+        pending = self._end - start
+        if pending < 4:
+            return 0
+        length = int.from_bytes(self._view[start : start + 4], "little")
+        if length < FRAME_HEADER_SIZE_BYTES:
+            raise ProtocolError(f"frame length {length} is below the header of {FRAME_HEADER_SIZE_BYTES} bytes")
+        if length > self._limit:
+            self._refuse(length)
+        return start + length if pending >= length else 0
+
+    @property
+    def start(self) -> int:
+        """Where the first pending frame starts in `data`."""
+        return self._start
+
+    @property
+    def end(self) -> int:
+        """Where the received bytes end in `data`."""
+        return self._end
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return the bytes [start, end) of the buffer; valid until `writable` is called."""
+        return self._view[start:end]
+
+    def consume(self, end: int) -> None:
+        """Give back everything before `end`, the end of a frame. What `view` lent before stays as it is."""
+        assert self._start <= end <= self._end
+        if self._first and end != self._start:
+            self._first = False
+            self._limit = self._frame_size_max
+        self._start = end
+        if end == self._end:
+            self._start = self._end = 0
+            # Large frames tend to follow one another: growing again for each would copy more than it saves. The
+            # first small one, at the latest a PONG, gives the memory back.
+            if end <= BUFFER_SIZE_BYTES_IDLE < len(self.data):
+                self._resize(BUFFER_SIZE_BYTES_IDLE)
+
+    def frames(self) -> Iterator[memoryview]:
+        """Yield the whole frames that are pending, checked by their checksum, and consume each.
+
+        A frame is valid until `writable` is called.
+
+        Raises:
+            ProtocolError: a length or a checksum that cannot be.
+        """
+        while end := self.frame_end():
+            frame = self._view[self._start : end]
+            expected = int.from_bytes(frame[4:8], "little")
+            actual = crc32c(frame[8:], len(frame))
+            if actual != expected:
+                raise ChecksumError(expected=expected, actual=actual)
+            # Consumed first, so that a caller who stops here does not meet the same frame again.
+            self.consume(end)
+            yield frame
+
+    def _refuse(self, length: int) -> NoReturn:
+        """Name what is wrong with a length above the limit; here peers of other protocols are recognised."""
+        if self._first:
+            head = length.to_bytes(4, "little")
+            if head in _HTTP:
+                raise ForeignProtocolError("HTTP")
+            if head.startswith(_TLS_HANDSHAKE):
+                raise ForeignProtocolError("TLS")
+        raise FrameTooLargeError(size_bytes=length, limit_bytes=self._limit)
+
+    def _make_room(self) -> None:
+        pending = self._end - self._start
+        size_max = self._frame_size_max + BUFFER_SIZE_BYTES_IDLE
+        if 2 * pending > len(self.data) and len(self.data) < size_max:
+            self._resize(min(2 * len(self.data), size_max))
+        else:
+            self._view[:pending] = self._view[self._start : self._end]
+            self._start, self._end = 0, pending
+        assert self._end < len(self.data), "whole frames were left in the buffer"
+
+    def _resize(self, size: int) -> None:
+        # A new buffer, not a longer one: frames lent from the old one keep it alive and unchanged.
+        pending = self._end - self._start
+        assert size > pending
+        data = bytearray(size)
+        data[:pending] = self._view[self._start : self._end]
+        self.data = data
+        self._view = memoryview(data)
+        self._start, self._end = 0, pending
+
+
+def checked_control(frame: memoryview) -> memoryview:
+    """Return the frame if it is small enough to be no append.
+
+    Raises:
+        FrameTooLargeError: otherwise.
+    """
+    if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX:
+        raise FrameTooLargeError(size_bytes=len(frame), limit_bytes=CONTROL_FRAME_SIZE_BYTES_MAX)
+    return frame
