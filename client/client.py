@@ -35,7 +35,8 @@ from millrace.client.read.slices import resolve_cut, slices_between
 from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
-from millrace.client.write.writer import Writer, WriterOptions
+from millrace.client.write.options import WriterOptions
+from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
 from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
 from millrace.model.errors import InvalidArgumentError

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .model.stream import StreamSegment
     from .client.errors import AttributeConditionFailedError, AuthenticationError, BufferFullError, ClientClosedError, ConditionFailedError, ConnectionLostError, CutTruncatedError, EventNumberError, ForkedClientError, NoSpaceError, OffsetBeyondEndError, OutcomeUnknownError, PipelineBrokenError, RequestTimeoutError, SegmentDamagedError, SegmentExistsError, SegmentNotFoundError, SegmentSealedError, SegmentTruncatedError, ServerFailedError, ServerUnreachableError, StreamExistsError, StreamNotFoundError, StreamNotSealedError, StreamSealedError, ThrottledError, WriterExpiredError, WriterFencedError
     from .model.errors import BlockCorruptError, CutInvalidError, EventTooLargeError, InvalidArgumentError, InvalidNameError, MillraceError, RequestError
-    from .client.write.segment_writer import Stored
+    from .client.write.accumulator import Stored
     from .client.options import ClientOptions
     from .client.read.reader import Reader, ReaderOptions
     from .client.admin.bookmarks import SavedCut
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
     from .model.stream import StreamInfo
     from .model.lineage import Epoch
-    from .client.write.writer import Writer, WriterOptions
+    from .client.write.options import WriterOptions
+    from .client.write.writer import Writer
     from .client.write.writer_info import Outcome, WriterInfo
 
 __all__ = [
@@ -116,8 +117,9 @@ _PLACES: Final = {
     "client.read.cut_resolution": ("Distance",),
     "client.read.reader": ("Reader", "ReaderOptions"),
     "client.read.splits": ("SegmentRange",),
-    "client.write.segment_writer": ("Stored",),
-    "client.write.writer": ("Writer", "WriterOptions"),
+    "client.write.accumulator": ("Stored",),
+    "client.write.options": ("WriterOptions",),
+    "client.write.writer": ("Writer",),
     "client.write.writer_info": ("Outcome", "WriterInfo"),
     "model.cut": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
     "model.errors": (

@@ -13,7 +13,6 @@ from millrace.client.admin.segments import Segments
 from millrace.client.client import Client
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
-from millrace.client.write.segment_writer import Owner
 from millrace.client.write.writer import Writer
 
 # What a class for threads leaves out, and why.
@@ -22,8 +21,7 @@ LEFT_OUT = {
     Segments: {"open"},  # a handle to pipeline appends from inside the loop: `append_nowait` is the one for threads
     Bookmarks: set(),
     Cursors: set(),
-    # `write` waits for room, and `with` opens; what the writer of a segment asks for is no part of the surface.
-    Writer: {"open", "send", "drain", "statistics"} | {name for name in vars(Owner) if not name.startswith("_")},
+    Writer: {"open", "send", "drain", "statistics"},  # `write` waits for room, and `with` opens
     Reader: {"close", "next_events"},  # `with` closes it; `__next__` takes blocks of events
     byte_stream.ByteWriter: {"durable_offset"},
     byte_stream.ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`

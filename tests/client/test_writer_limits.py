@@ -14,7 +14,7 @@ from millrace.client.blocks import size_of_single
 from millrace.client.client import Client
 from millrace.client.compression import Compression
 from millrace.client.testing import SETTINGS_SMALL, TestServer
-from millrace.client.write.writer import WriterOptions
+from millrace.client.write.options import WriterOptions
 from millrace.model.errors import EventTooLargeError
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, KIB, MIB
 from tests.support.servers import ENVIRONMENT_OF_BUSY

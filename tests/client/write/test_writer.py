@@ -18,8 +18,8 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.testing import TestServer
-from millrace.client.write.segment_writer import Stored
-from millrace.client.write.writer import EVENT_COST_BYTES, WriterOptions
+from millrace.client.write.accumulator import EVENT_COST_BYTES, Stored
+from millrace.client.write.options import WriterOptions
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
@@ -531,34 +531,6 @@ async def test_a_writer_that_is_opened_counts_what_is_in_segments_that_were_repl
     assert state is not None
     assert sum(state.values()) == 8
     assert await numbers_of(client, name) == {"k": list(range(8))}
-
-
-async def test_who_opened_the_id_before_the_scale_does_not_repeat_what_the_older_one_wrote_behind_it(
-    client: Client, name: str
-) -> None:
-    """Behaviours 3 and 4: numbers in a successor go on where the fenced writer ended there."""
-    await client.create_stream(name)
-    async with client.writer(name, writer_id=f"{name}:w") as older:
-        newer = client.writer(name, writer_id=f"{name}:w")
-        routing = await client.stream_info(name)
-        await scale(client, name)
-        for number in range(3):
-            await older.write(b"%d" % number, key="k")
-        await newer.open()
-        # As if the answer about the stream had come before the scale, and the writer were opened after it.
-        newer._router = type(newer._router)(
-            [segment.segment_id for segment in routing.segments],
-            [segment.key_range.low for segment in routing.segments],
-        )
-        newer._lanes = [newer._lane(routing.segments[0].segment_id, 0)]
-        newer._current = newer._lanes[0]
-        stored = [await newer.write(b"%d" % number, key="k") for number in range(3, 6)]
-        assert [record.event_number for record in stored] == [4, 5, 6]
-        await newer.close()
-        with pytest.raises(WriterFencedError):
-            await older.write(b"late", key="k")
-        older._failure = None
-    assert await numbers_of(client, name) == {"k": [0, 1, 2, 3, 4, 5]}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import millrace
 from millrace.client.errors import RequestTimeoutError
 from millrace.client.options import ClientOptions
 from millrace.client.transport.retry import Backoff
-from millrace.client.write.writer import WriterOptions
+from millrace.client.write.options import WriterOptions
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m

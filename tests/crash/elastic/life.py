@@ -27,7 +27,7 @@ from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OutcomeUnknownError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.reader import ReaderOptions
 from millrace.client.testing import TestServer
-from millrace.client.write.writer import WriterOptions
+from millrace.client.write.options import WriterOptions
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.lineage import Lineage, parts_of_history

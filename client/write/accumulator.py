@@ -1,0 +1,250 @@
+"""Gathers the events of one segment into blocks.
+
+While a block is in flight events gather, so blocks grow with the load and no timer delays an event. A block is packed
+once, with its event numbers: they are dense per segment, from 1 on, and the server stores each number once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from millrace.client.blocks import Keys, Timestamps, pack_block, unpack_block
+from millrace.client.compression import Compression
+from millrace.model.errors import EventTooLargeError, MillraceError
+
+EVENT_COST_BYTES: Final = 64
+"""What an event that waits is counted beside its value and key: its objects and its columns."""
+
+
+class Stored(NamedTuple):
+    """Where events are durable: the result of a write.
+
+    Attributes:
+        offset: of their block in the segment; None if it had been stored before and the server did not keep where.
+        event_number: of the first event of their block.
+        event_count: events in their block.
+    """
+
+    segment_id: int
+    offset: int | None
+    event_number: int
+    event_count: int
+
+
+class Events(NamedTuple):
+    """Events in the order written: with a future each, or with one for all if they were written as one block.
+
+    Attributes:
+        cost_bytes: what the writer counts for them until they are settled.
+    """
+
+    values: list[bytes]
+    keys: list[str | None]
+    times: list[int]
+    futures: "list[asyncio.Future[Stored]]"
+    cost_bytes: int
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the events stay together."""
+        return len(self.futures) < len(self.values)
+
+    def at(self, places: Sequence[int], futures: "list[asyncio.Future[Stored]]", cost_bytes: int) -> "Events":
+        """Return some of the events, in the order of `places`."""
+        values, keys, times = self.values, self.keys, self.times
+        return Events(
+            [values[i] for i in places], [keys[i] for i in places], [times[i] for i in places], futures, cost_bytes
+        )
+
+
+class Block:
+    """A packed block and the futures that its outcome resolves."""
+
+    __slots__ = ("cost_bytes", "error", "event_count", "event_number", "futures", "payload", "settled", "size")
+
+    def __init__(
+        self,
+        payload: bytearray,
+        *,
+        event_number: int,
+        event_count: int,
+        futures: "list[asyncio.Future[Stored]]",
+        cost_bytes: int,
+        error: MillraceError | None = None,
+    ) -> None:
+        self.payload = payload
+        self.size = len(payload)
+        self.event_number = event_number
+        self.event_count = event_count
+        self.futures = futures
+        # What the writer counts for its events until they are settled.
+        self.cost_bytes = cost_bytes
+        # Why it will never be stored, once that is known.
+        self.error = error
+        # Made for those who flush: done when the block is settled, or its events were moved to other blocks.
+        self.settled: asyncio.Future[None] | None = None
+
+    @property
+    def last_number(self) -> int:
+        """The number of its last event."""
+        return self.event_number + self.event_count - 1
+
+    def settle(self, result: Stored | MillraceError) -> None:
+        """Resolve the futures, those that were not cancelled."""
+        futures, self.futures = self.futures, []
+        if isinstance(result, MillraceError):
+            for future in futures:
+                if not future.done():
+                    future.set_exception(result)
+                    # Retrieved here: flush() and leaving the writer raise the same error, so silence loses nothing,
+                    # and a report by asyncio for each of a million events would bury it.
+                    future.exception()
+        else:
+            for future in futures:
+                if not future.done():
+                    future.set_result(result)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let those who flush look again."""
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)
+
+    def unpack(self) -> Events:
+        """Return the events, so that they can go into other blocks."""
+        events = unpack_block(self.payload)
+        assert events.timestamps is not None
+        return Events(events.values(), events.keys(), events.timestamps.tolist(), self.futures, self.cost_bytes)
+
+
+class Accumulator:
+    """The events of one segment that are not in a block yet.
+
+    `Writer.write` puts events into `values`, `keys`, `times` and `futures` by itself and adds what they cost to
+    `gathered_bytes`: one call less for each event, 0.1 us.
+    """
+
+    __slots__ = (
+        "_compression", "futures", "gathered_bytes", "keys", "last_number", "scheduled", "times", "values",
+    )  # fmt: skip
+
+    def __init__(self, *, last_event_number: int, compression: Compression) -> None:
+        self._compression = compression
+        # Of the last event in a packed block.
+        self.last_number = last_event_number
+        # Whether it is certain that what is gathered will be packed without another call.
+        self.scheduled = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.values: list[bytes] = []
+        self.keys: list[str | None] = []
+        self.times: list[int] = []
+        self.futures: list[asyncio.Future[Stored]] = []
+        self.gathered_bytes = 0
+
+    def extend(self, events: Events) -> None:
+        """Gather events that have a future each."""
+        self.values += events.values
+        self.keys += events.keys
+        self.times += events.times
+        self.futures += events.futures
+        self.gathered_bytes += events.cost_bytes
+
+    def take(self) -> Events:
+        """Return what was gathered, and start from nothing."""
+        events = Events(self.values, self.keys, self.times, self.futures, self.gathered_bytes)
+        self.scheduled = False
+        self._clear()
+        return events
+
+    def seal(self, size_bytes_max: int) -> list[Block]:
+        """Pack what was gathered: no block if that is nothing. See `pack`."""
+        return self.pack(self.take(), size_bytes_max) if self.values else []
+
+    def pack(self, events: Events, size_bytes_max: int) -> list[Block]:
+        """Return the block of these events, or several where the server takes no append as large as one.
+
+        What cannot be sent at all (the server took larger appends when it was written) is a block with an `error`.
+        """
+        keys: Keys = None if events.keys.count(None) == len(events.keys) else events.keys
+        try:
+            payload = self.packed(events.values, keys, events.times, size_bytes_max=size_bytes_max)
+        except EventTooLargeError as error:
+            count = len(events.values)
+            if count == 1 or events.is_block:
+                return [refused_block(events, error)]
+            half, half_bytes = count // 2, events.cost_bytes // 2
+            first = events.at(range(half), events.futures[:half], half_bytes)
+            second = events.at(range(half, count), events.futures[half:], events.cost_bytes - half_bytes)
+            return self.pack(first, size_bytes_max) + self.pack(second, size_bytes_max)
+        return [self.number(payload, len(events.values), events.futures, cost_bytes=events.cost_bytes)]
+
+    def packed(self, values: list[bytes], keys: Keys, times: Timestamps, *, size_bytes_max: int) -> bytearray:
+        """Return the block of these events as it follows what was gathered; `number` makes it the next one.
+
+        Raises:
+            EventTooLargeError, InvalidArgumentError, TypeError: see `pack_block`.
+        """
+        return pack_block(
+            values,
+            keys=keys,
+            timestamps_us=times,
+            first_event_number=self.last_number + len(self.values) + 1,
+            compression=self._compression,
+            size_bytes_max=size_bytes_max,
+        )
+
+    def number(
+        self, payload: bytearray, event_count: int, futures: "list[asyncio.Future[Stored]]", *, cost_bytes: int
+    ) -> Block:
+        """Return the next block: what `packed` returned last, while nothing is gathered."""
+        assert not self.values
+        block = Block(
+            payload,
+            event_number=self.last_number + 1,
+            event_count=event_count,
+            futures=futures,
+            cost_bytes=cost_bytes,
+        )
+        self.last_number += event_count
+        return block
+
+
+def refused_block(events: Events, error: MillraceError) -> Block:
+    """Return a block that will never be sent, for its futures."""
+    return Block(
+        bytearray(),
+        event_number=0,
+        event_count=len(events.values),
+        futures=events.futures,
+        cost_bytes=events.cost_bytes,
+        error=error,
+    )
+
+
+class Join:
+    """Resolves one future when those of several blocks are done: with the last result, or with the first error."""
+
+    __slots__ = ("_missing", "_result")
+
+    def __init__(self, result: "asyncio.Future[Stored]", count: int) -> None:
+        self._result = result
+        self._missing = count
+
+    def part(self) -> "asyncio.Future[Stored]":
+        """Return the future of one block; called `count` times."""
+        future: asyncio.Future[Stored] = self._result.get_loop().create_future()
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, future: "asyncio.Future[Stored]") -> None:
+        self._missing -= 1
+        if self._result.done():
+            return
+        error = future.exception()
+        if error is not None:
+            self._result.set_exception(error)
+            self._result.exception()  # retrieved: flush raises it too
+        elif self._missing == 0:
+            self._result.set_result(future.result())

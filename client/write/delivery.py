@@ -1,0 +1,455 @@
+"""Delivers the blocks of one writer: through one connection, within its bounds of memory, until each is durable.
+
+The segment writers say what may be sent and what became of it; here it is sent, counted and told. All calls go down,
+from the writer to this to the segment writers; what comes up are only the answers of the connection. There is one
+`Retry` for all segments, since what interrupts one (a lost connection, a full disk) interrupts all: it starts with the
+first failure and ends with the first block that is stored.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from millrace.client.blocks import Keys, Timestamps, size_of_single
+from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.connection import Connection
+from millrace.client.transport.retry import Retry
+from millrace.model.errors import MillraceError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+
+from .accumulator import Accumulator, Block, Events, Stored, refused_block
+from .options import WriterOptions
+from .reroute import Plan, Rerouter, split_events
+from .routing import Router
+from .segment_writer import SegmentWriter, SenderState, passes
+
+logger = logging.getLogger(__name__)
+
+_SINGLE_OVERHEAD_BYTES_MAX: Final = size_of_single(0, key_size=ROUTING_KEY_SIZE_BYTES_MAX) + 8
+"""What a block of one event is larger than its value, at most."""
+
+
+class _Flight:
+    """A block in flight, as its connection sees it."""
+
+    __slots__ = ("_block", "_delivery", "_segment", "size")
+
+    def __init__(self, delivery: "Delivery", segment: SegmentWriter, block: Block) -> None:
+        self._delivery = delivery
+        self._segment = segment
+        self._block = block
+        self.size = block.size
+
+    def acked(self, offset: int | None, *, duplicate: bool) -> None:
+        del duplicate  # for the caller a block stored by an earlier attempt is stored
+        self._delivery.block_acked(self._segment, self._block, offset)
+
+    def failed(self, error: MillraceError) -> None:
+        self._delivery.block_failed(self._segment, self._block, error)
+
+
+class Delivery:
+    """The blocks of one writer on their way to its segments. Belongs to one event loop.
+
+    Attributes:
+        pending_bytes: what was written and is not settled; `Writer.write` adds what it takes.
+        refusal: why nothing more can be written; set once.
+        failure: why events were lost, until a caller was told.
+        append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
+        event_size_unchecked: an event up to this size fits an append, whatever its key.
+        current: takes the events without a key until its next block is full.
+        past_numbers: the last event numbers in segments that were replaced and are still there.
+    """
+
+    def __init__(self, channel: Channel, stream: str, options: WriterOptions) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._number = 0
+        self._epoch = 0
+        self._rerouter: Rerouter
+        self.router = Router((), ())
+        self.segments: list[SegmentWriter] = []
+        self.current: SegmentWriter
+        self.past_numbers: dict[int, int] = {}
+        self.refusal: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
+        self.failure: MillraceError | None = None
+        self.append_size_max = APPEND_SIZE_BYTES_MAX
+        self.block_size_bytes = options.block_size_bytes
+        self.event_size_unchecked = 0
+        self.pending_bytes = 0
+        self.in_flight_bytes = 0
+        self.retries = 0
+        self.reroutes = 0
+        # Segments with blocks that wait for room, in the order they came.
+        self._waiting: deque[SegmentWriter] = deque()
+        # Those who wait until less is pending.
+        self._drained: deque[asyncio.Future[None]] = deque()
+        # The attempts since a block was stored last; None as long as none failed.
+        self._retry: Retry | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self._rerouting: asyncio.Task[None] | None = None
+        # Set with each answer.
+        self._answered = asyncio.Event()
+
+    def start(self, number: int, epoch: int, *, router: Router, last: dict[int, int], rerouter: Rerouter) -> None:
+        """Take blocks from now on.
+
+        Args:
+            last: the last event numbers of the writer.
+        """
+        self._number, self._epoch = number, epoch
+        self._rerouter = rerouter
+        self._heed_limits()
+        self._route(router, last, {})
+        self.past_numbers = {
+            segment_id: number for segment_id, number in last.items() if number and segment_id not in router.segment_ids
+        }
+        self.refusal = None
+
+    @property
+    def last_event_numbers(self) -> dict[int, int]:
+        """The number of the last durable event in each segment; 0 where nothing was written."""
+        return {**self.past_numbers, **{segment.segment_id: segment.last_acked_number for segment in self.segments}}
+
+    # --- events in ---
+
+    def schedule(self, segment: SegmentWriter) -> None:
+        """Pack what was gathered in the next turn of the loop, if no block is before it; else after those."""
+        segment.accumulator.scheduled = True
+        if segment.is_idle:
+            self._loop.call_soon(self._turn, segment)
+
+    def send_gathered(self, segment: SegmentWriter) -> None:
+        """Send what was gathered, as far as there is room."""
+        for block in segment.accumulator.seal(self.append_size_max):
+            self._add(segment, block)
+        self.pump(segment)
+
+    def pack(self, segment: SegmentWriter, values: list[bytes], keys: Keys, times: Timestamps) -> bytearray:
+        """Return events as one block, for `send_packed`; nothing is taken yet. Raises like `Accumulator.packed`."""
+        return segment.accumulator.packed(values, keys, times, size_bytes_max=self.append_size_max)
+
+    def send_packed(
+        self, segment: SegmentWriter, payload: bytearray, event_count: int, future: "asyncio.Future[Stored]"
+    ) -> None:
+        """Send what `pack` returned last for this segment, after what was gathered."""
+        for block in segment.accumulator.seal(self.append_size_max):
+            self._add(segment, block)
+        self.pending_bytes += len(payload)
+        self._add(segment, segment.accumulator.number(payload, event_count, [future], cost_bytes=len(payload)))
+        self.pump(segment)
+
+    def rotate(self, segment: SegmentWriter) -> None:
+        """Let events without a key go to another segment, if it is this one's block that is full."""
+        if segment is self.current:
+            self.current = self.segments[(self.segments.index(segment) + 1) % len(self.segments)]
+
+    async def drain(self) -> None:
+        """Wait if more than `drain_high_bytes` is pending, until it is `drain_low_bytes`, or nothing more is taken."""
+        while self.pending_bytes > self._options.drain_high_bytes and self.refusal is None:
+            waiter = self._loop.create_future()
+            self._drained.append(waiter)
+            await waiter
+
+    async def flush(self) -> None:
+        """Wait until everything written before this call is settled. Cancelling is safe."""
+        while True:
+            reroutes = self.reroutes
+            waiters = []
+            for segment in self.segments:
+                self.send_gathered(segment)
+                block = segment.last_block()
+                if block is not None:
+                    block.settled = block.settled or self._loop.create_future()
+                    waiters.append(block.settled)
+            for settled in waiters:
+                await asyncio.shield(settled)
+            if reroutes == self.reroutes:
+                return
+            # What was waited for was moved to other segments: wait there.
+
+    # --- blocks out ---
+
+    def pump(self, segment: SegmentWriter) -> None:
+        """Send the blocks of a segment as far as there is room."""
+        while (block := segment.next_block()) is not None:
+            size = block.size + APPEND_HEADER_SIZE_BYTES
+            connection = self._connection_with_room(segment, size)
+            if connection is None:
+                return
+            segment.sent()
+            self.in_flight_bytes += size
+            try:
+                connection.send_append(
+                    _Flight(self, segment, block),
+                    block.payload,
+                    segment_id=segment.segment_id,
+                    event_count=block.event_count,
+                    writer_number=self._number,
+                    writer_epoch=self._epoch,
+                    event_number=block.event_number,
+                )
+            except MillraceError as error:
+                self.block_failed(segment, block, error)
+
+    def _connection_with_room(self, segment: SegmentWriter, size: int) -> Connection | None:
+        """Return the connection if a block may be sent now; else the segment is pumped when it may."""
+        connection = self._channel.live
+        if connection is None:
+            self._resume_later(ConnectionLostError(f"not connected to {self._channel.address}"))
+            return None
+        if self.in_flight_bytes and self.in_flight_bytes + size > self._options.in_flight_bytes_max:
+            if segment not in self._waiting:
+                self._waiting.append(segment)
+            return None
+        if not connection.has_room(size):
+            if segment not in self._waiting:
+                self._waiting.append(segment)
+                connection.room_waiter().add_done_callback(lambda _: self._pump_waiting())
+            return None
+        return connection
+
+    def _pump_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for segment in waiting:
+            self.pump(segment)
+
+    def _add(self, segment: SegmentWriter, block: Block) -> None:
+        if block.error is not None:  # what follows may not overtake it
+            self._settle(block, block.error)
+            self.fail(block.error)
+        elif segment.state is SenderState.STOPPED:
+            assert self.refusal is not None
+            self._settle(block, self.refusal)
+        else:
+            segment.add(block)
+
+    def _turn(self, segment: SegmentWriter) -> None:
+        segment.accumulator.scheduled = False
+        if segment.is_idle:
+            self.send_gathered(segment)
+
+    # --- answers in ---
+
+    def block_acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
+        """Settle a block that is durable, and send what gathered meanwhile; called by the connection."""
+        self.in_flight_bytes -= block.size + APPEND_HEADER_SIZE_BYTES
+        segment.acked(block)
+        self._settle(block, Stored(segment.segment_id, offset, block.event_number, block.event_count))
+        self._answer(segment)
+
+    def block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
+        """Keep a block for another attempt, or end the writer; called by the connection."""
+        self.in_flight_bytes -= block.size + APPEND_HEADER_SIZE_BYTES
+        segment.failed(block, error)
+        if block.error is not None:
+            self.fail(block.error)
+        self._answer(segment)
+
+    def _answer(self, segment: SegmentWriter) -> None:
+        """Do what the state of a segment asks for after an answer."""
+        self._answered.set()
+        if self._waiting:
+            self._pump_waiting()
+        state = segment.state
+        if state is SenderState.SENDING:
+            if segment.is_idle:
+                self.send_gathered(segment)
+            else:
+                self.pump(segment)
+        elif state is SenderState.PAUSED:
+            assert segment.interruption is not None
+            self._resume_later(segment.interruption)
+        elif state is SenderState.REJECTED:
+            self._reroute_later()
+        elif state is SenderState.STOPPED:
+            self._abandon(segment)
+
+    def _settle(self, block: Block, result: Stored | MillraceError) -> None:
+        """Tell those who wait, and give the memory back."""
+        block.settle(result)
+        self.pending_bytes -= block.cost_bytes
+        assert self.pending_bytes >= 0
+        self._retry = None
+        if self._drained and self.pending_bytes <= self._options.drain_low_bytes:
+            self._wake_drained()
+
+    # --- another attempt ---
+
+    def _resume_later(self, error: MillraceError) -> None:
+        if self._resuming is None and self.refusal is None:
+            self._resuming = self._start(self._resume(error), "resumes")
+
+    async def _resume(self, error: MillraceError) -> None:
+        """Wait, connect, and let the segments continue; or end the writer when its patience is over."""
+        if self._retry is None:
+            self._retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+        retry = self._retry
+        self.retries += 1
+        try:
+            wait_s = retry.next_wait_s(error)
+            # Connecting has waits of its own; the first attempt after a loss is made at once.
+            if retry.failures > 1 or not isinstance(error, ConnectionLostError):
+                await self._channel.clock.sleep(wait_s)
+            await self._channel.connection_by(retry)
+        except MillraceError as last:
+            unknown = OutcomeUnknownError(f"given up after {self._options.delivery_timeout_s:g} s: {last}")
+            unknown.__cause__ = last
+            self.fail(last if isinstance(last, ThrottledError) or not last.retriable else unknown)
+            return
+        self._resuming = None
+        self._heed_limits()
+        for segment in self.segments:
+            if segment.state is SenderState.PAUSED:
+                segment.resume()
+            self.pump(segment)
+
+    def _heed_limits(self) -> None:
+        """Keep blocks below the largest append of the server, which is what the last connection said."""
+        self.append_size_max = self._channel.append_size_max
+        self.block_size_bytes = min(self._options.block_size_bytes, self.append_size_max // 2)
+        self.event_size_unchecked = min(EVENT_SIZE_BYTES_MAX, self.append_size_max - _SINGLE_OVERHEAD_BYTES_MAX)
+
+    # --- a stream that is scaled ---
+
+    def _reroute_later(self) -> None:
+        if self._rerouting is None and self.refusal is None:
+            self._rerouting = self._start(self._reroute(), "finds successors")
+
+    async def _reroute(self) -> None:
+        """Move what replaced segments did not store to their successors; or end the writer if there are none."""
+        retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+        try:
+            while any(segment.state is SenderState.REJECTED for segment in self.segments):
+                plan = await self._rerouter.plan(self.segments, retry)
+                if plan is None:
+                    for segment in self.segments:
+                        self.pump(segment)
+                    continue
+                replaced = [each for each in self.segments if each.segment_id not in plan.router.segment_ids]
+                while not all(segment.is_drained for segment in replaced):
+                    self._answered.clear()
+                    await self._answered.wait()
+                self._switch(plan, replaced)
+        except MillraceError as error:
+            self.fail(error)
+        self._rerouting = None
+
+    def _switch(self, plan: Plan, replaced: list[SegmentWriter]) -> None:
+        """Give the events of replaced segments to the successors; from now on all are written there."""
+        numbers = self.last_event_numbers
+        kept = {each.segment_id: each for each in self.segments if each not in replaced}
+        self._route(plan.router, plan.last_numbers, kept)
+        self.past_numbers = {
+            segment_id: number
+            for segment_id, number in numbers.items()
+            if number and segment_id in plan.left_ids and segment_id not in kept
+        }
+        count = 0
+        for segment in replaced:
+            segment.stop()
+            for block in segment.take():
+                count += block.event_count
+                self._write_again(block.unpack())
+                block.wake()
+            gathered = segment.accumulator.take()
+            count += len(gathered.values)
+            if gathered.values:
+                self._write_again(gathered)
+        self.reroutes += 1
+        logger.debug(
+            "stream scaled under writer stream=%s replaced=%s events=%d",
+            self._stream, [segment.segment_id for segment in replaced], count,
+        )  # fmt: skip
+        for segment in self.segments:
+            if segment.accumulator.values and not segment.accumulator.scheduled:
+                self.schedule(segment)
+            self.pump(segment)
+
+    def _write_again(self, events: Events) -> None:
+        """Put events that a replaced segment did not store where they belong now."""
+        self.pending_bytes -= events.cost_bytes
+        unkeyed = self.segments.index(self.current)
+        numbers = [unkeyed if key is None else self.router.number_of(key) for key in events.keys]
+        for number, part in split_events(events, numbers):
+            segment = self.segments[number]
+            self.pending_bytes += part.cost_bytes
+            if not part.is_block:
+                segment.accumulator.extend(part)
+                if segment.accumulator.gathered_bytes < self.block_size_bytes:
+                    continue
+            for block in segment.accumulator.seal(self.append_size_max):
+                self._add(segment, block)
+            if part.is_block:
+                for block in segment.accumulator.pack(part, self.append_size_max):
+                    self._add(segment, block)
+
+    def _route(self, router: Router, last: dict[int, int], kept: dict[int, SegmentWriter]) -> None:
+        """Send to these segments from now on."""
+        compression = self._options.compression
+        self.router = router
+        self.segments = [
+            kept.get(segment_id)
+            or SegmentWriter(
+                segment_id, Accumulator(last_event_number=last.get(segment_id, 0), compression=compression)
+            )
+            for segment_id in router.segment_ids
+        ]
+        if not kept or self.current not in self.segments:
+            # Writers that start together do not fill the same segment first.
+            self.current = self.segments[self._number % len(self.segments)]
+
+    # --- the end ---
+
+    def fail(self, error: MillraceError) -> None:
+        """End the writer: nothing more can be stored in order."""
+        if self.refusal is None:
+            self.failure = error
+            logger.warning("writer failed stream=%s error=%s", self._stream, error)
+            self.stop(error)
+
+    def stop(self, error: MillraceError) -> None:
+        """Take nothing more. What is in flight ends with its own answer, all else with `error`, in order."""
+        if self.refusal is None:
+            self.refusal = error
+        for task in (self._resuming, self._rerouting):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        for segment in self.segments:
+            segment.stop()
+            if segment.state is SenderState.STOPPED:
+                self._abandon(segment)
+        self._wake_drained()
+
+    def _abandon(self, segment: SegmentWriter) -> None:
+        """Fail what a segment writer holds that was stopped."""
+        error = self.refusal
+        assert error is not None
+        blocks = segment.take()
+        gathered = segment.accumulator.take()
+        if gathered.values:
+            blocks.append(refused_block(gathered, error))
+        for block in blocks:
+            self._settle(block, segment.reason(block, error))
+
+    def _wake_drained(self) -> None:
+        drained, self._drained = self._drained, deque()
+        for waiter in drained:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _start(self, body: Coroutine[Any, Any, None], purpose: str) -> "asyncio.Task[None]":
+        task = asyncio.create_task(body, name=f"writer of {self._stream} {purpose}")
+        task.add_done_callback(_report)
+        return task
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.result()  # our own bug, if anything: the loop's exception handler names it

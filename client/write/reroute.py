@@ -1,0 +1,111 @@
+"""Moves the events of segments that were replaced to their successors.
+
+When a stream is scaled under a writer, the segments that were replaced reject what it sends. What they had stored is
+acked. The rest is taken out once *every* replaced segment has answered for all that was sent to it, or a key would
+overtake itself, and goes into new blocks of the successors, in the order of each key, under event numbers that start
+with the successor. What is written meanwhile follows.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.client.errors import OutcomeUnknownError, SegmentNotFoundError, StreamNotFoundError
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.retry import Retry
+from millrace.wire import messages as m
+
+from .accumulator import EVENT_COST_BYTES, Events, Join, Stored
+from .routing import Router
+from .segment_writer import SegmentWriter, SenderState
+
+_LOOKS_BEFORE_RESUME: Final = 4
+"""How often a segment that rejects is looked up before its rejection is put to the test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where a writer sends from now on.
+
+    Attributes:
+        last_numbers: the last event number of this writer in segments that are new to it.
+        left_ids: all segments that the stream still has.
+    """
+
+    router: Router
+    last_numbers: dict[int, int]
+    left_ids: frozenset[int]
+
+
+class Rerouter:
+    """Finds the successors of one writer's segments."""
+
+    def __init__(self, channel: Channel, stream: m.StreamInfo, *, writer_id: str) -> None:
+        self._channel = channel
+        self._name = stream.name
+        self._stream_id = stream.stream_id
+        self._writer_id = writer_id
+
+    async def plan(self, segments: Sequence[SegmentWriter], retry: Retry) -> Plan | None:
+        """Look the stream up; None if it has to be looked up again, after a wait of `retry`. Cancelling is safe.
+
+        A segment that rejects, and is open in the stream, was sealed by what is not durable yet, and never will be if
+        the server was killed before. So now and then it is resumed; the caller sends.
+
+        Raises:
+            StreamNotFoundError: it was deleted, also where another one has its name now.
+            StreamSealedError: nothing replaces its segments.
+            OutcomeUnknownError: something may, but `retry` ended first.
+        """
+        stream = await self._channel.request(m.GetStream(self._name), m.StreamInfo, timeout_s=retry.left_s)
+        if stream.stream_id != self._stream_id:
+            raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
+        router = Router.of_stream(self._name, stream.segments)
+        rejected = [each for each in segments if each.state is SenderState.REJECTED]
+        still_open = [each for each in rejected if each.segment_id in router.segment_ids]
+        if still_open:
+            await retry.wait(OutcomeUnknownError(f"{self._name}: its segments refuse, and nothing replaces them"))
+            if retry.failures % _LOOKS_BEFORE_RESUME == 0:
+                for segment in still_open:
+                    segment.resume()
+            return None
+        known_ids = {each.segment_id for each in segments}
+        try:
+            last = await self._last_numbers([each for each in router.segment_ids if each not in known_ids])
+        except SegmentNotFoundError as error:  # replaced and truncated away meanwhile
+            await retry.wait(OutcomeUnknownError(f"{self._name}: its segments are replaced all the time: {error}"))
+            return None
+        left_ids = frozenset(segment.segment_id for segment in stream.segments)
+        return Plan(router=router, last_numbers=last, left_ids=left_ids)
+
+    async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
+        """Return what this writer has written to segments that are new to it.
+
+        Nothing, as a rule. Whoever had the id before may have found them sooner, until the moment it was fenced.
+        """
+        if not self._writer_id or not segment_ids:
+            return {}
+        reply = await self._channel.request(m.GetWriter(self._writer_id, segment_ids), m.WriterOpened)
+        return {state.segment_id: state.last_event_number for state in reply.states}
+
+
+def split_events(events: Events, numbers: Sequence[int]) -> list[tuple[int, Events]]:
+    """Return the events of each segment, by its number, in the order written.
+
+    Args:
+        numbers: of the segment of each event. Of a block the part in each segment stays a block.
+    """
+    places_of: dict[int, list[int]] = {}
+    for place, number in enumerate(numbers):
+        places_of.setdefault(number, []).append(place)
+    if len(places_of) == 1 and events.is_block:
+        return [(numbers[0], events)]
+    join = Join(events.futures[0], len(places_of)) if events.is_block else None
+    parts = []
+    for number, places in places_of.items():
+        futures: list[asyncio.Future[Stored]] = [join.part()] if join else [events.futures[place] for place in places]
+        part = events.at(places, futures, 0)
+        cost_bytes = sum(map(len, part.values)) + sum(len(key) for key in part.keys if key is not None)
+        parts.append((number, part._replace(cost_bytes=cost_bytes + EVENT_COST_BYTES * len(places))))
+    return parts
