@@ -55,7 +55,7 @@ async def byte_stream_info(channel: Channel, stream: str) -> StreamInfo:
         StreamNotFoundError: there is none.
         InvalidArgumentError: it has, or had, more than one segment.
     """
-    info = stream_info(await channel.request(m.GetStream(stream), m.StreamInfo))
+    info = stream_info(await channel.request(m.GetStream(stream)))
     if info.epoch or len(info.segments) != 1:
         raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
     return info
@@ -96,7 +96,7 @@ class ByteWriter:
             raise StreamSealedError(f"{self.stream} is sealed")
         self._segment_id = info.segments[0].segment_id
         request = m.OpenWriter(self._writer_id, [self._segment_id], self._start_over)
-        opened = await self._channel.request(request, m.WriterOpened)
+        opened = await self._channel.request(request)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
         # Asked only now: whoever had the id has stored all that it ever will.
@@ -158,12 +158,12 @@ class ByteWriter:
         """
         self._check()
         request = m.TruncateStream(self.stream, [m.CutPosition(self._segment_id, offset)])
-        await self._channel.request(request, m.StreamInfo)
+        await self._channel.request(request)
 
     async def seal(self) -> None:
         """Flush, let the stream take no more bytes, for ever, and close."""
         await self.flush()
-        await self._channel.request(m.SealStream(self.stream), m.StreamInfo)
+        await self._channel.request(m.SealStream(self.stream))
         self._stop()
 
     async def close(self) -> None:

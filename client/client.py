@@ -154,7 +154,7 @@ class Client:
         """Return the seconds of a round trip to the server."""
         connection = await self._writes.connection()
         started_s = perf_counter()  # uvloop's own clock counts in milliseconds
-        await connection.request(m.Ping(), m.Pong)
+        await connection.send_request(m.Ping())
         return perf_counter() - started_s
 
     def statistics(self) -> ClientStatistics:
@@ -171,7 +171,7 @@ class Client:
         """
         configuration = configuration or StreamConfig()
         request = m.CreateStream(_checked(name), configuration.scaling.segment_count, configuration.to_json())
-        return bool((await self._writes.request(request, m.StreamInfo)).created)
+        return bool((await self._writes.request(request)).created)
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Return what a stream is now.
@@ -179,13 +179,13 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_info(await self._writes.request(m.GetStream(_checked(name)), m.StreamInfo))
+        return stream_info(await self._writes.request(m.GetStream(_checked(name))))
 
     async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
         """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
         after = ""
         while True:
-            page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag), m.StreamList)
+            page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag))
             for name in page.names:
                 yield name.name
             if not page.more or not page.names:
@@ -199,7 +199,7 @@ class Client:
             StreamNotFoundError: there is none.
         """
         request = m.UpdateStream(_checked(name), configuration.to_json())
-        return stream_info(await self._writes.request(request, m.StreamInfo))
+        return stream_info(await self._writes.request(request))
 
     async def scale_stream(
         self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
@@ -227,7 +227,7 @@ class Client:
             m.KeyRangeRecord(part.low, part.high - 1)
             for part in scaled_ranges(ranges, segments=(each for each in segments if each.segment_id in sealed_ids))
         ]
-        return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders), m.StreamInfo))
+        return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders)))
 
     async def stream_history(self, name: str) -> list[Epoch]:
         """Return the epochs of a stream, the first one first: what was split and merged, when and why.
@@ -235,7 +235,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_history(await self._writes.request(m.GetStreamHistory(_checked(name)), m.StreamHistory))
+        return stream_history(await self._writes.request(m.GetStreamHistory(_checked(name))))
 
     async def explain_stream(self, name: str) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
@@ -243,7 +243,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        reply = await self._writes.request(m.ExplainStream(_checked(name)), m.Explanation)
+        reply = await self._writes.request(m.ExplainStream(_checked(name)))
         facts: dict[str, Any] = json.loads(reply.facts)
         return facts
 
@@ -261,7 +261,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_info(await self._writes.request(m.SealStream(_checked(name)), m.StreamInfo))
+        return stream_info(await self._writes.request(m.SealStream(_checked(name))))
 
     async def delete_stream(self, name: str) -> bool:
         """Delete a sealed stream with everything in it; False if there is none.
@@ -269,7 +269,7 @@ class Client:
         Raises:
             StreamNotSealedError: it is not sealed.
         """
-        return bool((await self._writes.request(m.DeleteStream(_checked(name)), m.Done)).changed)
+        return bool((await self._writes.request(m.DeleteStream(_checked(name)))).changed)
 
     async def truncate_stream(self, name: str, cut: Cut) -> StreamInfo:
         """Drop the events in front of a cut; of a block that the cut goes through, all events stay.
@@ -282,7 +282,7 @@ class Client:
 
         async def truncate(place: StreamCut) -> StreamInfo:
             positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in place.positions]
-            return stream_info(await self._writes.request(m.TruncateStream(_checked(name), positions), m.StreamInfo))
+            return stream_info(await self._writes.request(m.TruncateStream(_checked(name), positions)))
 
         if not isinstance(cut, StreamCut):
             return await self._use_cut(name, cut, truncate)

@@ -50,7 +50,7 @@ class _SavedCuts:
                 cut=StreamCut.of(self.stream, {id_: (offset, index) for id_, offset, index in saved.positions}),
                 saved_us=saved.saved_us,
             )
-            for saved in (await self._channel.request(m.ListCuts(self.stream), m.CutList)).cuts
+            for saved in (await self._channel.request(m.ListCuts(self.stream))).cuts
             if saved.kind == self._kind
         ]
 
@@ -64,12 +64,12 @@ class _SavedCuts:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name), m.Done)).changed)
+        return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name))).changed)
 
     async def _put(self, name: str, cut: Cut) -> StreamCut:
         async def put(place: StreamCut) -> StreamCut:
             positions = [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions]
-            await self._channel.request(m.SaveCut(self.stream, int(self._kind), name, positions), m.Done)
+            await self._channel.request(m.SaveCut(self.stream, int(self._kind), name, positions))
             return place
 
         return await self._use_cut(self.stream, cut, put)

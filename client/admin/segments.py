@@ -113,7 +113,7 @@ class Segments:
             SegmentExistsError: there is one of that name.
             OutcomeUnknownError: the connection was lost before the answer.
         """
-        reply = await self._writes.request(m.CreateSegment(checked_segment_name(name)), m.SegmentInfo, repeatable=False)
+        reply = await self._writes.request(m.CreateSegment(checked_segment_name(name)), repeatable=False)
         self._remember(name, reply.segment_id)
         return _info(reply)
 
@@ -201,14 +201,14 @@ class Segments:
         Raises:
             SegmentNotFoundError: there is none of that name.
         """
-        reply = await self._writes.request(m.GetSegment(0, checked_segment_name(name)), m.SegmentInfo)
+        reply = await self._writes.request(m.GetSegment(0, checked_segment_name(name)))
         self._remember(name, reply.segment_id)
         return _info(reply)
 
     async def seal(self, name: str) -> SegmentInfo:
         """Let a segment take no more appends, for ever; sealing it again changes nothing."""
         segment_id = await self._resolve(name)
-        return _info(await self._writes.request(m.SealSegment(segment_id), m.SegmentInfo))
+        return _info(await self._writes.request(m.SealSegment(segment_id)))
 
     async def truncate(self, name: str, offset: int) -> SegmentInfo:
         """Drop everything before `offset`; the offsets of the rest do not change.
@@ -219,7 +219,7 @@ class Segments:
         if offset < 0:
             raise InvalidArgumentError(f"offset={offset} is no offset")
         segment_id = await self._resolve(name)
-        return _info(await self._writes.request(m.TruncateSegment(segment_id, offset), m.SegmentInfo))
+        return _info(await self._writes.request(m.TruncateSegment(segment_id, offset)))
 
     async def delete(self, name: str) -> bool:
         """Delete a segment with all its bytes; False if there was none."""
@@ -228,7 +228,7 @@ class Segments:
         except SegmentNotFoundError:
             return False
         self._ids.pop(name, None)
-        reply = await self._writes.request(m.DeleteSegment(segment_id), m.Done)
+        reply = await self._writes.request(m.DeleteSegment(segment_id))
         return bool(reply.changed)
 
     async def merge(self, target: str, *, source: str) -> SegmentInfo:
@@ -239,15 +239,13 @@ class Segments:
         """
         target_id, source_id = await self._resolve(target), await self._resolve(source)
         self._ids.pop(source, None)
-        return _info(
-            await self._writes.request(m.MergeSegment(target_id=target_id, source_id=source_id), m.SegmentInfo)
-        )
+        return _info(await self._writes.request(m.MergeSegment(target_id=target_id, source_id=source_id)))
 
     async def list(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Yield the segments whose names start with `prefix`, in the order of their names."""
         after = ""
         while True:
-            page = await self._writes.request(m.ListSegments(prefix, after, LIST_PAGE_COUNT_MAX), m.SegmentList)
+            page = await self._writes.request(m.ListSegments(prefix, after, LIST_PAGE_COUNT_MAX))
             for segment in page.segments:
                 yield _info(segment)
             if not page.more or not page.segments:
@@ -256,7 +254,7 @@ class Segments:
 
     async def get_attribute(self, name: str, key: str) -> bytes | None:
         """Return the value of an attribute, None if it is absent."""
-        reply = await self._writes.request(m.GetAttribute(await self._resolve(name), key), m.Attribute)
+        reply = await self._writes.request(m.GetAttribute(await self._resolve(name), key))
         return reply.value if reply.present else None
 
     async def set_attribute(self, name: str, key: str, *, expected: bytes | None, value: bytes | None) -> None:
@@ -274,7 +272,7 @@ class Segments:
             expected=expected or b"",
             value=value or b"",
         )
-        await self._writes.request(message, m.Attribute, repeatable=False)
+        await self._writes.request(message, repeatable=False)
 
     def _remember(self, name: str, segment_id: int) -> None:
         if len(self._ids) >= IDS_REMEMBERED_MAX:

@@ -128,7 +128,7 @@ async def written_before(channel: Channel, segment_id: int, *, offset: int) -> i
     )
     if borders:
         return borders[-1].wall_time_us
-    first = (await channel.request(m.Seek(segment_id, 0), m.Index)).entries
+    first = (await channel.request(m.Seek(segment_id, 0))).entries
     return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
 
@@ -174,7 +174,7 @@ async def _first_border_behind(channel: Channel, segment_id: int, *, offset: int
     while window_end < tail.offset:
         window_end = min(tail.offset, window_end + INDEX_GAP_BYTES_MAX)
         request = m.GetIndex(segment_id=segment_id, start=offset, end=window_end, spacing_bytes=1, count_max=1)
-        reply = await channel.request(request, m.Index)
+        reply = await channel.request(request)
         if reply.entries and reply.entries[0].offset > offset:
             return reply.entries[0]
     return m.IndexEntry(tail.offset, tail.events, 0)
@@ -189,7 +189,7 @@ async def _borders(
     request = m.GetIndex(
         segment_id=segment_id, start=start, end=end, spacing_bytes=spacing_bytes, count_max=INDEX_COUNT_MAX
     )
-    reply = await channel.request(request, m.Index)
+    reply = await channel.request(request)
     return [entry for entry in reply.entries if start < entry.offset < end]
 
 

@@ -189,7 +189,7 @@ def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
 
 async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> Position:
     """Return the position of the first event at or after a time; the server names a border near in front of it."""
-    reply = await channel.request(m.Seek(segment_id, timestamp_us), m.Index)
+    reply = await channel.request(m.Seek(segment_id, timestamp_us))
     if not reply.entries or reply.entries[0].offset >= end_offset:
         return Position(end_offset, 0)
     blocks = BlockStream(

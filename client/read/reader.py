@@ -270,7 +270,7 @@ class Reader:
         return False
 
     async def _stream_now(self) -> StreamInfo:
-        info = stream_info(await self._channel.request(m.GetStream(self.stream), m.StreamInfo))
+        info = stream_info(await self._channel.request(m.GetStream(self.stream)))
         if info.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         return info
@@ -346,7 +346,7 @@ class Reader:
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._sources):
             # Truncated away after it was read: who replaced it is left in the history.
-            history = stream_history(await self._channel.request(m.GetStreamHistory(self.stream), m.StreamHistory))
+            history = stream_history(await self._channel.request(m.GetStreamHistory(self.stream)))
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:

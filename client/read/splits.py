@@ -59,7 +59,7 @@ async def plan_segment(
             spacing_bytes=max_bytes,
             count_max=INDEX_PAGE_COUNT,
         )
-        reply = await channel.request(request, m.Index)
+        reply = await channel.request(request)
         borders = [Position(entry.offset, 0) for entry in reply.entries if places[-1] < (entry.offset, 0) < end]
         if not borders:
             break

@@ -42,7 +42,7 @@ from .retry import Retry
 
 logger = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=m.Message)
+Reply = TypeVar("Reply", bound=m.Message)
 R = TypeVar("R")
 
 
@@ -194,8 +194,8 @@ class Channel:
                 await self._wait(retry, error)
 
     async def request(
-        self, message: m.Message, reply: type[M], *, repeatable: bool = True, timeout_s: float | None = None
-    ) -> M:
+        self, message: m.Request[Reply], *, repeatable: bool = True, timeout_s: float | None = None
+    ) -> Reply:
         """Send a request and return its reply. Cancelling forgets the reply; the request may still be carried out.
 
         Args:
@@ -208,7 +208,7 @@ class Channel:
             RequestTimeoutError, ConnectionLostError: no answer within the time limit.
         """
         return await self._repeat(
-            lambda connection: connection.request(message, reply), repeatable=repeatable, timeout_s=timeout_s
+            lambda connection: connection.request(message), repeatable=repeatable, timeout_s=timeout_s
         )
 
     async def read(self, message: m.Read) -> Chunk:

@@ -45,7 +45,7 @@ from millrace.wire.receive_buffer import ReceiveBuffer
 
 logger = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=m.Message)
+Reply = TypeVar("Reply", bound=m.Message)
 
 GATHER_SIZE_BYTES_MAX: Final = 256 * KIB
 """Frames gathered in one turn of the loop are sent at once when they reach this size."""
@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             client=self._options.client_name,
             token=self._options.token,
         )
-        reply = await self.request(hello, m.HelloReply)
+        reply = await self.request(hello)
         self._appends_in_flight_max = max(1, reply.appends_in_flight_max)
         self._append_size_max = reply.append_size_max
         self.shaken = True
@@ -246,13 +246,13 @@ class Connection(asyncio.BufferedProtocol):
         self._send(frame)
         return future
 
-    async def request(self, message: m.Message, reply: type[M]) -> M:
-        """Send a request and return its reply, which has the type `reply`. Cancelling forgets the reply."""
+    async def request(self, message: m.Request[Reply]) -> Reply:
+        """Send a request and return its reply. Cancelling forgets the reply."""
         answer = await self.send_request(message)
-        if not isinstance(answer, reply):
+        if not isinstance(answer, message.reply):
             self.abort(f"{type(message).__name__} was answered by {type(answer).__name__}")
             raise ConnectionLostError(f"{type(message).__name__} was answered by {type(answer).__name__}")
-        return answer
+        return cast("Reply", answer)
 
     async def read(self, message: m.Read) -> Chunk:
         """Read; see `Read`. Cancelling forgets the reply."""

@@ -58,7 +58,7 @@ class Rerouter:
             StreamSealedError: nothing replaces its segments.
             OutcomeUnknownError: something may, but `retry` ended first.
         """
-        stream = await self._channel.request(m.GetStream(self._name), m.StreamInfo, timeout_s=retry.left_s)
+        stream = await self._channel.request(m.GetStream(self._name), timeout_s=retry.left_s)
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
         router = Router.of_stream(self._name, stream.segments)
@@ -86,7 +86,7 @@ class Rerouter:
         """
         if not self._writer_id or not segment_ids:
             return {}
-        reply = await self._channel.request(m.GetWriter(self._writer_id, segment_ids), m.WriterOpened)
+        reply = await self._channel.request(m.GetWriter(self._writer_id, segment_ids))
         return {state.segment_id: state.last_event_number for state in reply.states}
 
 

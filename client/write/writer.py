@@ -114,11 +114,11 @@ class Writer:
         """
         retry = self._channel.retry(self._options.delivery_timeout_s)
         while True:
-            stream = await self._channel.request(m.GetStream(self.stream), m.StreamInfo)
+            stream = await self._channel.request(m.GetStream(self.stream))
             router = Router.of_stream(self.stream, stream.segments)
             try:
                 opened = await self._channel.request(
-                    m.OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over), m.WriterOpened
+                    m.OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over)
                 )
                 break
             except SegmentNotFoundError as error:
@@ -127,13 +127,13 @@ class Writer:
         self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
         # The writer that had the id may have found successors just before it was fenced. Now it writes no more.
         while opened.known:
-            stream = await self._channel.request(m.GetStream(self.stream), m.StreamInfo)
+            stream = await self._channel.request(m.GetStream(self.stream))
             router = Router.of_stream(self.stream, stream.segments)
             asked = _asked(stream, router)
             if {state.segment_id for state in opened.states}.issuperset(asked):
                 break
             with suppress(SegmentNotFoundError):
-                opened = await self._channel.request(m.GetWriter(self.writer_id or "", asked), m.WriterOpened)
+                opened = await self._channel.request(m.GetWriter(self.writer_id or "", asked))
             # At once: the two answers agree only if the stream is not scaled between them.
             retry.next_wait_s(stream_changed("the writer was not opened", self.stream, retry))
         self._delivery.start(

@@ -65,13 +65,13 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
     """
     retry = channel.retry()
     while True:
-        info = await channel.request(m.GetStream(stream), m.StreamInfo)
+        info = await channel.request(m.GetStream(stream))
         segment_ids = [segment.segment_id for segment in info.segments]
         last: dict[int, int] = {}
         try:
             for start in range(0, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
                 request = m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
-                reply = await channel.request(request, m.WriterOpened)
+                reply = await channel.request(request)
                 if not reply.known:
                     last = {}
                     break
