@@ -4,9 +4,9 @@ It holds *extents*: ranges of segments, disjoint, at most a page long, never acr
 some offset fetches from there to the end of its page, or to the next thing that is there or on its way; so no byte is
 fetched twice, and no byte that lies before what was asked for is needed to serve it (it may be damaged, or truncated).
 
-    get(...)   answers from memory at once, in the loop, without a coroutine, or not at all
-    read(...)  fetches what is missing, one fetch for however many readers wait for the same bytes
-    insert(...) puts in bytes that the flusher had in memory anyway
+    read(...)    returns what is in memory at once, without a coroutine; else starts to fetch what is missing, one fetch
+                 for however many readers wait for the same bytes, and returns something to await
+    insert(...)  puts in bytes that are in memory anyway
 
 The bytes of a segment never change, so nothing here can be stale. Which extents leave is decided by `eviction`: a read
 of bytes that were read before, in the same extent, counts as using it again, so one pass over it, in however small
@@ -18,9 +18,9 @@ cost then. Everything belongs to one event loop and is called in it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire.checksum import Buffer
@@ -64,6 +64,18 @@ class CacheStatistics:
     evicted_bytes_total: int
     evicted_unread_bytes_total: int
     """Bytes fetched ahead and evicted before anyone read them: wasted work, a sign of too small a budget."""
+
+
+class PendingRead:
+    """A read whose bytes are on their way: await it once for its pieces, or drop it; the fetches go on either way."""
+
+    __slots__ = ("_finish",)
+
+    def __init__(self, finish: Callable[[], Coroutine[Any, Any, list[memoryview]]]) -> None:
+        self._finish = finish
+
+    def __await__(self) -> Generator[Any, None, list[memoryview]]:
+        return self._finish().__await__()
 
 
 class _Extent:
@@ -119,13 +131,10 @@ class PageCache:
         self._fetches = self._fetches_ahead = self._fetch_failures = 0
         self._fetched_bytes = self._inserted_bytes = self._evicted_bytes = self._evicted_unread_bytes = 0
 
-    def get(
-        self, segment_id: int, offset: int, size: int, *, fetch: Fetch | None = None, end: int = 0
-    ) -> list[memoryview] | None:
+    def get(self, segment_id: int, offset: int, size: int) -> list[memoryview] | None:
         """Return cached bytes from `offset` on, in pieces, up to `size`; None if there is not even one.
 
-        It is fewer than `size` where the cached bytes end. Nothing is copied. A hit of a sequential reader starts
-        fetches ahead of it if `fetch` is given; they stay below `end`, the first offset that `fetch` cannot give.
+        It is fewer than `size` where the cached bytes end. Nothing is copied.
         """
         assert size > 0
         pieces = []
@@ -135,23 +144,20 @@ class PageCache:
             pieces.append(extent.data[position - extent.offset : until - extent.offset])
             self._use(extent, position, until)
             position = until
-        if not pieces:
-            return None
-        self._hits += 1
-        run = self._readers.take(segment_id, offset)
-        if fetch is not None:
-            self._fetch_ahead(run, segment_id, position, limit=end, fetch=fetch)
-        self._readers.put(run, segment_id, start=offset, end=position)
-        return pieces
+        return pieces or None
 
-    async def read(
+    def read(
         self, segment_id: int, offset: int, size: int, fetch: Fetch, *, end: int | None = None
-    ) -> list[memoryview]:
-        """Return bytes from `offset` on, in pieces, at least one byte and up to `size`; fetch what is not there.
+    ) -> list[memoryview] | PendingRead:
+        """Return bytes from `offset` on, in pieces, at least one byte and up to `size`.
 
-        It is fewer than `size` where a fetch gave fewer or failed; the error comes with the read that starts there.
-        Concurrent reads of the same bytes share one fetch and its error; an error is not remembered. Cancelling is
-        safe, and does not cancel the fetch for others.
+        Cached bytes are returned at once, fewer than `size` where they end. If the first byte is not cached, everything
+        up to `size` that is missing is being fetched when this returns; awaiting the result waits for it, and nothing
+        is looked up again. A sequential reader starts fetches ahead of it, either way.
+
+        What is awaited is fewer than `size` where a fetch gave fewer or failed; the error comes with the read that
+        starts there. Concurrent reads of the same bytes share one fetch and its error; an error is not remembered.
+        Cancelling is safe, and does not cancel the fetch for others.
 
         Args:
             segment_id: the segment.
@@ -162,24 +168,34 @@ class PageCache:
                 sequential reader. By default the end of this read.
 
         Raises:
-            ServerError: what the fetch of the first byte raised.
+            ServerError: what the fetch of the first byte raised; from awaiting.
             ShuttingDownError: the cache was closed.
         """
         limit = offset + size if end is None else end
         stop = min(offset + size, limit)
         assert offset < stop
         run = self._readers.take(segment_id, offset)
-        pieces: list[memoryview] = []
-        while not pieces:
-            if self._closed:
-                raise ShuttingDownError("the cache is closed")
-            steps = self._plan(segment_id, offset, stop, limit=limit, fetch=fetch)
-            self._fetch_ahead(run, segment_id, stop, limit=limit, fetch=fetch)
-            # Nothing comes of it only when a fetch of others, joined here, ended before our offset. It is over by then,
-            # and the next round fetches from our very offset, or joins another one.
-            pieces = await self._collect(steps)
-        self._readers.put(run, segment_id, start=offset, end=offset + sum(map(len, pieces)))
-        return pieces
+        pieces = self.get(segment_id, offset, stop - offset)
+        if pieces is not None:
+            self._hits += 1
+            position = offset + sum(map(len, pieces))
+            self._fetch_ahead(run, segment_id, position, limit=limit, fetch=fetch)
+            self._readers.put(run, segment_id, start=offset, end=position)
+            return pieces
+        self._misses += 1
+        steps = self._plan(segment_id, offset, stop, limit=limit, fetch=fetch)
+        self._fetch_ahead(run, segment_id, stop, limit=limit, fetch=fetch)
+
+        async def finish() -> list[memoryview]:
+            # Nothing is collected only if the fetch of another read, joined here, ended before our offset. It is over
+            # then, and the next plan fetches from our offset, or joins another fetch.
+            found = await self._collect(steps)
+            while not found:
+                found = await self._collect(self._plan(segment_id, offset, stop, limit=limit, fetch=fetch))
+            self._readers.put(run, segment_id, start=offset, end=offset + sum(map(len, found)))
+            return found
+
+        return PendingRead(finish)
 
     def insert(self, segment_id: int, offset: int, data: Buffer) -> None:
         """Put in bytes of a segment; where some are there already, those stay. Best given in pieces of about a page.
@@ -262,8 +278,9 @@ class PageCache:
         self, segment_id: int, offset: int, stop: int, *, limit: int, fetch: Fetch
     ) -> list[tuple[memoryview | _Flight, int, int]]:
         """Return where each part of [offset, stop) comes from, having started the fetches for what is missing."""
+        if self._closed:
+            raise ShuttingDownError("the cache is closed")
         steps: list[tuple[memoryview | _Flight, int, int]] = []
-        complete = True
         position = offset
         while position < stop:
             extent = self._extents.covering(segment_id, position)
@@ -272,7 +289,6 @@ class PageCache:
                 steps.append((extent.data[position - extent.offset : until - extent.offset], position, until))
                 self._use(extent, position, until)
             else:
-                complete = False
                 flight = self._flights.covering(segment_id, position)
                 if flight is None:
                     flight = self._start(segment_id, position, limit=limit, fetch=fetch, ahead=False)
@@ -281,10 +297,6 @@ class PageCache:
                 until = min(stop, flight.end)
                 steps.append((flight, position, until))
             position = until
-        if complete:
-            self._hits += 1
-        else:
-            self._misses += 1
         return steps
 
     async def _collect(self, steps: list[tuple[memoryview | _Flight, int, int]]) -> list[memoryview]:

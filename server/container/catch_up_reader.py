@@ -1,15 +1,16 @@
 """Catch-up reads: the bytes of a segment that are in tier 2, through the cache.
 
-Pages are fetched whole, verified, and read ahead of whoever reads in order; see `server.cache`. Footers of chunks are
-kept, and their sparse indexes in those of their segments, a bounded number of both. What is truncated or damaged is the
-business of the segment, and checked before.
+Pages are fetched whole, verified, and read ahead of sequential readers; see `server.cache`. Footers of chunks are
+kept, and their sparse indexes in those of their segments, a bounded number of both. The caller has checked that the
+offset is neither truncated nor damaged.
 """
 
 from bisect import bisect_right
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
-from millrace.server.cache import PageCache
+from millrace.server.cache import PageCache, PendingRead
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError
 from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_chunk
@@ -29,29 +30,16 @@ class CatchUpReader:
         # Chunks whose sparse index is loaded into that of their segment, the one that was asked for last at the end.
         self._indexed: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
 
-    def read_now(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | None:
-        """Return bytes from the cache, in pieces: fewer than asked for where it ends, None if it has not even one."""
-        end = segment.limit_before_damage(offset, segment.flushed_offset)
-        size = min(size_max, end - offset)
-        return self._cache.get(
-            segment.segment_id, offset, size, fetch=lambda start, count: self._fetch(segment, start, count), end=end
-        )
+    def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | PendingRead:
+        """Return at least one and up to `size_max` bytes from `offset` on, in pieces: at once, or when awaited.
 
-    async def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview]:
-        """Return at least one and up to `size_max` bytes from `offset` on, in pieces. Safe to cancel.
-
-        Raises:
+        Raises, when awaited:
             SegmentDamagedError: the page that holds `offset` is damaged; the rest of the segment is served.
             StorageError: tier 2 failed.
         """
         end = segment.limit_before_damage(offset, segment.flushed_offset)
-        return await self._cache.read(
-            segment.segment_id,
-            offset,
-            min(size_max, end - offset),
-            lambda start, count: self._fetch(segment, start, count),
-            end=end,
-        )
+        size = min(size_max, end - offset)
+        return self._cache.read(segment.segment_id, offset, size, partial(self._fetch, segment), end=end)
 
     def forget(self, segment: Segment) -> None:
         """Drop what is cached of a segment that was truncated or deleted."""

@@ -12,8 +12,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from millrace.server.cache import PendingRead
 from millrace.server.container.residency.loader import EntityLoader
 from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
@@ -378,51 +380,52 @@ class SegmentContainer:
 
     # --- reads ---
 
-    def read_now(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | None:
-        """Return up to `size_max` bytes from `offset` on if they are in memory; None if tier 2 must be asked.
+    def start_read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | PendingRead:
+        """Return at least one and up to `size_max` bytes from `offset` on: at once, or from tier 2 when awaited.
 
         An empty list means that `offset` is the tail.
 
         Raises:
-            SegmentError: the offset cannot be read.
+            SegmentError: the offset cannot be read; also from awaiting, as of then.
+            StorageError: tier 2 failed; from awaiting.
         """
         segment.check_readable(offset)
         if offset == segment.length:
             return []
         extent = segment.tail.at(offset)
         if extent is None:
-            return self.reader.read_now(segment, offset, size_max)
+            found = self.reader.read(segment, offset, size_max)
+            return found if isinstance(found, list) else PendingRead(partial(self._fetched, found, segment, offset))
         if isinstance(extent, LinkedExtent):
             place = extent.source_offset + offset - extent.offset
-            return self.read_now(self.state.segments[extent.source_id], place, min(size_max, extent.end - offset))
+            found = self.start_read(self.state.segments[extent.source_id], place, min(size_max, extent.end - offset))
+            if isinstance(found, list):
+                return found
+            return PendingRead(partial(self._fetched_of_merged, found, segment, extent, offset, size_max))
         return segment.tail.read(offset, size_max)
 
     async def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview]:
-        """Return at least one and up to `size_max` bytes from `offset`, from memory or tier 2; empty at the tail.
+        """Return what `start_read` finds, waiting for it if it is in tier 2. Safe to cancel."""
+        found = self.start_read(segment, offset, size_max)
+        return found if isinstance(found, list) else await found
 
-        Safe to cancel.
-
-        Raises:
-            SegmentError: the offset cannot be read.
-            StorageError: tier 2 failed.
-        """
-        while (pieces := self.read_now(segment, offset, size_max)) is None:
-            extent = segment.tail.at(offset)
-            if not isinstance(extent, LinkedExtent):
-                try:
-                    pieces = await self.reader.read(segment, offset, size_max)
-                except (SegmentDamagedError, StorageError):
-                    # Chunks go when a segment is truncated or deleted. Then it is that which is to be told.
-                    segment.check_readable(offset)
-                    raise
-                segment.check_readable(offset)
-                break
-            source = self.state.segments[extent.source_id]
-            place = extent.source_offset + offset - extent.offset
-            try:
-                return await self.read(source, place, min(size_max, extent.end - offset))
-            except SegmentNotFoundError:
-                # Copied to chunks of this segment while we read it there; it is gone, its bytes are here now.
-                if segment.tail.at(offset) is extent:
-                    raise
+    async def _fetched(self, found: PendingRead, segment: Segment, offset: int) -> list[memoryview]:
+        try:
+            pieces = await found
+        except (SegmentDamagedError, StorageError):
+            # Chunks are deleted when a segment is truncated or deleted. Then it is that which is to be told.
+            segment.check_readable(offset)
+            raise
+        segment.check_readable(offset)
         return pieces
+
+    async def _fetched_of_merged(
+        self, found: PendingRead, segment: Segment, extent: LinkedExtent, offset: int, size_max: int
+    ) -> list[memoryview]:
+        try:
+            return await found
+        except SegmentNotFoundError:
+            # Copied to chunks of this segment while we read it there; it is gone, its bytes are here now.
+            if segment.tail.at(offset) is extent:
+                raise
+        return await self.read(segment, offset, size_max)

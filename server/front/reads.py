@@ -8,6 +8,7 @@ take a task.
 import asyncio
 from typing import Final
 
+from millrace.server.cache import PendingRead
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
@@ -61,12 +62,9 @@ class Reads:
             size_max = min(message.size_max, READ_SIZE_BYTES_MAX)
             if size_max < 1:
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
-            pieces = self.container.read_now(segment, message.offset, size_max)
-            if pieces is None:
-                self._count_fetching(size_max)
-                _ = self.tasks.start(self._fetch(segment, message.offset, size_max, request_id), name="read")
-            elif pieces or segment.sealed or not message.wait_ms or self._session.is_draining:
-                self.outlet.send_data(request_id, segment, message.offset, pieces)
+            found = self.container.start_read(segment, message.offset, size_max)
+            if found or segment.sealed or not message.wait_ms or self._session.is_draining:
+                self.answer(request_id, segment, message.offset, size_max, found)
             else:
                 self._check_room()
                 self._waiting[request_id] = ParkedRead(
@@ -138,9 +136,19 @@ class Reads:
                 f"{len(self._waiting)} reads of this connection wait at the tail", retry_after_ms=RETRY_AFTER_MS
             )
 
-    async def _fetch(self, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
+    def answer(
+        self, request_id: int, segment: Segment, offset: int, size_max: int, found: list[memoryview] | PendingRead
+    ) -> None:
+        """Send what a read of up to `size_max` bytes has found, now or when it was fetched."""
+        if isinstance(found, list):
+            self.outlet.send_data(request_id, segment, offset, found)
+        else:
+            self._count_fetching(size_max)
+            _ = self.tasks.start(self._fetch(found, segment, offset, size_max, request_id), name="read")
+
+    async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
         try:
-            pieces = await self.container.read(segment, offset, size_max)
+            pieces = await found
         except ServerError as error:
             self.outlet.send_error(request_id, error)
         else:
@@ -189,12 +197,12 @@ class ParkedRead:
         self.cancel()
         self._reads.ended(self._request_id)
         try:
-            pieces = self._reads.container.read_now(self._segment, self._offset, self._size_max)
+            found = self._reads.container.start_read(self._segment, self._offset, self._size_max)
         except ServerError as error:
             self._reads.outlet.send_error(self._request_id, error)
             return
-        # What has just become durable is in the tail: it never has to be fetched.
-        self._reads.outlet.send_data(self._request_id, self._segment, self._offset, pieces or [])
+        # What has just become durable is in the tail, unless it is that of a segment merged into this one.
+        self._reads.answer(self._request_id, self._segment, self._offset, self._size_max, found)
 
 
 class Subscription:
@@ -245,16 +253,18 @@ class Subscription:
             for _ in range(PUSHES_AT_ONCE_MAX):
                 if self._fetching is not None or self._reads.outlet.is_full:
                     return
-                pieces = self._reads.container.read_now(self._segment, self._offset, self._size_wanted)
-                if pieces is None:
-                    if self._credit_bytes > 0:
-                        self._fetching = self._reads.tasks.start(self._fetch(), name=f"subscription {self._request_id}")
+                if self._credit_bytes <= 0 and self._offset < self._segment.length:
+                    self._segment.check_readable(self._offset)
                     return
-                if not pieces and not self._segment.sealed:
+                found = self._reads.container.start_read(self._segment, self._offset, self._size_wanted)
+                if not isinstance(found, list):
+                    self._fetching = self._reads.tasks.start(
+                        self._fetch(found), name=f"subscription {self._request_id}"
+                    )
                     return
-                if pieces and self._credit_bytes <= 0:
+                if not found and not self._segment.sealed:
                     return
-                if self._push(pieces):
+                if self._push(found):
                     return
         except ServerError as error:
             self._fail(error)
@@ -284,9 +294,9 @@ class Subscription:
             return True
         return False
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, found: PendingRead) -> None:
         try:
-            pieces = await self._reads.container.read(self._segment, self._offset, self._size_wanted)
+            pieces = await found
         except ServerError as error:
             self._fetching = None
             self._fail(error)

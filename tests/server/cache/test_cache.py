@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.server.cache import CacheOptions, Fetch, PageCache
+from millrace.server.cache import CacheOptions, Fetch, PageCache, PendingRead
 from millrace.server.cache.cache import EXTENT_COST_BYTES
 from millrace.server.errors import ShuttingDownError, StorageError
 
@@ -58,8 +58,15 @@ class Tier2:
         return content(offset, end - offset)
 
 
+async def read_of(
+    cache: PageCache, segment_id: int, offset: int, size: int, fetch: Fetch, *, end: int | None = None
+) -> list[memoryview]:
+    found = cache.read(segment_id, offset, size, fetch, end=end)
+    return found if isinstance(found, list) else await found
+
+
 async def read(cache: PageCache, offset: int, size: int, fetch: Fetch, *, end: int | None = None) -> bytes:
-    return b"".join(await cache.read(SEGMENT, offset, size, fetch, end=end))
+    return b"".join(await read_of(cache, SEGMENT, offset, size, fetch, end=end))
 
 
 def got(cache: PageCache, offset: int, size: int) -> bytes | None:
@@ -117,6 +124,30 @@ async def test_only_what_is_missing_is_fetched() -> None:
 
     assert tier2.fetches == [(0, 1000), (1500, PAGE - 1500)]
     cache.check()
+
+
+@pytest.mark.asyncio
+async def test_a_miss_is_looked_up_once() -> None:
+    """What is awaited are the bytes that were fetched, also when the cache has dropped them meanwhile."""
+    cache, tier2 = cache_of(), Tier2()
+
+    found = cache.read(SEGMENT, 0, 100, tier2.fetch)
+    await settled()
+    cache.drop_segment(SEGMENT)
+
+    assert isinstance(found, PendingRead)
+    assert b"".join(await found) == content(0, 100)
+    assert tier2.fetches == [(0, 100)]
+
+
+@pytest.mark.asyncio
+async def test_a_read_that_is_dropped_is_fetched_all_the_same() -> None:
+    cache, tier2 = cache_of(), Tier2()
+
+    cache.read(SEGMENT, 0, 100, tier2.fetch)
+    await settled()
+
+    assert got(cache, 0, 100) == content(0, 100)
 
 
 @pytest.mark.asyncio
@@ -293,11 +324,10 @@ async def test_a_sequential_reader_finds_its_pages_there() -> None:
     cache, tier2 = cache_of(pages=64, read_ahead_bytes=4 * PAGE, read_ahead_share=0.5), Tier2()
     offset = hits = 0
     while offset < 40 * PAGE:
-        pieces = cache.get(SEGMENT, offset, PAGE // 2, fetch=tier2.fetch, end=40 * PAGE)
-        if pieces is None:
-            pieces = await cache.read(SEGMENT, offset, PAGE // 2, tier2.fetch, end=40 * PAGE)
-        else:
+        found = cache.read(SEGMENT, offset, PAGE // 2, tier2.fetch, end=40 * PAGE)
+        if isinstance(found, list):
             hits += 1
+        pieces = found if isinstance(found, list) else await found
         assert b"".join(pieces) == content(offset, sum(map(len, pieces)))
         offset += sum(map(len, pieces))
         await settled()
@@ -316,7 +346,7 @@ async def test_pages_fetched_ahead_and_not_read_are_bounded() -> None:
 
     for segment_id in range(50):
         for offset in (0, PAGE):
-            await cache.read(segment_id, offset, PAGE, tier2.fetch, end=100 * PAGE)
+            await read_of(cache, segment_id, offset, PAGE, tier2.fetch, end=100 * PAGE)
             await settled()
             assert cache.statistics().unread_bytes <= 0.25 * cache.statistics().budget_bytes
             cache.check()
@@ -403,7 +433,7 @@ class PendingFetch:
 
 
 @dataclass(slots=True, eq=False)
-class PendingRead:
+class RunningRead:
     segment_id: int
     offset: int
     size: int
@@ -426,7 +456,7 @@ class CacheMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.fetches: list[PendingFetch] = []
-        self.reads: list[PendingRead] = []
+        self.reads: list[RunningRead] = []
         self.failed: set[tuple[int, int]] = set()
         # Segments whose fetches were discarded at some time: those may overlap newer ones.
         self.discarded: set[int] = set()
@@ -442,7 +472,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.reads.remove(pending)
             self.judge(pending)
 
-    def judge(self, pending: PendingRead) -> None:
+    def judge(self, pending: RunningRead) -> None:
         if pending.task.cancelled():
             return
         error = pending.task.exception()
@@ -479,16 +509,16 @@ class CacheMachine(RuleBasedStateMachine):
     def start_read(self, segment_id: int, offset: int, size: int) -> None:
         async def work() -> None:
             task = asyncio.ensure_future(
-                self.cache.read(segment_id, offset, size, self.fetch_of(segment_id), end=self.end)
+                read_of(self.cache, segment_id, offset, size, self.fetch_of(segment_id), end=self.end)
             )
-            self.reads.append(PendingRead(segment_id, offset, size, task))
+            self.reads.append(RunningRead(segment_id, offset, size, task))
 
         self.run(work)
 
     @rule(segment_id=segments, offset=offsets, size=sizes)
     def get(self, segment_id: int, offset: int, size: int) -> None:
         async def work() -> None:
-            pieces = self.cache.get(segment_id, offset, size, fetch=self.fetch_of(segment_id), end=self.end)
+            pieces = self.cache.get(segment_id, offset, size)
             if pieces is not None:
                 data = b"".join(pieces)
                 assert 0 < len(data) <= size
