@@ -35,7 +35,7 @@ PANELS: Final = ("Start here", "Streams and segments", "Events", "Files and mach
 
 
 class Command(NamedTuple):
-    """Where a command, or a group of them, is to be found: in the module of its name unless another is given."""
+    """Where a command, or a group of them, is: in the module of its name here unless another is given."""
 
     panel: str
     help: str
@@ -43,15 +43,17 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = {
-    "demo": Command(PANELS[0], "See it work: recorded data, a live tail, Spark, the files."),
+    "demo": Command(
+        PANELS[0], "See it work: recorded data, a live tail, Spark, the files.", "millrace.examples.demo.command"
+    ),
     "serve": Command(PANELS[0], "Run a server."),
-    "stream": Command(PANELS[1], "Create, list, look at, scale, seal, truncate and delete streams.", "streams"),
-    "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", "cuts"),
-    "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", "segments"),
-    "writer": Command(PANELS[1], "See how far persistent writers have come.", "writers"),
-    "write": Command(PANELS[2], "Write lines of standard input as events.", "events"),
-    "read": Command(PANELS[2], "Print the events between two cuts.", "events"),
-    "tail": Command(PANELS[2], "Print events as they become durable.", "events"),
+    "stream": Command(PANELS[1], "Create, list, look at, scale, seal, truncate and delete streams.", ".streams"),
+    "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", ".cuts"),
+    "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
+    "writer": Command(PANELS[1], "See how far persistent writers have come.", ".writers"),
+    "write": Command(PANELS[2], "Write lines of standard input as events.", ".events"),
+    "read": Command(PANELS[2], "Print the events between two cuts.", ".events"),
+    "tail": Command(PANELS[2], "Print events as they become durable.", ".events"),
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder."),
     "verify": Command(PANELS[3], "Check every byte of a data folder."),
     "doctor": Command(PANELS[3], "Measure the disk's real sync; look at limits and versions."),
@@ -88,7 +90,7 @@ def make_app(names: Iterable[str]) -> typer.Typer:
     app.callback()(_program)
     for name in names:
         command = COMMANDS[name]
-        module = import_module(f"{__package__}.{command.module or name}")
+        module = import_module(command.module or f".{name}", __package__)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, help=command.help, rich_help_panel=command.panel)
         else:

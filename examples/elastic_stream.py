@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -133,4 +132,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("cli", "client", "model", "server", "spark_source", "wire")
+PARTS = ("cli", "client", "examples", "model", "server", "spark_source", "wire")
 # Everything that is Python and ours, installed or not.
-FOLDERS = (*PARTS, "src", "tests", "benchmarks", "loadtests", "examples")
+FOLDERS = (*PARTS, "src", "tests", "benchmarks", "loadtests")
 
 
 def source_files(*folders: str) -> Iterator[Path]:

@@ -361,7 +361,7 @@ async def test_a_cut_that_mixes_before_and_after_is_none(client: Client, name: s
     info = await client.stream_info(name)
     by_epoch = {epoch: [part for part in info.segments if part.epoch == epoch] for epoch in range(4)}
     mixed = [*by_epoch[1][:2], by_epoch[3][2]]
-    with pytest.raises(CutInvalidError, match="in front of the cut and behind it"):
+    with pytest.raises(CutInvalidError, match="before the cut and after it"):
         await read(client, name, start=StreamCut.of(name, {part.segment_id: (0, 0) for part in mixed}))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.demo_spark import what_is_missing
+from millrace.examples.demo.queries import what_is_missing
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def test_the_whole_demo() -> None:
     demo = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=230, check=False)
 
     assert demo.returncode == 0, demo.stderr
-    for piece in ("KSEA", "KSFO", "8759", "01 Jan", "mean F", "tier 2, for ever", "Try next", "object"):
+    for piece in ("KSEA", "KSFO", "8759", "01 Jan", "mean F", "tier 2, forever", "Try next", "object"):
         assert piece in demo.stdout
     assert "WARN" not in demo.stdout + demo.stderr
     assert "Warning" not in demo.stdout + demo.stderr

@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of text and the module in which it stands."""
+    """A line of text and the module that it is from."""
 
     module: str
     text: str

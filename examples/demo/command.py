@@ -1,4 +1,4 @@
-"""`millrace demo`: the whole road once, on recorded data, in under two minutes."""
+"""`millrace demo`: everything once, on recorded data, in under two minutes."""
 
 import asyncio
 import json
@@ -18,6 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millrace.cli.disk import percentile
+from millrace.cli.figures import count_text, duration_text, size_text, time_text
+from millrace.cli.inspect_folder import inspect_folder
+from millrace.cli.output import console, is_terminal, make_table, print_made, print_note, print_table, print_text
+from millrace.cli.verification import verify_folder
 from millrace.client.blocks import Event
 from millrace.client.client import Client, connect
 from millrace.client.read.reader import Reader
@@ -25,13 +30,8 @@ from millrace.client.testing import TestServer, server
 from millrace.model.cut import TAIL
 from millrace.model.policy import ScalingPolicy, StreamConfig
 
-from .demo_data import Line, Reading, lines, readings
-from .demo_spark import monthly_averages, spark_session, what_is_missing, word_counts
-from .disk import percentile
-from .figures import count_text, duration_text, size_text, time_text
-from .inspect_folder import inspect_folder
-from .output import console, is_terminal, make_table, print_made, print_note, print_table, print_text
-from .verification import verify_folder
+from .data import Line, Reading, lines, readings
+from .queries import monthly_averages, spark_session, what_is_missing, word_counts
 
 TEMPERATURES: Final = "demo/temperatures"
 TEXTS: Final = "demo/texts"
@@ -66,7 +66,7 @@ def demo(
     ] = None,
     with_spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run the Spark queries.")] = True,
 ) -> None:
-    """Stream recorded temperatures, tail them live, query them with Spark, see where the bytes lie.
+    """Stream recorded temperatures, tail them live, query them with Spark, see where the bytes are.
 
     Starts a server of its own in a temporary folder, and needs no network. Takes about a minute.
     """
@@ -83,7 +83,7 @@ def demo(
             text_count = uvloop.run(_write_texts(running.address))
             print_text(f"wrote {count_text(text_count, 'line')} of documentation to {TEXTS}, keyed by module")
             _query(running, scratch, missing=what_is_missing() if with_spark else "--no-spark was given")
-        _title(4, "Where the bytes lie", "the server has stopped; its folder, read offline")
+        _title(4, "Where the bytes are", "the server has stopped; its folder, read offline")
         _show_files(data)
         _title(5, "Is it all there?", "every checksum, and every segment against chunks and log")
         _verify(data)
@@ -269,7 +269,7 @@ def _show_files(data: Path) -> None:
     log_bytes = sum(row[1] for section in report.sections if section.name == "log_files" for row in section.rows)
     chunks = [row for section in report.sections if section.name == "chunks" for row in section.rows]
     print_text(f"tier 1, the log: {size_text(log_bytes)} preallocated, {report.facts.get('log', '')}")
-    print_text(f"tier 2, for ever: {count_text(len(chunks), 'chunk')}, {size_text(sum(row[1] for row in chunks))}:")
+    print_text(f"tier 2, forever: {count_text(len(chunks), 'chunk')}, {size_text(sum(row[1] for row in chunks))}:")
     for row in chunks:
         print_text(f"  {row[0]}")
 
@@ -300,7 +300,7 @@ def _farewell(keep: Path | None, count: int, elapsed_s: float) -> None:
         ("millrace stream create app/log --segments 2", "a stream, in another terminal"),
         ("cat /etc/services | millrace write app/log", "each line an event"),
         ("millrace tail app/log --from head", "and out again, as they come"),
-        (f"millrace inspect {folder}", "where they lie"),
+        (f"millrace inspect {folder}", "where they are"),
         ("millrace doctor", "what your disk really does"),
     ]
     grid = Table.grid(padding=(0, 3, 0, 2))

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from millrace.cli.demo_data import STATIONS, lines, readings
+from millrace.examples.demo.data import STATIONS, lines, readings
 
 
 def test_the_measurements_are_those_of_a_year_hour_by_hour(monkeypatch: pytest.MonkeyPatch) -> None:

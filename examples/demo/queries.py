@@ -1,6 +1,6 @@
 """The queries of the demo: PySpark in this process, its log in a file.
 
-Both are streaming queries that take what is there and end (`availableNow`): the same lines run for ever without that.
+Both are streaming queries that take what is there and end (`availableNow`): the same lines run forever without that.
 """
 
 import os
@@ -50,7 +50,7 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
     Raises:
         Exception: whatever Spark raises when it cannot start.
     """
-    # Nothing of pandas is used here, and the warning would stand in the middle of the show.
+    # Nothing of pandas is used here, and the warning would be in the middle of the show.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
     from pyspark.sql import SparkSession

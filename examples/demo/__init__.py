@@ -1,0 +1,1 @@
+"""What `millrace demo` shows: the data, the queries, and the command."""
