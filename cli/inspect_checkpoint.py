@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from millrace.server.container.checkpoint.schema import FORMAT, META, TABLES, Table
+from millrace.server.container.checkpoint.schema import FORMAT, META, META_NUMBERS, TABLES, Table
 from millrace.server.errors import ServerError
 
 from .report import Report, Section, shown
@@ -44,9 +44,7 @@ def _read_facts(report: Report, connection: sqlite3.Connection) -> None:
     version, product, _ = connection.execute(f"SELECT * FROM {FORMAT.name}").fetchone()  # noqa: S608  # our own names
     report.facts |= {"format_version": version, "product": product}
     meta = dict(zip(META.columns, connection.execute(f"SELECT * FROM {META.name}").fetchone(), strict=True))  # noqa: S608
-    report.facts |= {
-        name: meta[name] for name in ("sequence", "replay_from", "container_epoch", "next_id", "uptime_us")
-    }
+    report.facts |= {name: meta[name] for name in META_NUMBERS}
     report.facts |= {f"{table.name}": meta[f"{table.name}_count"] for table in TABLES}
 
 

@@ -2,7 +2,7 @@
 
 The reader has a connection of its own: SQLite lets it read what the last transaction stored while the next one is under
 way, but for the moment in which that is committed; then it waits. Every row that is read is verified against its
-checksum. What the sums of all rows tell, that none is missing, is verified as a whole by `checkpoint_verification`.
+checksum. What the sums of all rows tell, that none is missing, is verified as a whole by `verification`.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, Generic
 
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.segment import Segment
@@ -20,22 +20,20 @@ from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, NoSpaceError, StorageError
 from millrace.server.host.files import FileSystem
 
-from .rows import link_of_row, segment_of_rows, stream_of_rows, writer_of_row
 from .schema import (
-    ATTRIBUTES,
     CHUNKS,
-    CUTS,
-    DAMAGES,
     LABELS,
     LINKS,
-    PROGRESS,
     SEGMENTS,
     STREAMS,
     WRITERS,
+    Entity,
     Key,
+    Kind,
     Row,
     Table,
     checked_row,
+    link_of_row,
 )
 
 _TROUBLE_OF_OTHERS: Final = frozenset(
@@ -135,14 +133,22 @@ class CheckpointReader:
             connection.close()
 
 
-class _TableArchive:
-    """What segments, streams and writers have in common: a number, and a name that has an index."""
+class KindArchive(Generic[Entity]):
+    """The stored entities of one kind, by number and by name."""
 
-    def __init__(self, reader: CheckpointReader, table: Table, *, name: str) -> None:
+    def __init__(self, reader: CheckpointReader, kind: Kind[Entity]) -> None:
         self._reader = reader
-        self._table = table
-        self._number = table.key[0]
-        self._name = name
+        self._kind = kind
+        self._table = kind.table
+        self._number = kind.table.key[0]
+        self._name = kind.name
+
+    def load(self, number: int) -> Entity | None:
+        """Return an entity as it was stored last; its admitted view is the durable one."""
+        rows = self._reader.under(self._table, (number,))
+        if not rows:
+            return None
+        return self._kind.restore(rows[0], lambda table: self._reader.under(table, (number,)))
 
     def find(self, name: str) -> int:
         """Return the number of the newest thing of that name, 0 if there is none."""
@@ -171,26 +177,12 @@ class _TableArchive:
         )
         return names_with_prefix((name for (name,) in found), prefix)
 
-    def _row(self, number: int) -> Row | None:
-        rows = self._reader.under(self._table, (number,))
-        return rows[0] if rows else None
 
-
-class SegmentArchive(_TableArchive):
+class SegmentArchive(KindArchive[Segment]):
     """The segments of a checkpoint."""
 
     def __init__(self, reader: CheckpointReader) -> None:
-        super().__init__(reader, SEGMENTS, name="name")
-
-    def load(self, number: int) -> Segment | None:
-        """Return a segment as it was stored last; its admitted view is the durable one."""
-        row = self._row(number)
-        if row is None:
-            return None
-        chunks, damages, progress, attributes = (
-            self._reader.under(table, (number,)) for table in (CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES)
-        )
-        return segment_of_rows(row, chunks=chunks, damages=damages, progress=progress, attributes=attributes)
+        super().__init__(reader, SEGMENTS)
 
     def unflushed(self) -> list[int]:
         """Return the numbers of the segments that had bytes which were not in tier 2."""
@@ -204,8 +196,8 @@ class SegmentArchive(_TableArchive):
         return [number for (number,) in found]
 
     def links(self) -> list[LinkedExtent]:
-        """Return where the bytes of merged segments stood."""
-        return [link_of_row(row) for row in self._reader.rows(LINKS, "TRUE ORDER BY target_id, target_offset", [])]
+        """Return where the bytes of merged segments are."""
+        return [link_of_row(row) for row in self._reader.rows(LINKS, "TRUE ORDER BY target_id, offset", [])]
 
     def has_chunk(self, *, segment_id: int, start_offset: int, name: str) -> bool:
         """Return whether a segment refers to a chunk."""
@@ -213,16 +205,11 @@ class SegmentArchive(_TableArchive):
         return any(row[-1] == name for row in rows)
 
 
-class StreamArchive(_TableArchive):
+class StreamArchive(KindArchive[Stream]):
     """The streams of a checkpoint."""
 
     def __init__(self, reader: CheckpointReader) -> None:
-        super().__init__(reader, STREAMS, name="name")
-
-    def load(self, number: int) -> Stream | None:
-        """Return a stream as it was stored last; its admitted view is the durable one."""
-        row = self._row(number)
-        return None if row is None else stream_of_rows(row, cuts=self._reader.under(CUTS, (number,)))
+        super().__init__(reader, STREAMS)
 
     def labelled(self, label: str, *, prefix: str = "", after: str, count_max: int) -> list[tuple[str, int]]:
         """Return names and numbers of the streams with a label, by name, above `after`."""
@@ -233,16 +220,11 @@ class StreamArchive(_TableArchive):
         return [(name, stream_id) for stream_id, _, name in found if name in wanted]
 
 
-class WriterArchive(_TableArchive):
+class WriterArchive(KindArchive[Writer]):
     """The writers of a checkpoint."""
 
     def __init__(self, reader: CheckpointReader) -> None:
-        super().__init__(reader, WRITERS, name="writer_id")
-
-    def load(self, number: int) -> Writer | None:
-        """Return a writer as it was stored last; its admitted view is the durable one."""
-        row = self._row(number)
-        return None if row is None else writer_of_row(row)
+        super().__init__(reader, WRITERS)
 
     def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
         """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""

@@ -1,4 +1,6 @@
-"""The tables of a checkpoint, with a checksum in each row.
+"""The tables of a checkpoint, with a checksum in each row, and how each kind of thing is stored in them.
+
+Each kind of thing is declared once, as a `Kind`; everything else about it is derived.
 
 A checkpoint is a SQLite database. SQLite finds a torn page by no checksum of its own, and a flipped bit in a value by
 nothing at all, so each row carries one, and the one row of `meta` knows how many rows each table has and the sum of
@@ -25,15 +27,27 @@ rows needs no look at the rows that they replace.
 Table `format` never changes its shape: any version can tell which version wrote the file.
 """
 
+import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
+from millrace.model.key_range import KeyRange
+from millrace.model.lineage import StreamPart
+from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment, WriterProgress
+from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError
+from millrace.server.tier2 import IndexEntry
+from millrace.wire import messages as m
 from millrace.wire.checksum import crc32c
 
+Entity = TypeVar("Entity")
 Row = tuple[Any, ...]
 """The values of a row, without its checksum: int, str and bytes as its table declares them."""
 Key = tuple[Any, ...]
@@ -105,17 +119,91 @@ def checked_row(table: Table, row: Row, *, path: Path) -> Row:
     return values
 
 
-FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
-SEGMENTS: Final = Table(
-    "segments",
-    number=3,
-    key=["segment_id"],
-    integers=[
-        "segment_id", "stream_id", "created_us", "start_offset", "length", "event_count", "flushed_offset", "sealed"
-    ],
-    texts=["name"],
-    indexes=[["name"]],
-)  # fmt: skip
+LabelsOf = Callable[[str], Iterable[str]]
+"""By which labels a stream of some configuration is to be found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail(Generic[Entity]):
+    """A table with any number of rows for each entity of a kind; its first column is the number of the entity.
+
+    Attributes:
+        table: where they are.
+        load: puts the rows of an entity, in the order of their keys, into it. Its number is left out of them. None if
+            they are not loaded with it.
+        rows: returns all rows of an entity, without its number: they are replaced whenever the entity has changed.
+        row: returns the row of one key of an entity, None if it has none: for tables of which the state says what
+            changed row by row (`ContainerState.touch`, by the name of the table), since an entity may have very many.
+    """
+
+    table: Table
+    load: Callable[[Entity, list[Row]], None] | None = None
+    rows: Callable[[Entity, LabelsOf], Iterable[Row]] | None = None
+    row: Callable[[Entity, Any], Row | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Entity]):
+    """A kind of things with a number and a name: all that a checkpoint has to know of it.
+
+    From this follow the statements that make its tables, what a checkpoint stores of what changed, how an entity is
+    read back, verification, and what `inspect` shows. What a cache of entities needs besides is in `ContainerState`.
+
+    Attributes:
+        table: with one row for each entity; its key is the number.
+        name: the column with the name.
+        row: returns the row of an entity.
+        load: makes an entity of its row; its admitted view is the durable one.
+        details: what else is stored of it.
+        finish: called with an entity when all details are loaded.
+    """
+
+    table: Table
+    name: str
+    row: Callable[[Entity], Row]
+    load: Callable[..., Entity]
+    details: tuple[Detail[Entity], ...] = ()
+    finish: Callable[[Entity], None] = lambda entity: None
+
+    def restore(self, row: Row, rows_of: Callable[[Table], list[Row]]) -> Entity:
+        """Return an entity from its row; `rows_of` returns its rows in another table, in the order of their keys."""
+        entity = self.load(**dict(zip(self.table.columns[:-1], row, strict=True)))
+        for detail in self.details:
+            if detail.load is not None:
+                detail.load(entity, [each[1:] for each in rows_of(detail.table)])
+        self.finish(entity)
+        return entity
+
+
+def _kind_of(table: Table, **parts: Any) -> Kind[Any]:
+    """Return a kind whose columns are attributes of the entity, by the same names."""
+    return Kind(table=table, row=attrgetter(*table.columns[:-1]), **parts)
+
+
+# --- segments ---
+
+
+def _load_segment(
+    *,
+    segment_id: int,
+    stream_id: int,
+    created_us: int,
+    start_offset: int,
+    length: int,
+    event_count: int,
+    flushed_offset: int,
+    sealed: int,
+    name: str,
+) -> Segment:
+    segment = Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id)
+    segment.start_offset = start_offset
+    segment.length = segment.next_offset = length
+    segment.event_count = event_count
+    segment.flushed_offset = flushed_offset
+    segment.sealed = bool(sealed)
+    return segment
+
+
 CHUNKS: Final = Table(
     "chunks",
     number=4,
@@ -123,6 +211,42 @@ CHUNKS: Final = Table(
     integers=["segment_id", "start_offset", "length", "size", "start_events", "end_events", "end_wall_time_us"],
     texts=["name"],
 )
+_CHUNK_FIELDS: Final = CHUNKS.columns[1:-1]
+_chunk_row: Final = attrgetter(*_CHUNK_FIELDS)
+
+
+def _row_of_chunk(segment: Segment, start_offset: int) -> Row | None:
+    chunk = segment.chunk_from(start_offset)
+    return None if chunk is None else _chunk_row(chunk)
+
+
+def _load_chunks(segment: Segment, rows: list[Row]) -> None:
+    segment.chunks = [ChunkRecord(**dict(zip(_CHUNK_FIELDS, row, strict=True))) for row in rows]
+
+
+def _index_chunks(segment: Segment) -> None:
+    if segment.chunks:
+        segment.index.merge(chunk_borders(segment.chunks, created_us=segment.created_us))
+
+
+def chunk_borders(chunks: Sequence[ChunkRecord], *, created_us: int) -> list[IndexEntry]:
+    """Return index entries for the borders of chunks: the start of each, and the end of the last.
+
+    The time of an entry is that of the last append before it, so it is a little early, which an index may be: still no
+    append of a later time starts before the entry. The one at the end keeps what follows from being dated earlier.
+    """
+    borders = []
+    wall_time_us = min(created_us, chunks[0].end_wall_time_us)
+    end = 0
+    for chunk in chunks:
+        borders.append(IndexEntry(chunk.start_offset, chunk.start_events, wall_time_us))
+        # The clock may have gone back.
+        wall_time_us = max(wall_time_us, chunk.end_wall_time_us)
+        end = chunk.end_events
+    borders.append(IndexEntry(chunks[-1].end_offset, end, wall_time_us))
+    return borders
+
+
 DAMAGES: Final = Table(
     "damages",
     number=5,
@@ -130,6 +254,12 @@ DAMAGES: Final = Table(
     integers=["segment_id", "position", "start_offset", "end_offset"],
     texts=["source"],
 )
+
+
+def _load_damages(segment: Segment, rows: list[Row]) -> None:
+    segment.damages = [DamagedRange(start, end, source) for _, start, end, source in rows]
+
+
 PROGRESS: Final = Table(
     "progress",
     number=6,
@@ -137,25 +267,181 @@ PROGRESS: Final = Table(
     integers=["segment_id", "writer_number", "last_event_number", "last_offset"],
     indexes=[["writer_number"]],
 )
+
+
+def _row_of_progress(segment: Segment, writer_number: int) -> Row | None:
+    progress = segment.writers.get(writer_number)
+    return None if progress is None else (writer_number, progress.durable, progress.last_offset)
+
+
+def _load_progress(segment: Segment, rows: list[Row]) -> None:
+    segment.writers = {
+        writer_number: WriterProgress(last_event_number=last_event_number, last_offset=last_offset)
+        for writer_number, last_event_number, last_offset in rows
+    }
+
+
 ATTRIBUTES: Final = Table(
     "attributes", number=7, key=["segment_id", "name"], integers=["segment_id"], texts=["name"], blobs=["value"]
 )
-WRITERS: Final = Table(
-    "writers",
-    number=8,
-    key=["writer_number"],
-    integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us", "seen_uptime_us"],
-    texts=["writer_id"],
-    indexes=[["writer_id"]],
+
+
+def _row_of_attribute(segment: Segment, name: str) -> Row | None:
+    value = segment.attributes.get(name)
+    return None if value is None else (name, value)
+
+
+def _load_attributes(segment: Segment, rows: list[Row]) -> None:
+    segment.attributes = dict(rows)
+
+
+LINKS: Final = Table(
+    "links",
+    number=11,
+    key=["source_id"],
+    integers=[
+        "source_id", "target_id", "offset", "size", "source_offset", "event_count", "end_events", "sequence",
+        "wall_time_us"
+    ],
+)  # fmt: skip
+_LINK_FIELDS: Final = LINKS.columns[:-1]
+_link_row: Final = attrgetter(*_LINK_FIELDS[1:])
+
+
+def link_of_row(row: Row) -> LinkedExtent:
+    """Return where the bytes of a merged segment are."""
+    return LinkedExtent(**dict(zip(_LINK_FIELDS, row, strict=True)))
+
+
+SEGMENTS: Final[Kind[Segment]] = _kind_of(
+    Table(
+        "segments",
+        number=3,
+        key=["segment_id"],
+        integers=[
+            "segment_id", "stream_id", "created_us", "start_offset", "length", "event_count", "flushed_offset",
+            "sealed",
+        ],
+        texts=["name"],
+        indexes=[["name"]],
+    ),
+    name="name",
+    load=_load_segment,
+    details=(
+        Detail(table=CHUNKS, row=_row_of_chunk, load=_load_chunks),
+        Detail(
+            table=DAMAGES,
+            rows=lambda segment, _: (
+                (position, damage.start, damage.end, damage.source) for position, damage in enumerate(segment.damages)
+            ),
+            load=_load_damages,
+        ),
+        Detail(table=PROGRESS, row=_row_of_progress, load=_load_progress),
+        Detail(table=ATTRIBUTES, row=_row_of_attribute, load=_load_attributes),
+        # Not loaded with the source: the state begins with all of them.
+        Detail(table=LINKS, rows=lambda segment, _: [_link_row(segment.link)] if segment.link is not None else []),
+    ),
+    finish=_index_chunks,
+)  # fmt: skip
+
+# --- writers ---
+
+WRITERS: Final[Kind[Writer]] = _kind_of(
+    Table(
+        "writers",
+        number=8,
+        key=["writer_number"],
+        integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us", "seen_uptime_us"],
+        texts=["writer_id"],
+        indexes=[["writer_id"]],
+    ),
+    name="writer_id",
+    load=Writer,
 )
-STREAMS: Final = Table(
-    "streams",
-    number=9,
-    key=["stream_id"],
-    integers=["stream_id", "created_us", "epoch", "sealed"],
-    texts=["name", "configuration", "parts", "epochs"],  # the lists as JSON, key ranges in hexadecimal digits
-    indexes=[["name"]],
-)
+
+# --- streams ---
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _range_texts(low: int, last: int) -> tuple[str, str]:
+    return f"{low:016x}", f"{last:016x}"
+
+
+def _stream_row(stream: Stream) -> Row:
+    parts = [
+        (part.segment_id, *_range_texts(part.key_range.low, part.key_range.last), part.epoch, part.sealed_epoch)
+        for part in stream.parts
+    ]
+    epochs = [
+        (
+            epoch.number,
+            epoch.started_us,
+            epoch.cause,
+            list(epoch.sealed_ids),
+            [(segment_id, *_range_texts(low, last)) for segment_id, low, last in epoch.created],
+        )
+        for epoch in stream.epochs
+    ]
+    return (
+        stream.stream_id,
+        stream.created_us,
+        stream.epoch,
+        stream.sealed,
+        stream.name,
+        stream.configuration,
+        _json(parts),
+        _json(epochs),
+    )
+
+
+def _load_stream(
+    *,
+    stream_id: int,
+    created_us: int,
+    epoch: int,
+    sealed: int,
+    name: str,
+    configuration: str,
+    parts: str,
+    epochs: str,
+) -> Stream:
+    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us)
+    stream.epoch = stream.admitted_epoch = epoch
+    stream.sealed = bool(sealed)
+    stream.parts = [
+        StreamPart(
+            segment_id=segment_id,
+            key_range=KeyRange.inclusive(int(low, 16), int(last, 16)),
+            epoch=epoch,
+            sealed_epoch=sealed_epoch,
+        )
+        for segment_id, low, last, epoch, sealed_epoch in json.loads(parts)
+    ]
+    stream.epochs = [
+        m.EpochRecord(
+            number=number,
+            started_us=started_us,
+            cause=cause,
+            sealed_ids=sealed_ids,
+            created=[
+                m.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)) for segment_id, low, last in created
+            ],
+        )
+        for number, started_us, cause, sealed_ids, created in json.loads(epochs)
+    ]
+    return stream
+
+
+def _load_cuts(stream: Stream, rows: list[Row]) -> None:
+    for kind, saved_us, name, positions in rows:
+        stream.cuts[kind, name] = m.SavedCut(
+            kind, name, saved_us, [m.SavedPosition(*position) for position in json.loads(positions)]
+        )
+
+
 LABELS: Final = Table(
     "labels",
     number=10,
@@ -171,29 +457,47 @@ CUTS: Final = Table(
     integers=["stream_id", "kind", "saved_us"],
     texts=["name", "positions"],  # the positions as JSON
 )
-LINKS: Final = Table(
-    "links",
-    number=11,
-    key=["source_id"],
-    integers=[
-        "source_id", "target_id", "target_offset", "size", "source_offset", "event_count", "end_events", "sequence",
-        "wall_time_us"
-    ],
-)  # fmt: skip
-TABLES: Final = (
-    SEGMENTS, CHUNKS, DAMAGES, PROGRESS, ATTRIBUTES, WRITERS, STREAMS, LABELS, CUTS, LINKS
-)  # fmt: skip
+STREAMS: Final[Kind[Stream]] = Kind(
+    table=Table(
+        "streams",
+        number=9,
+        key=["stream_id"],
+        integers=["stream_id", "created_us", "epoch", "sealed"],
+        texts=["name", "configuration", "parts", "epochs"],  # the lists as JSON, key ranges in hexadecimal digits
+        indexes=[["name"]],
+    ),
+    name="name",
+    row=_stream_row,
+    load=_load_stream,
+    details=(
+        Detail(
+            table=LABELS,
+            rows=lambda stream, labels_of: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
+        ),
+        Detail(
+            table=CUTS,
+            rows=lambda stream, _: (
+                (cut.kind, cut.saved_us, cut.name, _json(cut.positions)) for cut in stream.cuts.values()
+            ),
+            load=_load_cuts,
+        ),
+    ),
+)
+
+# --- everything ---
+
+KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS)
+TABLES: Final = tuple(table for kind in KINDS for table in (kind.table, *(detail.table for detail in kind.details)))
 """The tables of what a container knows."""
 
+FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
+META_NUMBERS: Final = ("sequence", "replay_from", "container_epoch", "next_id", "uptime_us")
 META: Final = Table(
     "meta",
     number=2,
     key=["id"],
-    integers=[
-        "id", "sequence", "replay_from", "container_epoch", "next_id", "uptime_us",
-        *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum")),
-    ],
-)  # fmt: skip
+    integers=["id", *META_NUMBERS, *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum"))],
+)
 
 
 def schema() -> Iterator[str]:

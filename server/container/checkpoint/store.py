@@ -2,8 +2,7 @@
 
 It is a shortcut through the log, and after the log was recycled the only memory of what stood there. `save` changes
 the rows of what changed, and the one row of `meta`, in one transaction; its tables and checksums are described in
-`checkpoint_tables`. It is also where idle segments, streams and writers lie, which are read from it one by one:
-`checkpoint_archive`.
+`schema`. It is also where idle segments, streams and writers are, which are read from it one by one: `reader`.
 
 The file is made under a temporary name and renamed when it holds its first checkpoint. So there is no state in between:
 a file that is there and holds no checkpoint is damaged.
@@ -14,7 +13,7 @@ A crash leaves the state before or after a `save`, and maybe a journal that SQLi
 import contextlib
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -25,8 +24,8 @@ from millrace.server.errors import CheckpointDamagedError, ServerError, StorageE
 from millrace.server.host.files import FileSystem
 
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
-from .rows import CheckpointRows, chunk_differences
-from .schema import CHUNKS, FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Key, Row, Table, schema
+from .rows import CheckpointRows
+from .schema import FORMAT, FORMAT_VERSION, KINDS, META, PRODUCT, TABLES, Key, Row, Table, schema
 from .verification import VERIFIED_PAGE_ROWS_COUNT, row_count, verified_meta, verify_rows, verify_structure, verify_sums
 
 Item = TypeVar("Item")
@@ -117,8 +116,8 @@ class CheckpointStore:
 
     @property
     def nothing_stored(self) -> Stored:
-        """Return what a state starts from that no checkpoint has anything of, yet."""
-        return self._stored(segment_count=0, writer_count=0, stream_count=0, next_id=FIRST_ID, uptime_us=0)
+        """The empty baseline, used when there is no checkpoint."""
+        return self._stored({})
 
     def load(self) -> Checkpoint | None:
         """Open and verify the checkpoint; return None if there is no file.
@@ -148,13 +147,7 @@ class CheckpointStore:
             self._connection = connection
             self._reader.open()
             return Checkpoint(
-                stored=self._stored(
-                    segment_count=meta["segments_count"],
-                    writer_count=meta["writers_count"],
-                    stream_count=meta["streams_count"],
-                    next_id=meta["next_id"],
-                    uptime_us=meta["uptime_us"],
-                ),
+                stored=self._stored(meta),
                 sequence=meta["sequence"],
                 replay_from=meta["replay_from"],
                 container_epoch=meta["container_epoch"],
@@ -300,18 +293,12 @@ class CheckpointStore:
         with self._lock:
             self._close()
 
-    def _stored(
-        self, *, segment_count: int, writer_count: int, stream_count: int, next_id: int, uptime_us: int
-    ) -> Stored:
+    def _stored(self, meta: Mapping[str, int]) -> Stored:
         return Stored(
-            segments=self.segments,
-            writers=self.writers,
-            streams=self.streams,
-            segment_count=segment_count,
-            writer_count=writer_count,
-            stream_count=stream_count,
-            next_id=next_id,
-            uptime_us=uptime_us,
+            archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
+            counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
+            next_id=meta.get("next_id", FIRST_ID),
+            uptime_us=meta.get("uptime_us", 0),
         )
 
     def _close(self) -> None:
@@ -359,19 +346,15 @@ class CheckpointStore:
 
     def _write(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Change the rows in one transaction."""
-        removed_chunks: list[Key] = []
-        added_chunks: list[Row] = []
-        for segment_id, (stored, wanted) in rows.chunks.items():
-            removed, added = chunk_differences(segment_id, stored=stored, wanted=wanted)
-            removed_chunks += removed
-            added_chunks += added
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for table, keys in (*rows.removed.items(), (CHUNKS, removed_chunks)):
+            for table, keys in rows.removed.items():
                 _delete(connection, table, keys)
-            for part in _parts(rows.forgotten_writers):
-                connection.execute(f"DELETE FROM progress WHERE writer_number IN ({', '.join('?' * len(part))})", part)  # noqa: S608
-            for table, new in (*rows.added.items(), (CHUNKS, added_chunks)):
+            for (table, column), values in rows.removed_by.items():
+                for part in _parts(values):
+                    marks = ", ".join("?" * len(part))
+                    connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)  # noqa: S608
+            for table, new in rows.added.items():
                 _insert(connection, table, new)
             self._update_meta(connection, rows, numbers)
             connection.execute("COMMIT")

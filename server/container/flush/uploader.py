@@ -96,10 +96,9 @@ class Uploader:
         if self._is_gone(segment, record.end_offset):
             self._state.garbage.add([record.name], delete_after=DeleteAfter.NOW)
             return
-        if small and segment.chunks and segment.chunks[-1] == small:
-            segment.chunks.pop()
-            self._state.garbage.add([small.name], delete_after=DeleteAfter.COPY)
-        self._take_over(segment, [record])
+        replaced = [small] if small and segment.chunks and segment.chunks[-1] == small else []
+        self._state.garbage.add((chunk.name for chunk in replaced), delete_after=DeleteAfter.COPY)
+        self._take_over(segment, [record], replaced=replaced)
         # The chunk has the entries now; `CatchUpReader.load_index` brings them back when they are asked for.
         segment.index.evict(record.start_offset, record.end_offset)
 
@@ -136,11 +135,9 @@ class Uploader:
         """Return whether nothing up to `end` is wanted any more: the segment was deleted or truncated meanwhile."""
         return segment.deleted or segment.start_offset >= end
 
-    def _take_over(self, segment: Segment, records: list[ChunkRecord]) -> None:
-        """Let the segment refer to its new chunks instead of its tail."""
-        assert not segment.chunks or segment.chunks[-1].end_offset <= records[0].start_offset
-        segment.chunks += records
-        self._state.segments.changed(segment)
+    def _take_over(self, segment: Segment, records: list[ChunkRecord], *, replaced: Sequence[ChunkRecord] = ()) -> None:
+        """Let the segment refer to its new chunks instead of its tail, and of the chunks that they replace."""
+        self._state.replace_chunks(segment, replaced, records)
         self._state.release(segment, records[-1].end_offset, delete_after=DeleteAfter.COPY)
         # Merged segments are gone with the tail.
         for gone in self._state.take_woken():

@@ -1,7 +1,9 @@
 """What the records of decisions about segments do to the state."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from millrace.server.container.memtable import LinkedExtent
@@ -59,10 +61,9 @@ def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
             continue  # one that was merged belongs to its target now
         segment.start_offset = min(offset, segment.length)
         state.release(segment, segment.start_offset)
-        kept = [chunk for chunk in segment.chunks if chunk.end_offset > segment.start_offset]
-        gone = segment.chunks[: len(segment.chunks) - len(kept)]
+        gone = segment.chunks[: bisect_right(segment.chunks, segment.start_offset, key=attrgetter("end_offset"))]
         state.garbage.add((chunk.name for chunk in gone), delete_after=DeleteAfter.CHECKPOINT)
-        segment.chunks = kept
+        state.replace_chunks(segment, gone, ())
         segment.index.truncate(segment.start_offset)
         segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
         state.segments.changed(segment)
@@ -133,7 +134,7 @@ def _set_attribute(state: ContainerState, segment: Segment, key: str, value: byt
         segment.attributes.pop(key, None)
     else:
         segment.attributes[key] = value
-    state.changed_attributes.add((segment.segment_id, key))
+    state.touch("attributes", segment.segment_id, key)
     state.segments.changed(segment)
 
 

@@ -22,7 +22,7 @@ def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
         progress = segment.writers[run.writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
     progress.durable = max(progress.durable, run.last_event_number)
     progress.last_offset = run.last_append_offset
-    state.changed_progress.add((segment.segment_id, run.writer_number))
+    state.touch("progress", segment.segment_id, run.writer_number)
     writer = state.writers.get(run.writer_number)
     # Seldom, as its row is stored again each time.
     if writer is not None and (

@@ -6,8 +6,10 @@ Only what is in use, and what the next checkpoint has to store, is in memory; th
 `residency.entity_cache`.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from millrace.server.container.memtable import Extent, LinkedExtent
@@ -21,43 +23,40 @@ from .writer import Writer
 
 @dataclass(slots=True)
 class Changes:
-    """What changed since the last checkpoint took it."""
+    """What changed since the last checkpoint took it.
 
-    segments: CacheChanges[Segment]
-    writers: CacheChanges[Writer]
-    streams: CacheChanges[Stream]
-    # Of which writers the progress changed, and which attributes, each with its segment: a segment may have very many.
-    progress: set[tuple[int, int]]
-    attributes: set[tuple[int, str]]
-    # Writers whose progress is forgotten in every segment.
+    Attributes:
+        entities: by kind.
+        touched: by detail, the rows that changed: the number of the entity, and the rest of the key.
+        forgotten_writers: those whose progress is forgotten in every segment.
+        next_id: numbers of everything stored are lower.
+    """
+
+    entities: dict[str, CacheChanges[Any]]
+    touched: dict[str, set[tuple[int, Any]]]
     forgotten_writers: set[int]
-    # By changed segment: its chunks as stored, and as they are now.
-    chunks: dict[int, tuple[Sequence[ChunkRecord] | None, Sequence[ChunkRecord]]]
-    # Numbers of everything stored lie below it.
     next_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What the last checkpoint has of everything.
+    """What the last checkpoint has.
 
     Attributes:
-        segments, writers, streams: where those lie that are not in memory.
-        segment_count, writer_count, stream_count: how many there are.
+        archives: by kind, where the entities are that are not in memory.
+        counts: by kind, how many entities there are.
         next_id: no number from this on was given.
         uptime_us: as counted last.
     """
 
-    segments: Archive[Segment]
-    writers: Archive[Writer]
-    streams: Archive[Stream]
-    segment_count: int
-    writer_count: int
-    stream_count: int
+    archives: Mapping[str, Archive[Any]]
+    counts: Mapping[str, int]
     next_id: int
     uptime_us: int
 
 
+TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes")
+"""What a segment may have very much of: of these, the single rows that changed are stored."""
 FIRST_ID: Final = 1
 
 
@@ -70,29 +69,14 @@ class ContainerState:
     """
 
     def __init__(self, stored: Stored | None = None, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
-        next_id = stored.next_id if stored else FIRST_ID
-        bounds = {"stored_below": next_id, "resident_count_max": resident_count_max}
-        self.segments: EntityCache[Segment] = EntityCache(
-            number_of=lambda segment: segment.segment_id,
-            name_of=lambda segment: segment.name,
-            archive=stored.segments if stored else None,
-            count=stored.segment_count if stored else 0,
-            **bounds,
-        )
-        self.writers: EntityCache[Writer] = EntityCache(
-            number_of=lambda writer: writer.writer_number,
-            name_of=lambda writer: writer.writer_id,
-            archive=stored.writers if stored else None,
-            count=stored.writer_count if stored else 0,
-            **bounds,
-        )
-        self.streams: EntityCache[Stream] = EntityCache(
-            number_of=lambda stream: stream.stream_id,
-            name_of=lambda stream: stream.name,
-            archive=stored.streams if stored else None,
-            count=stored.stream_count if stored else 0,
-            **bounds,
-        )
+        self._stored = stored
+        self._resident_count_max = resident_count_max
+        self.next_id = stored.next_id if stored else FIRST_ID
+        # By kind, as the checkpoint names it.
+        self.caches: dict[str, EntityCache[Any]] = {}
+        self.segments: EntityCache[Segment] = self._add_cache("segments", number="segment_id", name="name")
+        self.writers: EntityCache[Writer] = self._add_cache("writers", number="writer_number", name="writer_id")
+        self.streams: EntityCache[Stream] = self._add_cache("streams", number="stream_id", name="name")
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
@@ -101,11 +85,9 @@ class ContainerState:
         # that was deleted; and streams that were written to. Whoever looks clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
         self.touched_streams: set[int] = set()
-        self.next_id = next_id
         # For how long servers ran, as counted last: the age of writers.
         self.uptime_us = stored.uptime_us if stored else 0
-        self.changed_progress: set[tuple[int, int]] = set()
-        self.changed_attributes: set[tuple[int, str]] = set()
+        self._touched: dict[str, set[tuple[int, Any]]] = {detail: set() for detail in TOUCHED_DETAILS}
         self._forgotten_writers: set[int] = set()
         self._taken: Changes | None = None
         # Of the last batch of the log that is applied.
@@ -126,57 +108,61 @@ class ContainerState:
         number = self.next_id
         self.next_id += 1
         # Nobody has to look for it in the checkpoint.
-        self.segments.expect_new(number)
-        self.writers.expect_new(number)
-        self.streams.expect_new(number)
+        for cache in self.caches.values():
+            cache.expect_new(number)
         return number
 
     @property
     def changes(self) -> list[CacheChanges[Any]]:
         """What the next checkpoint has to store, by kind."""
-        return [self.segments.changes, self.writers.changes, self.streams.changes]
+        return [cache.changes for cache in self.caches.values()]
 
     def take_changes(self) -> Changes:
-        """Return what changed, for a checkpoint, and start to collect anew; `stored` or `give_back` comes next."""
+        """Return what changed, for a checkpoint, and collect from now on; `stored` or `give_back` comes next."""
         assert self._taken is None, "one checkpoint after the other"
-        segments = self.segments.take()
         self._taken = Changes(
-            segments=segments,
-            writers=self.writers.take(),
-            streams=self.streams.take(),
-            progress=self.changed_progress,
-            attributes=self.changed_attributes,
+            entities={kind: cache.take() for kind, cache in self.caches.items()},
+            touched=self._touched,
             forgotten_writers=self._forgotten_writers,
-            chunks={
-                number: (segment.stored_chunks, list(segment.chunks)) for number, segment in segments.changed.items()
-            },
             next_id=self.next_id,
         )
-        self.changed_progress, self.changed_attributes, self._forgotten_writers = set(), set(), set()
+        self._touched = {detail: set() for detail in TOUCHED_DETAILS}
+        self._forgotten_writers = set()
         return self._taken
 
     def stored(self) -> None:
         """Say that the changes taken last are durable."""
         changes, self._taken = self._taken, None
         assert changes is not None, "nothing was taken"
-        for number, segment in changes.segments.changed.items():
-            segment.stored_chunks = changes.chunks[number][1]
-        self.segments.stored(stored_below=changes.next_id)
-        self.writers.stored(stored_below=changes.next_id)
-        self.streams.stored(stored_below=changes.next_id)
+        for cache in self.caches.values():
+            cache.stored(stored_below=changes.next_id)
 
     def give_back(self) -> None:
         """Say that the checkpoint of the changes taken last failed: they go into the next one."""
         changes, self._taken = self._taken, None
         assert changes is not None, "nothing was taken"
-        for segment in changes.segments.changed.values():
-            segment.stored_chunks = None  # it may have been stored all the same
-        self.segments.give_back()
-        self.writers.give_back()
-        self.streams.give_back()
-        self.changed_progress |= {pair for pair in changes.progress if pair[1] not in self._forgotten_writers}
-        self.changed_attributes |= changes.attributes
+        for cache in self.caches.values():
+            cache.give_back()
+        for detail, rows in changes.touched.items():
+            self._touched[detail] |= rows
+        self._drop_touched_progress(self._forgotten_writers)
         self._forgotten_writers |= changes.forgotten_writers
+
+    def touch(self, detail: str, number: int, key: Any) -> None:
+        """Take note that one row of a detail of an entity changed, or is gone."""
+        self._touched[detail].add((number, key))
+
+    def replace_chunks(self, segment: Segment, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]) -> None:
+        """Put chunks of a segment in the place of others that follow one another; without those, at the end."""
+        place = len(segment.chunks)
+        if old:
+            place = bisect_left(segment.chunks, old[0].start_offset, key=attrgetter("start_offset"))
+        assert segment.chunks[place : place + len(old)] == list(old), "what is replaced is there"
+        assert old or not new or not place or segment.chunks[-1].end_offset <= new[0].start_offset, "in their order"
+        segment.chunks[place : place + len(old)] = new
+        for chunk in (*old, *new):
+            self.touch("chunks", segment.segment_id, chunk.start_offset)
+        self.segments.changed(segment)
 
     def wake(self, segment: Segment) -> None:
         """Take note that the watchers of a segment have to be told of a change, if it has any."""
@@ -266,7 +252,23 @@ class ContainerState:
         """
         numbers = set(writer_numbers)
         self._forgotten_writers |= numbers
-        self.changed_progress = {pair for pair in self.changed_progress if pair[1] not in numbers}
+        self._drop_touched_progress(numbers)
         for segment in self.segments.present():
             for number in segment.writers.keys() & numbers:
                 del segment.writers[number]
+
+    def _drop_touched_progress(self, writer_numbers: set[int]) -> None:
+        self._touched["progress"] = {row for row in self._touched["progress"] if row[1] not in writer_numbers}
+
+    def _add_cache(self, kind: str, *, number: str, name: str) -> EntityCache[Any]:
+        """Return the cache of a kind of entities; `number` and `name` are attributes of them."""
+        cache: EntityCache[Any] = EntityCache(
+            number_of=attrgetter(number),
+            name_of=attrgetter(name),
+            archive=self._stored.archives[kind] if self._stored else None,
+            count=self._stored.counts[kind] if self._stored else 0,
+            stored_below=self.next_id,
+            resident_count_max=self._resident_count_max,
+        )
+        self.caches[kind] = cache
+        return cache

@@ -6,8 +6,9 @@ admitted numbers of its writers) runs ahead of it by what is queued for the log;
 on it. Both change in the same order, the order of the log.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from millrace.server.container.memtable import LinkedExtent, Tail
@@ -73,7 +74,7 @@ class Segment:
     __slots__ = (
         "__weakref__", "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count",
         "flushed_offset", "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset",
-        "stored_chunks", "stream_id", "tail", "watchers", "writers",
+        "stream_id", "tail", "watchers", "writers",
     )  # fmt: skip
 
     def __init__(self, *, segment_id: int, name: str, created_us: int, stream_id: int = 0) -> None:
@@ -89,8 +90,6 @@ class Segment:
         # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
         self.flushed_offset = 0
         self.chunks: list[ChunkRecord] = []
-        # As the last checkpoint has them, so that only differences are written; None if that is not known.
-        self.stored_chunks: Sequence[ChunkRecord] | None = ()
         self.damages: list[DamagedRange] = []
         self.attributes: dict[str, bytes] = {}
         self.writers: dict[int, WriterProgress] = {}
@@ -138,6 +137,13 @@ class Segment:
                     start_offset=self.start_offset,
                     length=self.length,
                 )
+
+    def chunk_from(self, start_offset: int) -> ChunkRecord | None:
+        """Return the chunk that starts there, None if there is none."""
+        place = bisect_left(self.chunks, start_offset, key=attrgetter("start_offset"))
+        if place < len(self.chunks) and self.chunks[place].start_offset == start_offset:
+            return self.chunks[place]
+        return None
 
     def add_damage(self, start: int, end: int, source: str) -> None:
         """Refuse reads of [start, end) from now on, as far as they are not refused already."""

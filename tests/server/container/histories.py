@@ -104,9 +104,8 @@ class History:
             name = f"{segment.segment_id}/{start}-{length}"
             end_events = min(segment.event_count, events + amount % 9)
             record = ChunkRecord(start, length, name, length + 200, events, end_events, self.clock_us)
-            segment.chunks.append(record)
             segment.flushed_offset = start + length
-            self.state.segments.changed(segment)
+            self.state.replace_chunks(segment, (), [record])
 
     def compact(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
@@ -114,13 +113,11 @@ class History:
             place = amount % (len(segment.chunks) - 1)
             first, second = segment.chunks[place : place + 2]
             length = second.end_offset - first.start_offset
-            segment.chunks[place : place + 2] = [
-                ChunkRecord(
-                    first.start_offset, length, f"{first.name}+", length + 200,
-                    first.start_events, second.end_events, second.end_wall_time_us,
-                )
-            ]  # fmt: skip
-            self.state.segments.changed(segment)
+            joined = ChunkRecord(
+                first.start_offset, length, f"{first.name}+", length + 200,
+                first.start_events, second.end_events, second.end_wall_time_us,
+            )  # fmt: skip
+            self.state.replace_chunks(segment, [first, second], [joined])
 
     def truncate(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):

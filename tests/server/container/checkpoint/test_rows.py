@@ -4,7 +4,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.checkpoint.rows import chunk_borders, chunk_differences, take_rows
+from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.schema import (
     ATTRIBUTES,
     CHUNKS,
@@ -12,6 +12,7 @@ from millrace.server.container.checkpoint.schema import (
     SEGMENTS,
     STREAMS,
     WRITERS,
+    chunk_borders,
 )
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
@@ -22,48 +23,6 @@ from tests.server.container.histories import history
 
 def chunk(start: int, length: int = 10, *, wall: int = 0) -> ChunkRecord:
     return ChunkRecord(start, length, f"chunk-{start}-{length}", length + 99, start // 5, (start + length) // 5, wall)
-
-
-CHUNKS_BEFORE = [chunk(start) for start in range(0, 100, 10)]
-
-
-@given(st.integers(0, 10), st.integers(0, 10), st.integers(0, 5))
-def test_differences_turn_the_stored_chunks_into_the_wanted_ones(first: int, last: int, more: int) -> None:
-    """Truncation drops some at the front, compaction replaces some at the end, flushes add some."""
-    wanted = CHUNKS_BEFORE[first : max(first, last)] + [chunk(10 * max(first, last) + 7 * n, 7) for n in range(more)]
-    removed, added = chunk_differences(5, stored=CHUNKS_BEFORE, wanted=wanted)
-
-    stored = {(5, record.start_offset): (5, *record[:2]) for record in CHUNKS_BEFORE}
-    for key in removed:
-        stored.pop(key, None)
-    for row in added:
-        assert row[:2] not in stored
-        stored[row[:2]] = row[:3]
-    assert list(stored.values()) == [(5, *record[:2]) for record in wanted]
-    assert len(added) == more
-
-
-def test_equal_lists_have_no_differences() -> None:
-    assert chunk_differences(5, stored=CHUNKS_BEFORE, wanted=list(CHUNKS_BEFORE)) == ([], [])
-
-
-def test_chunks_that_vanish_altogether_are_removed() -> None:
-    removed, added = chunk_differences(5, stored=CHUNKS_BEFORE[:2], wanted=[])
-    assert (removed, added) == ([(5, 0), (5, 10)], [])
-
-
-def test_new_chunks_are_removed_before_they_are_added() -> None:
-    """A save whose outcome was not known may have stored them."""
-    removed, added = chunk_differences(5, stored=[], wanted=CHUNKS_BEFORE[:1])
-    assert removed == [(5, 0)]
-    assert added == [(5, 0, 10, 109, 0, 2, 0, "chunk-0-10")]
-
-
-def test_of_chunks_that_may_or_may_not_be_stored_all_are_removed() -> None:
-    """A save whose outcome was not known may have stored others than are wanted now."""
-    removed, added = chunk_differences(5, stored=None, wanted=CHUNKS_BEFORE[3:5])
-    assert removed == [(5,)]
-    assert [row[:3] for row in added] == [(5, 30, 10), (5, 40, 10)]
 
 
 @given(st.lists(st.integers(-100, 100), min_size=1, max_size=9), st.integers(-100, 100))
@@ -97,12 +56,12 @@ def test_only_what_changed_is_taken(tmp_path: Path) -> None:
 
     rows = take_rows(past.state, past.state.take_changes())
 
-    assert [row[0] for row in rows.added[SEGMENTS]] == [3, 4]
+    assert [row[0] for row in rows.added[SEGMENTS.table]] == [3, 4]
     assert [row[0] for row in rows.added[PROGRESS]] == [3]
     assert [row[:2] for row in rows.added[ATTRIBUTES]] == [(4, "schlüssel-1")]
-    assert rows.added[WRITERS] == []
-    assert list(rows.chunks) == [3, 4]
-    assert rows.counts[SEGMENTS] == 5
+    assert rows.added[WRITERS.table] == []
+    assert rows.added[CHUNKS] == []
+    assert rows.counts[SEGMENTS.table] == 5
     store.close()
 
 
@@ -115,16 +74,14 @@ def test_what_was_deleted_meanwhile_is_not_taken() -> None:
 
     rows = take_rows(past.state, past.state.take_changes())
 
-    assert not any((rows.added[SEGMENTS], rows.added[PROGRESS], rows.added[ATTRIBUTES]))
-    assert all((1,) in rows.removed[table] for table in (SEGMENTS, PROGRESS, ATTRIBUTES))
-    assert (1,) in rows.removed[CHUNKS]
-    assert rows.chunks == {}
+    assert not any((rows.added[SEGMENTS.table], rows.added[PROGRESS], rows.added[ATTRIBUTES], rows.added[CHUNKS]))
+    assert all((1,) in rows.removed[table] for table in (SEGMENTS.table, PROGRESS, ATTRIBUTES, CHUNKS))
 
 
 def test_key_ranges_keep_all_64_bits() -> None:
     past = history(("create_stream", 0, 2**16))
     rows = take_rows(past.state, past.state.take_changes())
-    ((*_, parts, _epochs),) = rows.added[STREAMS]
+    ((*_, parts, _epochs),) = rows.added[STREAMS.table]
     assert [part[1:3] for part in json.loads(parts)] == [
         ["0000000000000000", "8000000000000000"],
         ["8000000000000001", "ffffffffffffffff"],

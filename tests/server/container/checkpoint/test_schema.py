@@ -17,8 +17,8 @@ def test_the_example_of_the_docstring_is_true() -> None:
 
     assert [int.from_bytes(data[start : start + 8], "little") for start in (0, 8, 16)] == [7, 2, 1_700_000_000_000_000]
     assert (int.from_bytes(data[48:52], "little"), data[52:]) == (2, b"w1")
-    assert crc32c(data, WRITERS.number) == int(checksum[1], 16)
-    assert WRITERS.checksum((7, 2, 1_700_000_000_000_000, 1_700_000_060_000_000, 0, 5_400_000_000, "w1")) == int(
+    assert crc32c(data, WRITERS.table.number) == int(checksum[1], 16)
+    assert WRITERS.table.checksum((7, 2, 1_700_000_000_000_000, 1_700_000_060_000_000, 0, 5_400_000_000, "w1")) == int(
         checksum[1], 16
     )
 
@@ -44,4 +44,4 @@ def test_a_value_of_another_type_has_no_checksum(row: tuple[object, ...]) -> Non
 
 def test_rows_know_their_table() -> None:
     assert PROGRESS.columns == ("segment_id", "writer_number", "last_event_number", "last_offset", "checksum")
-    assert SEGMENTS.create.startswith("CREATE TABLE segments (segment_id INTEGER NOT NULL, ")
+    assert SEGMENTS.table.create.startswith("CREATE TABLE segments (segment_id INTEGER NOT NULL, ")

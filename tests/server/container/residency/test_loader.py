@@ -64,15 +64,9 @@ class SlowArchive:
 
 
 def state_over(archive: SlowArchive, *, resident_count_max: int = 0) -> ContainerState:
-    writers: EmptyArchive = EmptyArchive()
-    streams: EmptyArchive = EmptyArchive()
     stored = Stored(
-        segments=archive,
-        writers=writers,
-        streams=streams,
-        segment_count=COUNT // 2,
-        writer_count=0,
-        stream_count=0,
+        archives={"segments": archive, "writers": EmptyArchive(), "streams": EmptyArchive()},
+        counts={"segments": COUNT // 2, "writers": 0, "streams": 0},
         next_id=COUNT + 1,
         uptime_us=0,
     )

@@ -100,7 +100,7 @@ def test_a_run_moves_its_writer_forward_only() -> None:
     run(segment, state, 10, 10, writer=7, last=3)
     progress = segment.writers[7]
     assert (progress.durable, progress.last_offset) == (5, 10)
-    assert state.take_changes().progress == {(segment.segment_id, 7)}
+    assert state.take_changes().touched["progress"] == {(segment.segment_id, 7)}
 
 
 def test_truncation_lets_go_of_all_that_lies_before() -> None:
@@ -117,6 +117,7 @@ def test_truncation_lets_go_of_all_that_lies_before() -> None:
 
     assert segment.start_offset == 25
     assert segment.chunks == []
+    assert state.take_changes().touched["chunks"] == {(segment.segment_id, 0), (segment.segment_id, 6)}
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
@@ -223,7 +224,7 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
     changes = state.take_changes()
     state.stored()
-    assert (changes.writers.changed, changes.writers.gone) == ({5: state.writers[5]}, {6})
+    assert (changes.entities["writers"].changed, changes.entities["writers"].gone) == ({5: state.writers[5]}, {6})
     assert changes.forgotten_writers >= {5, 6}
     apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
@@ -277,23 +278,23 @@ def test_attributes_are_set_and_unset() -> None:
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
         apply(state, m.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
     assert segment.attributes == {"a": b"2"}
-    assert state.take_changes().attributes == {(segment.segment_id, "a"), (segment.segment_id, "b")}
+    assert state.take_changes().touched["attributes"] == {(segment.segment_id, "a"), (segment.segment_id, "b")}
 
 
 def test_changes_that_were_given_back_come_again() -> None:
     past = history(("create", 0, 0), ("open_writer", 0, 0), ("append_as_writer", 0, 0), ("set_attribute", 0, 0))
     first = past.state.take_changes()
-    segments, writers = dict(first.segments.changed), dict(first.writers.changed)
+    segments, writers = dict(first.entities["segments"].changed), dict(first.entities["writers"].changed)
     assert not any(past.state.changes)
     past.step("create_stream", 0, 0)
 
     past.state.give_back()
 
     changes = past.state.take_changes()
-    assert changes.segments.changed.items() > segments.items()
-    assert changes.writers.changed == writers
-    assert (changes.progress, changes.attributes) == (first.progress, first.attributes)
-    assert len(changes.streams.changed) == 1
+    assert changes.entities["segments"].changed.items() > segments.items()
+    assert changes.entities["writers"].changed == writers
+    assert changes.touched == first.touched
+    assert len(changes.entities["streams"].changed) == 1
 
 
 def test_after_recovery_nothing_is_queued() -> None:
@@ -329,3 +330,23 @@ def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> No
 
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == []
     assert sorted(state.garbage.names(DeleteAfter.COPY)) == [f"chunk-{first}", f"chunk-{second}"]
+
+
+def test_chunks_are_replaced_in_their_places() -> None:
+    state, segment = with_segment()
+    first, second, third = (ChunkRecord(start, 5, f"chunk-{start}", 9, 0, 1, 0) for start in (0, 5, 10))
+    joined = ChunkRecord(0, 10, "joined", 9, 0, 1, 0)
+    for old, new, chunks in (
+        ((), [first, second], [first, second]),
+        ((), [third], [first, second, third]),
+        ([first, second], [joined], [joined, third]),
+        ([joined], (), [third]),
+    ):
+        state.take_changes()
+        state.stored()
+        state.replace_chunks(segment, old, new)
+        assert segment.chunks == chunks
+        assert [segment.chunk_from(start) for start in (0, 5, 10, 15)] == [
+            next((chunk for chunk in chunks if chunk.start_offset == start), None) for start in (0, 5, 10, 15)
+        ]
+    assert state.take_changes().touched["chunks"] == {(segment.segment_id, 0)}
