@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from millrace.client.admin.bookmarks import Bookmarks as AsyncBookmarks
 from millrace.client.admin.bookmarks import Cursors as AsyncCursors
 from millrace.client.admin.segments import Segments as AsyncSegments
+from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.read.reader import Reader as AsyncReader
+from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.cut import StreamCut
 
 from .blocks import Event
-from .byte_stream import ByteReader as AsyncByteReader
-from .byte_stream import ByteWriter as AsyncByteWriter
 from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
@@ -182,7 +182,7 @@ class Reader(Blocking[AsyncReader]):
 
 
 class ByteWriter(io.RawIOBase):
-    """A file that grows at its end, durably: see `millrace.client.byte_stream`."""
+    """A file that grows at its end, durably: see `millrace.client.write.byte_writer`."""
 
     def __init__(self, loop: LoopThread, writer: AsyncByteWriter) -> None:
         self._loop = loop
@@ -230,7 +230,7 @@ class ByteWriter(io.RawIOBase):
 
 
 class ByteReader(io.RawIOBase):
-    """A file to read a byte stream: see `millrace.client.byte_stream`. `io.BufferedReader` takes it, too."""
+    """A file to read a byte stream: see `millrace.client.read.byte_reader`. `io.BufferedReader` takes it, too."""
 
     def __init__(self, loop: LoopThread, reader: AsyncByteReader) -> None:
         self._loop = loop

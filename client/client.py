@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.segments import Segments
 from millrace.client.admin.streams import stream_history, stream_info
+from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import (
     Distance,
     cut_after_bytes,
@@ -35,6 +36,7 @@ from millrace.client.read.slices import resolve_cut, slices_between
 from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
@@ -48,7 +50,6 @@ from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 
 from .blocks import Event, EventPosition
-from .byte_stream import ByteReader, ByteWriter
 from .errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError, WriterExpiredError
 from .options import ClientOptions, parse_address
 

@@ -1,5 +1,7 @@
 """What the server says of streams, as values of the model."""
 
+from millrace.client.transport.channel import Channel
+from millrace.model.errors import InvalidArgumentError
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch
 from millrace.model.policy import StreamConfig
@@ -45,3 +47,16 @@ def stream_history(message: m.StreamHistory) -> list[Epoch]:
         )
         for epoch in message.epochs
     ]
+
+
+async def fetch_byte_stream(channel: Channel, stream: str) -> StreamInfo:
+    """Return a stream that can be used as a byte stream.
+
+    Raises:
+        StreamNotFoundError: there is none.
+        InvalidArgumentError: it has, or had, more than one segment.
+    """
+    info = stream_info(await channel.request(m.GetStream(stream)))
+    if info.epoch or len(info.segments) != 1:
+        raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
+    return info

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from .client.read.splits import SegmentRange
     from .client.blocks import Event, EventPosition
     from .model.position import Position
-    from .client.byte_stream import ByteReader, ByteWriter
+    from .client.read.byte_reader import ByteReader
+    from .client.write.byte_writer import ByteWriter
     from .client.client import Client, connect
     from .client.compression import Compression
     from .model.cut import HEAD, TAIL, Cut, StreamCut, parse_cut
@@ -110,14 +111,15 @@ _PLACES: Final = {
     "client.admin.bookmarks": ("SavedCut",),
     "client.admin.segments": ("ReadResult", "SegmentInfo"),
     "client.blocks": ("Event", "EventPosition"),
-    "client.byte_stream": ("ByteReader", "ByteWriter"),
     "client.client": ("Client", "connect"),
     "client.compression": ("Compression",),
     "client.options": ("ClientOptions",),
+    "client.read.byte_reader": ("ByteReader",),
     "client.read.cut_resolution": ("Distance",),
     "client.read.reader": ("Reader", "ReaderOptions"),
     "client.read.splits": ("SegmentRange",),
     "client.write.accumulator": ("Stored",),
+    "client.write.byte_writer": ("ByteWriter",),
     "client.write.options": ("WriterOptions",),
     "client.write.writer": ("Writer",),
     "client.write.writer_info": ("Outcome", "WriterInfo"),

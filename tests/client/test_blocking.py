@@ -7,12 +7,13 @@ import pytest
 
 import millrace
 from millrace import blocking
-from millrace.client import byte_stream
 from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.segments import Segments
 from millrace.client.client import Client
+from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
+from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.writer import Writer
 
 # What a class for threads leaves out, and why.
@@ -23,8 +24,8 @@ LEFT_OUT = {
     Cursors: set(),
     Writer: {"open", "send", "drain", "statistics"},  # `write` waits for room, and `with` opens
     Reader: {"close", "next_events"},  # `with` closes it; `__next__` takes blocks of events
-    byte_stream.ByteWriter: {"durable_offset"},
-    byte_stream.ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
+    ByteWriter: {"durable_offset"},
+    ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
 }
 
 

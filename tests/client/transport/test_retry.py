@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.client.errors import ClientClosedError, ConnectionLostError, ThrottledError
-from millrace.client.transport.retry import Backoff, Retry
+from millrace.client.options import Backoff
+from millrace.client.transport.retry import Retry
 from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.clock import ManualClock
 

@@ -6,8 +6,7 @@ import pytest
 
 import millrace
 from millrace.client.errors import RequestTimeoutError
-from millrace.client.options import ClientOptions
-from millrace.client.transport.retry import Backoff
+from millrace.client.options import Backoff, ClientOptions
 from millrace.client.write.options import WriterOptions
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX

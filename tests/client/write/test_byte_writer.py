@@ -5,18 +5,19 @@ import random
 import pytest
 
 import millrace
-from millrace.client import byte_stream
 from millrace.client.client import Client
 from millrace.client.errors import (
     ClientClosedError,
     ConditionFailedError,
-    OffsetBeyondEndError,
-    SegmentTruncatedError,
     StreamNotFoundError,
     StreamSealedError,
     WriterFencedError,
 )
+from millrace.client.options import ClientOptions, parse_address
 from millrace.client.testing import TestServer
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.write.byte_writer import ByteWriter
 from millrace.model.errors import InvalidArgumentError, InvalidNameError
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import scale
@@ -43,86 +44,6 @@ async def test_what_is_read_is_what_was_written(client: Client, name: str) -> No
             pieces.append(piece)
             assert reader.tell() == sum(map(len, pieces))
     assert b"".join(pieces) == data
-
-
-async def test_a_reader_goes_anywhere(client: Client, name: str) -> None:
-    await client.create_stream(name)
-    async with client.byte_writer(name) as writer:
-        await writer.write(b"0123456789")
-    async with client.byte_reader(name, offset=4) as reader:
-        assert await reader.read(2) == b"45"
-        assert await reader.seek(-1, io.SEEK_CUR) == 5
-        assert await reader.readexactly(3) == b"567"
-        assert await reader.seek(-3, io.SEEK_END) == 7
-        assert await reader.read() == b"789"
-        assert await reader.read() == b""
-        await reader.seek(8)
-        with pytest.raises(EOFError):
-            await reader.readexactly(3)
-        assert reader.tell() == 8
-        await reader.seek(11)
-        with pytest.raises(OffsetBeyondEndError):
-            await reader.read(1)
-        with pytest.raises(InvalidArgumentError):
-            await reader.seek(-1)
-        with pytest.raises(InvalidArgumentError):
-            await reader.seek(0, 7)
-    with pytest.raises(InvalidArgumentError):
-        client.byte_reader(name, offset=-1)
-
-
-async def test_a_following_reader_waits_at_the_tail_until_the_seal(client: Client, name: str) -> None:
-    await client.create_stream(name)
-    async with client.byte_writer(name) as writer, client.byte_reader(name, follow=True) as reader:
-        waiting = asyncio.create_task(reader.read(100))
-        await writer.write(b"first")
-        assert await waiting == b"first"
-        everything = asyncio.create_task(reader.read())
-        await writer.write(b" and")
-        await writer.flush()
-        await writer.write(b" last")
-        await writer.seal()
-        assert await everything == b" and last"
-        assert await reader.read(1) == b""
-        with pytest.raises(ClientClosedError):
-            await writer.write(b"x")
-    with pytest.raises(StreamSealedError):
-        async with client.byte_writer(name):
-            pass
-
-
-async def test_a_cancelled_read_loses_nothing(client: Client, name: str) -> None:
-    await client.create_stream(name)
-    async with client.byte_writer(name) as writer, client.byte_reader(name, follow=True) as reader:
-        await writer.write(b"abc")
-        await writer.flush()
-        for read in (reader.read(), reader.readexactly(5)):
-            waiting = asyncio.create_task(read)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(waiting, 0.02)
-        assert reader.tell() == 0
-        assert await reader.read(3) == b"abc"
-
-
-async def test_the_beginning_is_truncated(client: Client, name: str) -> None:
-    await client.create_stream(name)
-    async with client.byte_writer(name) as writer:
-        await writer.write(b"0123456789")
-        await writer.flush()
-        await writer.truncate(4)
-        with pytest.raises(OffsetBeyondEndError):
-            await writer.truncate(11)
-        await writer.write(b"x")
-    async with client.byte_reader(name) as reader:
-        with pytest.raises(SegmentTruncatedError, match=rf"{name}: .* 4 bytes are lost; seek\(4\)") as caught:
-            await reader.read(1)
-        assert caught.value.start_offset == 4
-        await reader.seek(4)
-        assert await reader.read() == b"456789x"
-        await client.seal_stream(name)
-        await client.delete_stream(name)
-        with pytest.raises(StreamNotFoundError):
-            await reader.read()
 
 
 async def test_the_older_of_two_writers_is_fenced_or_finds_strange_bytes(client: Client, name: str) -> None:
@@ -202,13 +123,14 @@ async def test_a_killed_server_costs_no_byte_and_doubles_none(millrace_server: T
             assert await reader.read() == data
 
 
-async def test_much_on_its_way_makes_a_write_wait(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_stream, "BUFFER_BYTES_HIGH", 1000)
+async def test_much_in_flight_makes_a_write_wait(server: TestServer, client: Client, name: str) -> None:
     await client.create_stream(name)
-    async with client.byte_writer(name) as writer:
+    channel = Channel(parse_address(server.address), ClientOptions(), ForkGuard())
+    async with ByteWriter(channel, name, writer_id=None, buffer_bytes_high=1000) as writer:
         for _ in range(20):
             await writer.write(b"x" * 600)
             assert writer.tell() - writer.durable_offset < 2000
+    await channel.close()
     async with client.byte_reader(name) as reader:
         assert len(await reader.read()) == 12_000
 

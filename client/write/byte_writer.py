@@ -1,83 +1,67 @@
-"""Byte streams: a stream of one segment as a file that grows at its end, for ever and durably.
+"""Writes bytes at the end of a byte stream: a stream of one segment as a file that grows at its end, durably.
 
     async with client.byte_writer("logs/raw") as writer:
-        await writer.write(b"...")                     # waits only while much is on its way
+        await writer.write(b"...")                     # waits only while much is in flight
         await writer.flush()                           # durable
-    async with client.byte_reader("logs/raw", follow=True) as reader:
-        while data := await reader.read(65536): ...    # waits at the tail; b"" at the end of a sealed stream
 
-There are no events and no blocks in it: what is read are the bytes that were written, at the offsets where `tell` said
-they would be. A writer expects to be the only one; bytes of another fail it with `ConditionFailedError`, and nothing of
-its own is stored behind them. What has no ack is sent again after a lost connection and stored once.
+There are no events and no blocks in it. A writer expects to be the only one; bytes of another fail it with
+`ConditionFailedError`, and nothing of its own is stored after them. What has no ack is sent again after a lost
+connection, and stored once.
 """
 
 import asyncio
-import io
 import logging
-from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from millrace.client.admin.streams import stream_info
-from millrace.client.transport.channel import Channel
-from millrace.client.transport.connection import Chunk
-from millrace.client.write.segment_writer import passes
-from millrace.model.errors import InvalidArgumentError, MillraceError
-from millrace.model.stream import StreamInfo
-from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
-from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
-
-from .errors import (
+from millrace.client.admin.streams import fetch_byte_stream
+from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
     OutcomeUnknownError,
-    SegmentNotFoundError,
     SegmentSealedError,
-    SegmentTruncatedError,
-    StreamNotFoundError,
     StreamSealedError,
     WriterExpiredError,
 )
+from millrace.client.transport.channel import Channel
+from millrace.model.errors import MillraceError
+from millrace.wire import messages as m
+from millrace.wire.checksum import Buffer
+from millrace.wire.limits import MIB
+
+from .segment_writer import passes
 
 logger = logging.getLogger(__name__)
 
 APPEND_SIZE_BYTES: Final = 4 * MIB
 BUFFER_BYTES_HIGH: Final = 16 * MIB
-READ_AHEAD_BYTES: Final = 256 * KIB
 DELIVERY_TIMEOUT_S: Final = 120.0
-
-
-async def byte_stream_info(channel: Channel, stream: str) -> StreamInfo:
-    """Return a stream that can be used as a byte stream.
-
-    Raises:
-        StreamNotFoundError: there is none.
-        InvalidArgumentError: it has, or had, more than one segment.
-    """
-    info = stream_info(await channel.request(m.GetStream(stream)))
-    if info.epoch or len(info.segments) != 1:
-        raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
-    return info
 
 
 class ByteWriter:
     """Writes bytes at the end of a byte stream. Made by `client.byte_writer`; an async context manager."""
 
     def __init__(
-        self, channel: Channel, stream: str, *, writer_id: str | None, start_over_if_expired: bool = False
+        self,
+        channel: Channel,
+        stream: str,
+        *,
+        writer_id: str | None,
+        start_over_if_expired: bool = False,
+        buffer_bytes_high: int = BUFFER_BYTES_HIGH,
     ) -> None:
         self._channel = channel
         self.stream = stream
         self._writer_id = writer_id or ""
         self._start_over = int(start_over_if_expired)
+        self._buffer_bytes_high = buffer_bytes_high
         self._segment_id = 0
         self._number = 0
         self._epoch = 0
         self._last_event_number = 0
         self._acked_offset = 0
         self._buffer = bytearray()
-        # What is on its way, in front of the buffer.
+        # What is in flight, before the buffer.
         self._sending_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
@@ -91,7 +75,7 @@ class ByteWriter:
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             InvalidArgumentError: the stream has, or had, more than one segment.
         """
-        info = await byte_stream_info(self._channel, self.stream)
+        info = await fetch_byte_stream(self._channel, self.stream)
         if info.sealed:
             raise StreamSealedError(f"{self.stream} is sealed")
         self._segment_id = info.segments[0].segment_id
@@ -99,8 +83,8 @@ class ByteWriter:
         opened = await self._channel.request(request)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
-        # Asked only now: whoever had the id has stored all that it ever will.
-        self._acked_offset = (await byte_stream_info(self._channel, self.stream)).segments[0].length
+        # Asked only now: a writer that had the id has stored all that it ever will.
+        self._acked_offset = (await fetch_byte_stream(self._channel, self.stream)).segments[0].length
         self._failure = None
         return self
 
@@ -113,7 +97,7 @@ class ByteWriter:
         elif issubclass(kind, Exception):
             try:
                 await self.close()
-            except MillraceError as second:  # the body's own error goes on; this one must not hide it
+            except MillraceError as second:  # the error of the body continues; this one must not hide it
                 logger.warning("bytes lost while leaving writer stream=%s error=%s", self.stream, second)
         else:
             self._stop()
@@ -128,13 +112,13 @@ class ByteWriter:
         return self._acked_offset
 
     async def write(self, data: Buffer) -> int:
-        """Take bytes, and return how many: all of them. Waits while much is on its way. Cancelling takes nothing.
+        """Take bytes, and return how many: all of them. Waits while much is in flight. Cancelling takes nothing.
 
         Raises:
             StreamSealedError, WriterFencedError, WriterExpiredError, ConditionFailedError: nothing can be written any
                 more.
         """
-        while self.tell() - self._acked_offset >= BUFFER_BYTES_HIGH and self._failure is None:
+        while self.tell() - self._acked_offset >= self._buffer_bytes_high and self._failure is None:
             self._room.clear()
             await self._room.wait()
         self._check()
@@ -161,7 +145,7 @@ class ByteWriter:
         await self._channel.request(request)
 
     async def seal(self) -> None:
-        """Flush, let the stream take no more bytes, for ever, and close."""
+        """Flush, seal the stream forever, and close."""
         await self.flush()
         await self._channel.request(m.SealStream(self.stream))
         self._stop()
@@ -206,10 +190,10 @@ class ByteWriter:
             self._room.set()
 
     async def _append(self, payload: bytes) -> None:
-        """Store one append, once; try again until it is known to be stored."""
+        """Store one append, once; send it again until it is known to be stored."""
         loop = asyncio.get_running_loop()
         retry = self._channel.retry(DELIVERY_TIMEOUT_S, passes=passes)
-        is_doubtful = False
+        is_unknown = False
         while True:
             try:
                 connection = await self._channel.connection_by(retry)
@@ -227,13 +211,13 @@ class ByteWriter:
                 await append.done
                 return
             except WriterExpiredError as error:
-                if not is_doubtful:
+                if not is_unknown:
                     raise
                 raise OutcomeUnknownError(
                     f"sent, and not known to be stored when the writer expired: {error}"
                 ) from error
             except MillraceError as error:
-                is_doubtful = is_doubtful or isinstance(error, ConnectionLostError | OutcomeUnknownError)
+                is_unknown = is_unknown or isinstance(error, ConnectionLostError | OutcomeUnknownError)
                 try:
                     await retry.wait(error)
                 except ConnectionLostError:
@@ -255,134 +239,8 @@ class ByteWriter:
         self._room.set()
 
 
-class ByteReader:
-    """Reads bytes of a byte stream, from any place. Made by `client.byte_reader`; an async context manager.
-
-    One task at a time may use it.
-    """
-
-    def __init__(self, channel: Channel, stream: str, *, offset: int, follow: bool) -> None:
-        self._channel = channel
-        self.stream = stream
-        self._offset = offset
-        self._follow = follow
-        self._segment_id = 0
-        # Bytes that were read ahead; they start at `_offset`.
-        self._ahead = memoryview(b"")
-
-    async def __aenter__(self) -> Self:
-        """Find the stream.
-
-        Raises:
-            StreamNotFoundError: there is none.
-            InvalidArgumentError: it has, or had, more than one segment.
-        """
-        self._segment_id = (await byte_stream_info(self._channel, self.stream)).segments[0].segment_id
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; nothing is fetched while nobody reads."""
-
-    def tell(self) -> int:
-        """Return the offset of the next byte to be read."""
-        return self._offset
-
-    async def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to an offset, from the start of all offsets, from here (SEEK_CUR) or from the tail (SEEK_END).
-
-        Raises:
-            InvalidArgumentError: below 0.
-        """
-        if whence == io.SEEK_CUR:
-            offset += self._offset
-        elif whence == io.SEEK_END:
-            offset += (await byte_stream_info(self._channel, self.stream)).segments[0].length
-        elif whence != io.SEEK_SET:
-            raise InvalidArgumentError(f"whence={whence} is none of SEEK_SET, SEEK_CUR and SEEK_END")
-        if offset < 0:
-            raise InvalidArgumentError(f"{offset} is no offset")
-        skipped = offset - self._offset
-        self._ahead = self._ahead[skipped:] if 0 <= skipped <= len(self._ahead) else memoryview(b"")
-        self._offset = offset
-        return offset
-
-    async def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, at most `size`; below 0: all up to the tail, with `follow` up to the end.
-
-        Empty at the tail; with `follow` it waits there, and only the end of a sealed stream is empty. Cancelling loses
-        nothing.
-
-        Raises:
-            SegmentTruncatedError: the place was truncated away; `seek` to its `start_offset`.
-            StreamNotFoundError: the stream was deleted.
-            OffsetBeyondEndError: the place lies beyond the tail.
-            SegmentDamagedError: the bytes fail their checksum on the server.
-        """
-        if size < 0:
-            pieces = []
-            start = self._offset
-            try:
-                while piece := await self.read(READ_SIZE_BYTES_MAX):
-                    pieces.append(piece)
-            except BaseException:
-                await self.seek(start)
-                raise
-            return b"".join(pieces)
-        while size and not self._ahead:
-            chunk = await self._fetch(size)
-            self._ahead = chunk.data
-            if not len(chunk.data) and (not self._follow or chunk.flags & m.DataFlag.END_OF_SEGMENT):
-                break
-        data = bytes(self._ahead[:size])
-        self._ahead = self._ahead[len(data) :]
-        self._offset += len(data)
-        return data
-
-    async def readexactly(self, size: int) -> bytes:
-        """Return exactly so many bytes. Cancelling loses nothing.
-
-        Raises:
-            EOFError: the stream ends before; the place is where it was.
-        """
-        start = self._offset
-        pieces = []
-        missing = size
-        try:
-            while missing:
-                piece = await self.read(missing)
-                if not piece:
-                    raise EOFError(f"{self.stream} ends {missing} bytes before {start + size}")
-                pieces.append(piece)
-                missing -= len(piece)
-        except BaseException:
-            await self.seek(start)
-            raise
-        return b"".join(pieces)
-
-    async def _fetch(self, size: int) -> Chunk:
-        request = m.Read(
-            segment_id=self._segment_id,
-            offset=self._offset,
-            size_max=min(max(size, READ_AHEAD_BYTES), READ_SIZE_BYTES_MAX),
-            wait_ms=int(READ_WAIT_S_MAX * 1000) if self._follow else 0,
-        )
-        try:
-            return await self._channel.read(request)
-        except SegmentNotFoundError as error:  # the only segment is never truncated away
-            raise StreamNotFoundError(f"{self.stream} was deleted") from error
-        except SegmentTruncatedError as error:
-            start = error.start_offset or 0
-            message = (
-                f"offset {self._offset} was truncated, {start - self._offset} bytes are lost; "
-                f"seek({start}) goes on with what is left"
-            )
-            raise SegmentTruncatedError(replace(error.facts, subject=self.stream, message=message)) from None
-
-
 class _Append:
-    """An append on its way, as a future."""
+    """An append in flight, as a future."""
 
     __slots__ = ("done", "size")
 

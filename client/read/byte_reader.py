@@ -1,0 +1,146 @@
+"""Reads bytes of a byte stream from any offset: those that were written, where `tell` said they would be.
+
+async with client.byte_reader("logs/raw", follow=True) as reader:
+    while data := await reader.read(65536): ...    # waits at the tail; b"" at the end of a sealed stream
+"""
+
+import io
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from millrace.client.admin.streams import fetch_byte_stream
+from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.connection import Chunk
+from millrace.model.errors import InvalidArgumentError
+from millrace.wire import messages as m
+from millrace.wire.limits import KIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
+
+READ_AHEAD_BYTES: Final = 256 * KIB
+
+
+class ByteReader:
+    """Reads bytes of a byte stream, from any place. Made by `client.byte_reader`; an async context manager.
+
+    One task at a time may use it.
+    """
+
+    def __init__(self, channel: Channel, stream: str, *, offset: int, follow: bool) -> None:
+        self._channel = channel
+        self.stream = stream
+        self._offset = offset
+        self._follow = follow
+        self._segment_id = 0
+        # Bytes that were read ahead; they start at `_offset`.
+        self._ahead = memoryview(b"")
+
+    async def __aenter__(self) -> Self:
+        """Find the stream.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            InvalidArgumentError: it has, or had, more than one segment.
+        """
+        self._segment_id = (await fetch_byte_stream(self._channel, self.stream)).segments[0].segment_id
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; nothing is fetched except by a read."""
+
+    def tell(self) -> int:
+        """Return the offset of the next byte to be read."""
+        return self._offset
+
+    async def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to an offset, from the start of all offsets, from here (SEEK_CUR) or from the tail (SEEK_END).
+
+        Raises:
+            InvalidArgumentError: below 0.
+        """
+        if whence == io.SEEK_CUR:
+            offset += self._offset
+        elif whence == io.SEEK_END:
+            offset += (await fetch_byte_stream(self._channel, self.stream)).segments[0].length
+        elif whence != io.SEEK_SET:
+            raise InvalidArgumentError(f"whence={whence} is none of SEEK_SET, SEEK_CUR and SEEK_END")
+        if offset < 0:
+            raise InvalidArgumentError(f"{offset} is no offset")
+        skipped = offset - self._offset
+        self._ahead = self._ahead[skipped:] if 0 <= skipped <= len(self._ahead) else memoryview(b"")
+        self._offset = offset
+        return offset
+
+    async def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, at most `size`; below 0: all up to the tail, with `follow` up to the end.
+
+        Empty at the tail; with `follow` it waits there, and only the end of a sealed stream is empty. Cancelling loses
+        nothing.
+
+        Raises:
+            SegmentTruncatedError: the place was truncated away; `seek` to its `start_offset`.
+            StreamNotFoundError: the stream was deleted.
+            OffsetBeyondEndError: the place lies beyond the tail.
+            SegmentDamagedError: the bytes fail their checksum on the server.
+        """
+        if size < 0:
+            pieces = []
+            start = self._offset
+            try:
+                while piece := await self.read(READ_SIZE_BYTES_MAX):
+                    pieces.append(piece)
+            except BaseException:
+                await self.seek(start)
+                raise
+            return b"".join(pieces)
+        while size and not self._ahead:
+            chunk = await self._fetch(size)
+            self._ahead = chunk.data
+            if not len(chunk.data) and (not self._follow or chunk.flags & m.DataFlag.END_OF_SEGMENT):
+                break
+        data = bytes(self._ahead[:size])
+        self._ahead = self._ahead[len(data) :]
+        self._offset += len(data)
+        return data
+
+    async def readexactly(self, size: int) -> bytes:
+        """Return exactly so many bytes. Cancelling loses nothing.
+
+        Raises:
+            EOFError: the stream ends before; the place is where it was.
+        """
+        start = self._offset
+        pieces = []
+        missing = size
+        try:
+            while missing:
+                piece = await self.read(missing)
+                if not piece:
+                    raise EOFError(f"{self.stream} ends {missing} bytes before {start + size}")
+                pieces.append(piece)
+                missing -= len(piece)
+        except BaseException:
+            await self.seek(start)
+            raise
+        return b"".join(pieces)
+
+    async def _fetch(self, size: int) -> Chunk:
+        request = m.Read(
+            segment_id=self._segment_id,
+            offset=self._offset,
+            size_max=min(max(size, READ_AHEAD_BYTES), READ_SIZE_BYTES_MAX),
+            wait_ms=int(READ_WAIT_S_MAX * 1000) if self._follow else 0,
+        )
+        try:
+            return await self._channel.read(request)
+        except SegmentNotFoundError as error:  # the only segment is never truncated away
+            raise StreamNotFoundError(f"{self.stream} was deleted") from error
+        except SegmentTruncatedError as error:
+            start = error.start_offset or 0
+            message = (
+                f"offset {self._offset} was truncated, {start - self._offset} bytes are lost; "
+                f"seek({start}) resumes with what is left"
+            )
+            raise SegmentTruncatedError(replace(error.facts, subject=self.stream, message=message)) from None
