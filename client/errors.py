@@ -8,11 +8,11 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   |   +-- CutInvalidError          a cut that does not fit its stream
 |   +-- SegmentNotFoundError
 |   +-- SegmentExistsError
-|   +-- SegmentSealedError           no more appends, for ever
+|   +-- SegmentSealedError           no more appends
 |   |   +-- StreamSealedError
 |   +-- StreamNotSealedError
 |   +-- SegmentTruncatedError        the place is gone; has `start_offset` and `length`
-|   |   +-- CutTruncatedError        a cut behind the truncation; has `resume_at`
+|   |   +-- CutTruncatedError        a cut before the start; has `resume_at`
 |   +-- SegmentDamagedError          these bytes fail their checksum on the server
 |   +-- OffsetBeyondEndError         the place is not there yet; has `length`
 |   +-- ConditionFailedError         another length than expected; has `length`
@@ -37,6 +37,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from millrace.model.cut import StreamCut
@@ -52,36 +53,51 @@ from millrace.model.errors import (
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 
+CLASS_OF_CODE: Final[dict[int, type[RequestError]]] = {
+    ErrorCode.INVALID_ARGUMENT: InvalidArgumentError,
+    ErrorCode.INVALID_NAME: InvalidNameError,
+    ErrorCode.APPEND_TOO_LARGE: EventTooLargeError,
+    ErrorCode.CUT_INVALID: CutInvalidError,
+}
+"""The reaction that each code of the wire asks for. A code that a newer server sends is a plain `RequestError`."""
 
-class SegmentNotFoundError(RequestError):
+
+class _Answer(RequestError):  # noqa: N818  # a base that is never raised
+    """What a server answered; a class names the codes that it stands for."""
+
+    def __init_subclass__(cls, *, codes: Sequence[ErrorCode]) -> None:
+        CLASS_OF_CODE.update(dict.fromkeys(codes, cls))
+
+
+class SegmentNotFoundError(_Answer, codes=[ErrorCode.SEGMENT_NOT_FOUND]):
     """There is no such segment."""
 
 
-class SegmentExistsError(RequestError):
+class SegmentExistsError(_Answer, codes=[ErrorCode.SEGMENT_EXISTS]):
     """There is a segment of that name already."""
 
 
-class SegmentSealedError(RequestError):
-    """The segment takes no more appends, for ever."""
+class SegmentSealedError(_Answer, codes=[ErrorCode.SEGMENT_SEALED]):
+    """The segment takes no more appends."""
 
 
-class StreamSealedError(SegmentSealedError):
-    """The stream takes no more events, for ever."""
+class StreamSealedError(SegmentSealedError, codes=[ErrorCode.STREAM_SEALED]):
+    """The stream takes no more events, forever."""
 
 
-class StreamNotSealedError(RequestError):
+class StreamNotSealedError(_Answer, codes=[ErrorCode.STREAM_NOT_SEALED]):
     """Only a sealed stream can be deleted."""
 
 
-class SegmentTruncatedError(RequestError):
+class SegmentTruncatedError(_Answer, codes=[ErrorCode.SEGMENT_TRUNCATED]):
     """The place is gone: `start_offset` is the first that is left."""
 
 
-class CutTruncatedError(SegmentTruncatedError):
-    """A cut, or the place of a reader, behind the truncation of its stream.
+class CutTruncatedError(SegmentTruncatedError, codes=[ErrorCode.CUT_TRUNCATED]):
+    """A cut, or the place of a reader, before the start of its stream.
 
     Attributes:
-        resume_at: the cut where a reader goes on with all that is left behind its place; None where the server said it.
+        resume_at: the cut from which a reader continues with all that is left; None where the server said it.
     """
 
     def __init__(self, facts: ErrorFacts | str, *, resume_at: StreamCut | None = None) -> None:
@@ -89,31 +105,31 @@ class CutTruncatedError(SegmentTruncatedError):
         self.resume_at = resume_at
 
 
-class SegmentDamagedError(RequestError):
+class SegmentDamagedError(_Answer, codes=[ErrorCode.SEGMENT_DAMAGED]):
     """The bytes fail their checksum on the server's disk; they are not served."""
 
 
-class OffsetBeyondEndError(RequestError):
+class OffsetBeyondEndError(_Answer, codes=[ErrorCode.OFFSET_BEYOND_END]):
     """The place is not there yet: the segment ends at `length`."""
 
 
-class ConditionFailedError(RequestError):
+class ConditionFailedError(_Answer, codes=[ErrorCode.CONDITION_FAILED]):
     """The segment has another `length` than the expected offset; nothing was stored."""
 
 
-class AttributeConditionFailedError(RequestError):
+class AttributeConditionFailedError(_Answer, codes=[ErrorCode.ATTRIBUTE_CONDITION_FAILED]):
     """The attribute has another value than expected; nothing was changed."""
 
 
-class PipelineBrokenError(RequestError):
+class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):
     """An earlier append of the same pipeline failed; this one was not stored."""
 
 
-class WriterFencedError(RequestError):
+class WriterFencedError(_Answer, codes=[ErrorCode.WRITER_FENCED, ErrorCode.WRITER_UNKNOWN]):
     """The writer id was opened again elsewhere; this writer stores nothing any more."""
 
 
-class WriterExpiredError(RequestError):
+class WriterExpiredError(_Answer, codes=[ErrorCode.WRITER_EXPIRED]):
     """The writer was idle for so long that the server does not know its event numbers any more.
 
     Raised by an append, nothing of it is stored: open a new writer and write those events again. Raised by opening a
@@ -121,35 +137,38 @@ class WriterExpiredError(RequestError):
     """
 
 
-class EventNumberError(RequestError):
+class EventNumberError(_Answer, codes=[ErrorCode.EVENT_NUMBER_GAP, ErrorCode.EVENT_NUMBER_OVERLAP]):
     """Event numbers that leave a gap or overlap what is stored."""
 
 
-class StreamNotFoundError(RequestError):
+class StreamNotFoundError(_Answer, codes=[ErrorCode.STREAM_NOT_FOUND]):
     """There is no such stream."""
 
 
-class StreamExistsError(RequestError):
+class StreamExistsError(_Answer, codes=[ErrorCode.STREAM_EXISTS]):
     """There is a stream of that name already."""
 
 
-class ThrottledError(RequestError):
+class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED, ErrorCode.DEADLINE_EXCEEDED]):
     """Something on the server is full; try again after `retry_after_s`."""
 
 
-class NoSpaceError(ThrottledError):
+class NoSpaceError(ThrottledError, codes=[ErrorCode.NO_SPACE]):
     """The server's disk is full; nothing was stored."""
 
 
-class OutcomeUnknownError(RequestError):
+class OutcomeUnknownError(_Answer, codes=[ErrorCode.OUTCOME_UNKNOWN]):
     """The request may or may not have been carried out."""
 
 
-class AuthenticationError(RequestError):
+class AuthenticationError(_Answer, codes=[ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN]):
     """No token, a wrong token, or one that does not allow this."""
 
 
-class ServerFailedError(RequestError):
+class ServerFailedError(
+    _Answer,
+    codes=[ErrorCode.PROTOCOL, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INTERNAL, ErrorCode.SHUTTING_DOWN],
+):
     """The server failed, is shutting down, or refuses to speak the protocol of this client."""
 
 
@@ -221,44 +240,6 @@ def _buffer_full(pending_bytes: int, limit_bytes: int) -> BufferFullError:
     return BufferFullError(pending_bytes=pending_bytes, limit_bytes=limit_bytes)
 
 
-CLASS_OF_CODE: Final[dict[ErrorCode, type[RequestError]]] = {
-    ErrorCode.PROTOCOL: ServerFailedError,
-    ErrorCode.UNSUPPORTED_VERSION: ServerFailedError,
-    ErrorCode.UNAUTHENTICATED: AuthenticationError,
-    ErrorCode.FORBIDDEN: AuthenticationError,
-    ErrorCode.INVALID_ARGUMENT: InvalidArgumentError,
-    ErrorCode.INVALID_NAME: InvalidNameError,
-    ErrorCode.INTERNAL: ServerFailedError,
-    ErrorCode.SHUTTING_DOWN: ServerFailedError,
-    ErrorCode.THROTTLED: ThrottledError,
-    ErrorCode.NO_SPACE: NoSpaceError,
-    ErrorCode.OUTCOME_UNKNOWN: OutcomeUnknownError,
-    ErrorCode.DEADLINE_EXCEEDED: ThrottledError,
-    ErrorCode.SEGMENT_NOT_FOUND: SegmentNotFoundError,
-    ErrorCode.SEGMENT_EXISTS: SegmentExistsError,
-    ErrorCode.SEGMENT_SEALED: SegmentSealedError,
-    ErrorCode.SEGMENT_TRUNCATED: SegmentTruncatedError,
-    ErrorCode.SEGMENT_DAMAGED: SegmentDamagedError,
-    ErrorCode.OFFSET_BEYOND_END: OffsetBeyondEndError,
-    ErrorCode.CONDITION_FAILED: ConditionFailedError,
-    ErrorCode.ATTRIBUTE_CONDITION_FAILED: AttributeConditionFailedError,
-    ErrorCode.PIPELINE_BROKEN: PipelineBrokenError,
-    ErrorCode.APPEND_TOO_LARGE: EventTooLargeError,
-    ErrorCode.WRITER_FENCED: WriterFencedError,
-    ErrorCode.WRITER_UNKNOWN: WriterFencedError,
-    ErrorCode.WRITER_EXPIRED: WriterExpiredError,
-    ErrorCode.EVENT_NUMBER_GAP: EventNumberError,
-    ErrorCode.EVENT_NUMBER_OVERLAP: EventNumberError,
-    ErrorCode.STREAM_NOT_FOUND: StreamNotFoundError,
-    ErrorCode.STREAM_EXISTS: StreamExistsError,
-    ErrorCode.STREAM_SEALED: StreamSealedError,
-    ErrorCode.STREAM_NOT_SEALED: StreamNotSealedError,
-    ErrorCode.CUT_INVALID: CutInvalidError,
-    ErrorCode.CUT_TRUNCATED: CutTruncatedError,
-}
-"""Each code of the wire and the reaction it asks for. A code that a newer server sends is a plain `RequestError`."""
-
-_CLASS_OF_NUMBER: Final = {int(code): cls for code, cls in CLASS_OF_CODE.items()}
 assert set(CLASS_OF_CODE) == set(ErrorCode), set(ErrorCode) - set(CLASS_OF_CODE)
 
 
@@ -274,5 +255,5 @@ def error_of_reply(reply: m.ErrorReply) -> RequestError:
         retry_after_s=reply.retry_after_ms / 1000,
         successors=tuple(reply.successors),
     )
-    cls = _CLASS_OF_NUMBER.get(reply.code, RequestError)
+    cls = CLASS_OF_CODE.get(reply.code, RequestError)
     return cls(facts)

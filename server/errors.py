@@ -8,7 +8,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
 |   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
 |   +-- LogClosedError            the log takes no more; reopen it
-|   +-- LogCorruptError           the log holds valid records behind damaged ones
+|   +-- LogCorruptError           the log holds valid records after damaged ones
 |   +-- ChunkCorruptError         a chunk does not match its checksum
 |   +-- ChunkNotFoundError        a chunk that should be there is not
 |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
@@ -42,6 +42,10 @@ class ServerError(Exception):
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
 
+    def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
+        """Give a class its code; without one it has that of its base."""
+        cls.code = code or cls.code
+
     def __init__(
         self,
         message: str,
@@ -67,10 +71,8 @@ class ServerError(Exception):
         return self.code in RETRIABLE
 
 
-class ConfigurationError(ServerError):
+class ConfigurationError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
     """An option or a data folder that cannot be used. Nothing was started."""
-
-    code = ErrorCode.INVALID_ARGUMENT
 
 
 class FolderLockedError(ConfigurationError):
@@ -85,29 +87,23 @@ class StorageError(ServerError):
     """Something about the disk."""
 
 
-class NoSpaceError(StorageError):
+class NoSpaceError(StorageError, code=ErrorCode.NO_SPACE):
     """The disk is full. Nothing was stored; the request may be sent again when there is space."""
 
-    code = ErrorCode.NO_SPACE
 
-
-class LogFailedError(StorageError):
+class LogFailedError(StorageError, code=ErrorCode.OUTCOME_UNKNOWN):
     """A write or sync of the log failed. The outcome of what waited for it is unknown."""
 
-    code = ErrorCode.OUTCOME_UNKNOWN
 
-
-class LogClosedError(StorageError):
+class LogClosedError(StorageError, code=ErrorCode.SHUTTING_DOWN):
     """The log takes no more runs; only reopening it helps."""
-
-    code = ErrorCode.SHUTTING_DOWN
 
 
 class LogCorruptError(StorageError):
-    """The log holds valid records behind damaged ones."""
+    """The log holds valid records after damaged ones."""
 
 
-class ChunkCorruptError(StorageError):
+class ChunkCorruptError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):
     """A chunk whose bytes do not match their checksum.
 
     Attributes:
@@ -115,172 +111,122 @@ class ChunkCorruptError(StorageError):
         offset: where in the chunk file the damage starts, in bytes.
     """
 
-    code = ErrorCode.SEGMENT_DAMAGED
-
     def __init__(self, name: str, offset: int, reason: str = "bytes do not match their checksum") -> None:
         super().__init__(f"{reason} at byte {offset}", subject=name)
         self.name = name
         self.offset = offset
 
 
-class ChunkNotFoundError(StorageError):
+class ChunkNotFoundError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):
     """A chunk that should be there is not."""
-
-    code = ErrorCode.SEGMENT_DAMAGED
 
 
 class CheckpointDamagedError(StorageError):
     """The checkpoint is not what was written, or cannot be read. Set it aside, then restore a copy or rebuild it."""
 
 
-class ThrottledError(ServerError):
+class ThrottledError(ServerError, code=ErrorCode.THROTTLED):
     """A bound is reached. The text says what is full; `retry_after_ms` says when to try again."""
 
-    code = ErrorCode.THROTTLED
 
-
-class ShuttingDownError(ServerError):
+class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
     """The server is going away."""
 
-    code = ErrorCode.SHUTTING_DOWN
 
-
-class InvalidArgumentError(ServerError):
+class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
     """A request that can never succeed as it stands."""
-
-    code = ErrorCode.INVALID_ARGUMENT
 
 
 class SegmentError(ServerError):
     """Something about one segment."""
 
 
-class SegmentNotFoundError(SegmentError):
+class SegmentNotFoundError(SegmentError, code=ErrorCode.SEGMENT_NOT_FOUND):
     """There is no such segment (any more)."""
 
-    code = ErrorCode.SEGMENT_NOT_FOUND
 
-
-class SegmentExistsError(SegmentError):
+class SegmentExistsError(SegmentError, code=ErrorCode.SEGMENT_EXISTS):
     """A segment of that name exists."""
 
-    code = ErrorCode.SEGMENT_EXISTS
+
+class SegmentSealedError(SegmentError, code=ErrorCode.SEGMENT_SEALED):
+    """The segment takes no more appends, forever."""
 
 
-class SegmentSealedError(SegmentError):
-    """The segment takes no more appends, for ever."""
-
-    code = ErrorCode.SEGMENT_SEALED
+class SegmentTruncatedError(SegmentError, code=ErrorCode.SEGMENT_TRUNCATED):
+    """The offset is below the start of the segment."""
 
 
-class SegmentTruncatedError(SegmentError):
-    """The offset lies below the start of the segment."""
-
-    code = ErrorCode.SEGMENT_TRUNCATED
-
-
-class SegmentDamagedError(SegmentError):
+class SegmentDamagedError(SegmentError, code=ErrorCode.SEGMENT_DAMAGED):
     """The range is known to be damaged on disk, and refused; the rest of the segment is served."""
 
-    code = ErrorCode.SEGMENT_DAMAGED
+
+class OffsetBeyondEndError(SegmentError, code=ErrorCode.OFFSET_BEYOND_END):
+    """The offset is beyond the length of the segment."""
 
 
-class OffsetBeyondEndError(SegmentError):
-    """The offset lies beyond the length of the segment."""
-
-    code = ErrorCode.OFFSET_BEYOND_END
-
-
-class ConditionFailedError(SegmentError):
+class ConditionFailedError(SegmentError, code=ErrorCode.CONDITION_FAILED):
     """The segment did not have the expected length; `length` is the actual one."""
 
-    code = ErrorCode.CONDITION_FAILED
 
-
-class AttributeConditionFailedError(SegmentError):
+class AttributeConditionFailedError(SegmentError, code=ErrorCode.ATTRIBUTE_CONDITION_FAILED):
     """The attribute did not have the expected value."""
 
-    code = ErrorCode.ATTRIBUTE_CONDITION_FAILED
 
-
-class PipelineBrokenError(SegmentError):
+class PipelineBrokenError(SegmentError, code=ErrorCode.PIPELINE_BROKEN):
     """An earlier append of this connection to this segment failed, so this one was not applied."""
 
-    code = ErrorCode.PIPELINE_BROKEN
 
-
-class AppendTooLargeError(SegmentError):
+class AppendTooLargeError(SegmentError, code=ErrorCode.APPEND_TOO_LARGE):
     """An append above the limit."""
-
-    code = ErrorCode.APPEND_TOO_LARGE
 
 
 class WriterError(ServerError):
     """Something about one writer."""
 
 
-class WriterFencedError(WriterError):
+class WriterFencedError(WriterError, code=ErrorCode.WRITER_FENCED):
     """The writer was opened again elsewhere; this epoch may not write any more."""
 
-    code = ErrorCode.WRITER_FENCED
 
-
-class WriterUnknownError(WriterError):
+class WriterUnknownError(WriterError, code=ErrorCode.WRITER_UNKNOWN):
     """No such writer number; open the writer first."""
 
-    code = ErrorCode.WRITER_UNKNOWN
+
+class WriterExpiredError(WriterError, code=ErrorCode.WRITER_EXPIRED):
+    """The writer was idle for so long that its event numbers are not kept any more; it has to be opened again."""
 
 
-class WriterExpiredError(WriterError):
-    """The writer was idle for so long that its event numbers are not kept any more; it has to be opened anew."""
-
-    code = ErrorCode.WRITER_EXPIRED
-
-
-class EventNumberGapError(WriterError):
+class EventNumberGapError(WriterError, code=ErrorCode.EVENT_NUMBER_GAP):
     """The event number leaves a gap above the last one stored."""
 
-    code = ErrorCode.EVENT_NUMBER_GAP
 
-
-class EventNumberOverlapError(WriterError):
-    """Some events of the append are stored already and others are not: it was batched anew."""
-
-    code = ErrorCode.EVENT_NUMBER_OVERLAP
+class EventNumberOverlapError(WriterError, code=ErrorCode.EVENT_NUMBER_OVERLAP):
+    """Some events of the append are stored already and others are not: it was batched in another way."""
 
 
 class StreamError(ServerError):
     """Something about one stream."""
 
 
-class StreamNotFoundError(StreamError):
+class StreamNotFoundError(StreamError, code=ErrorCode.STREAM_NOT_FOUND):
     """There is no such stream."""
 
-    code = ErrorCode.STREAM_NOT_FOUND
+
+class StreamSealedError(StreamError, code=ErrorCode.STREAM_SEALED):
+    """The stream takes no more events, forever."""
 
 
-class StreamSealedError(StreamError):
-    """The stream takes no more events, for ever."""
-
-    code = ErrorCode.STREAM_SEALED
-
-
-class StreamNotSealedError(StreamError):
+class StreamNotSealedError(StreamError, code=ErrorCode.STREAM_NOT_SEALED):
     """Only a sealed stream can be deleted."""
 
-    code = ErrorCode.STREAM_NOT_SEALED
 
-
-class CutInvalidError(StreamError):
+class CutInvalidError(StreamError, code=ErrorCode.CUT_INVALID):
     """A cut that does not cover the key space of the stream exactly once, or lies off an event border.
 
     If it goes through an append, `start_offset` is the last border before that place.
     """
 
-    code = ErrorCode.CUT_INVALID
 
-
-class CutTruncatedError(StreamError):
-    """A cut that lies behind the truncation of the stream."""
-
-    code = ErrorCode.CUT_TRUNCATED
+class CutTruncatedError(StreamError, code=ErrorCode.CUT_TRUNCATED):
+    """A cut that is before the start of the stream."""
