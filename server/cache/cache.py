@@ -6,7 +6,6 @@ fetched twice, and no byte that lies before what was asked for is needed to serv
 
     read(...)    returns what is in memory at once, without a coroutine; else starts to fetch what is missing, one fetch
                  for however many readers wait for the same bytes, and returns something to await
-    insert(...)  puts in bytes that are in memory anyway
 
 The bytes of a segment never change, so nothing here can be stale. Which extents leave is decided by `eviction`: a read
 of bytes that were read before, in the same extent, counts as using it again, so one pass over it, in however small
@@ -19,7 +18,7 @@ cost then. Everything belongs to one event loop and is called in it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from millrace.server.errors import ServerError, ShuttingDownError
@@ -39,30 +38,29 @@ with fewer where it must (a chunk ends, a damaged page begins) and raises a `Ser
 The bytes must not change afterwards."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CacheStatistics:
     """Counters since the start, and sizes now."""
 
     budget_bytes: int
-    size_bytes: int
-    protected_bytes: int
-    extent_count: int
-    fetch_count: int
+    size_bytes: int = 0
+    protected_bytes: int = 0
+    extent_count: int = 0
+    fetch_count: int = 0
     """Fetches under way or waiting for their turn."""
-    unread_bytes: int
+    unread_bytes: int = 0
     """Bytes fetched ahead, or on their way, that nobody has read yet."""
-    hits_total: int
+    hits_total: int = 0
     """Reads answered from memory alone."""
-    misses_total: int
-    joins_total: int
+    misses_total: int = 0
+    joins_total: int = 0
     """Times that a read waited for a fetch which was under way already."""
-    fetches_total: int
-    fetches_ahead_total: int
-    fetch_failures_total: int
-    fetched_bytes_total: int
-    inserted_bytes_total: int
-    evicted_bytes_total: int
-    evicted_unread_bytes_total: int
+    fetches_total: int = 0
+    fetches_ahead_total: int = 0
+    fetch_failures_total: int = 0
+    fetched_bytes_total: int = 0
+    evicted_bytes_total: int = 0
+    evicted_unread_bytes_total: int = 0
     """Bytes fetched ahead and evicted before anyone read them: wasted work, a sign of too small a budget."""
 
 
@@ -125,11 +123,8 @@ class PageCache:
         self._gate = asyncio.Semaphore(options.fetches_max)
         self._tasks: set[asyncio.Task[memoryview]] = set()
         self._closed = False
-        self._unread_bytes = 0
+        self._statistics = CacheStatistics(budget_bytes=options.budget_bytes)
         self._unread_bytes_max = int(options.budget_bytes * options.read_ahead_share)
-        self._hits = self._misses = self._joins = 0
-        self._fetches = self._fetches_ahead = self._fetch_failures = 0
-        self._fetched_bytes = self._inserted_bytes = self._evicted_bytes = self._evicted_unread_bytes = 0
 
     def get(self, segment_id: int, offset: int, size: int) -> list[memoryview] | None:
         """Return cached bytes from `offset` on, in pieces, up to `size`; None if there is not even one.
@@ -177,12 +172,12 @@ class PageCache:
         run = self._readers.take(segment_id, offset)
         pieces = self.get(segment_id, offset, stop - offset)
         if pieces is not None:
-            self._hits += 1
+            self._statistics.hits_total += 1
             position = offset + sum(map(len, pieces))
             self._fetch_ahead(run, segment_id, position, limit=limit, fetch=fetch)
             self._readers.put(run, segment_id, start=offset, end=position)
             return pieces
-        self._misses += 1
+        self._statistics.misses_total += 1
         steps = self._plan(segment_id, offset, stop, limit=limit, fetch=fetch)
         self._fetch_ahead(run, segment_id, stop, limit=limit, fetch=fetch)
 
@@ -197,16 +192,6 @@ class PageCache:
 
         return PendingRead(finish)
 
-    def insert(self, segment_id: int, offset: int, data: Buffer) -> None:
-        """Put in bytes of a segment; where some are there already, those stay. Best given in pieces of about a page.
-
-        The bytes must not change afterwards.
-        """
-        if self._closed:
-            return
-        self._inserted_bytes += len(data)
-        self._insert(segment_id, offset, memoryview(data), unread=False)
-
     def truncate(self, segment_id: int, offset: int) -> None:
         """Drop what lies wholly below `offset`. A straddling extent stays: whoever asks keeps to the valid range."""
         self._drop(segment_id, below=offset)
@@ -217,23 +202,12 @@ class PageCache:
 
     def statistics(self) -> CacheStatistics:
         """Return counters and sizes."""
-        return CacheStatistics(
-            budget_bytes=self._options.budget_bytes,
+        return replace(
+            self._statistics,
             size_bytes=self._policy.size_bytes,
             protected_bytes=self._policy.protected_bytes,
             extent_count=len(self._extents),
             fetch_count=len(self._tasks),
-            unread_bytes=self._unread_bytes,
-            hits_total=self._hits,
-            misses_total=self._misses,
-            joins_total=self._joins,
-            fetches_total=self._fetches,
-            fetches_ahead_total=self._fetches_ahead,
-            fetch_failures_total=self._fetch_failures,
-            fetched_bytes_total=self._fetched_bytes,
-            inserted_bytes_total=self._inserted_bytes,
-            evicted_bytes_total=self._evicted_bytes,
-            evicted_unread_bytes_total=self._evicted_unread_bytes,
         )
 
     async def close(self) -> None:
@@ -264,13 +238,13 @@ class PageCache:
             previous = extent
         assert all(not flight.discarded and not flight.task.done() for flight in self._flights)
         ahead = sum(flight.end - flight.offset for flight in self._flights if flight.ahead)
-        assert self._unread_bytes == ahead + sum(len(e.data) for e in self._extents if e.unread)
+        assert self._statistics.unread_bytes == ahead + sum(len(e.data) for e in self._extents if e.unread)
 
     def _check(self) -> None:
         assert len(self._extents) == len(self._policy)
         assert self._policy.size_bytes <= self._options.budget_bytes
         assert len(self._flights) <= len(self._tasks)
-        assert self._unread_bytes >= 0
+        assert self._statistics.unread_bytes >= 0
 
     # Reading
 
@@ -293,7 +267,7 @@ class PageCache:
                 if flight is None:
                     flight = self._start(segment_id, position, limit=limit, fetch=fetch, ahead=False)
                 else:
-                    self._joins += 1
+                    self._statistics.joins_total += 1
                 until = min(stop, flight.end)
                 steps.append((flight, position, until))
             position = until
@@ -339,7 +313,7 @@ class PageCache:
         extent.read_until = max(extent.read_until, end)
         if extent.unread:
             extent.unread = False
-            self._unread_bytes -= len(extent.data)
+            self._statistics.unread_bytes -= len(extent.data)
 
     # Fetching
 
@@ -354,10 +328,10 @@ class PageCache:
         flight.task.add_done_callback(lambda task: self._landed(flight, task))
         self._flights.add(flight)
         self._tasks.add(flight.task)
-        self._fetches += 1
+        self._statistics.fetches_total += 1
         if ahead:
-            self._fetches_ahead += 1
-            self._unread_bytes += end - offset
+            self._statistics.fetches_ahead_total += 1
+            self._statistics.unread_bytes += end - offset
         return flight
 
     async def _fly(self, flight: _Flight, fetch: Fetch) -> memoryview:
@@ -367,7 +341,7 @@ class PageCache:
         assert 0 < len(data) <= size, "the fetch broke its contract"
         # The same step takes the flight off and puts the bytes in: at no moment would another read miss both.
         self._take_off(flight)
-        self._fetched_bytes += len(data)
+        self._statistics.fetched_bytes_total += len(data)
         if not flight.discarded and not self._closed:
             self._insert(flight.segment_id, flight.offset, data, unread=flight.ahead)
         return data
@@ -377,14 +351,14 @@ class PageCache:
         self._take_off(flight)
         # Asking for the exception marks it as seen: nobody may be waiting, and whoever does gets it anyway.
         if not task.cancelled() and task.exception() is not None:
-            self._fetch_failures += 1
+            self._statistics.fetch_failures_total += 1
 
     def _take_off(self, flight: _Flight) -> None:
         if flight not in self._flights:
             return
         self._flights.remove(flight)
         if flight.ahead:
-            self._unread_bytes -= flight.end - flight.offset
+            self._statistics.unread_bytes -= flight.end - flight.offset
 
     def _fetch_ahead(self, run: Run, segment_id: int, position: int, *, limit: int, fetch: Fetch) -> None:
         """Start fetches for the pages that a sequential reader, now at `position`, will want next."""
@@ -392,7 +366,10 @@ class PageCache:
         while start < stop:
             present = self._extents.covering(segment_id, start) or self._flights.covering(segment_id, start)
             if present is None:
-                if self._gate.locked() or self._unread_bytes + self._options.page_size_bytes > self._unread_bytes_max:
+                if (
+                    self._gate.locked()
+                    or self._statistics.unread_bytes + self._options.page_size_bytes > self._unread_bytes_max
+                ):
                     break
                 present = self._start(segment_id, start, limit=limit, fetch=fetch, ahead=True)
             start = present.end
@@ -414,13 +391,13 @@ class PageCache:
 
     def _admit(self, extent: _Extent) -> None:
         for victim in self._policy.admit(extent, extent.cost):
-            self._evicted_bytes += len(victim.data)
+            self._statistics.evicted_bytes_total += len(victim.data)
             if victim.unread:
-                self._evicted_unread_bytes += len(victim.data)
+                self._statistics.evicted_unread_bytes_total += len(victim.data)
             self._forget(victim)
         self._extents.add(extent)
         if extent.unread:
-            self._unread_bytes += len(extent.data)
+            self._statistics.unread_bytes += len(extent.data)
 
     def _remove(self, extent: _Extent) -> None:
         self._policy.remove(extent)
@@ -429,7 +406,7 @@ class PageCache:
     def _forget(self, extent: _Extent) -> None:
         self._extents.remove(extent)
         if extent.unread:
-            self._unread_bytes -= len(extent.data)
+            self._statistics.unread_bytes -= len(extent.data)
 
     def _drop(self, segment_id: int, *, below: int | None) -> None:
         for extent in self._extents.below(segment_id, below):

@@ -79,11 +79,6 @@ class GarbageQueue:
         entries = self._entries[DeleteAfter.COPY]
         return bool(entries) and self._copied < entries[0][1] <= self._stored
 
-    @property
-    def has_due(self) -> bool:
-        """Whether something may be deleted now."""
-        return self._due() is not None
-
     def take(self) -> str | None:
         """Remove and return a name that may be deleted now; None if there is none. If that fails, `put_back` it."""
         fence = self._due()

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millrace.server.cache import CacheOptions, Fetch, PageCache, PendingRead
 from millrace.server.cache.cache import EXTENT_COST_BYTES
 from millrace.server.errors import ShuttingDownError, StorageError
+from millrace.wire.checksum import Buffer
 
 PAGE = 4096
 SEGMENT = 7
@@ -69,6 +70,15 @@ async def read(cache: PageCache, offset: int, size: int, fetch: Fetch, *, end: i
     return b"".join(await read_of(cache, SEGMENT, offset, size, fetch, end=end))
 
 
+async def put(cache: PageCache, offset: int, data: Buffer, *, segment_id: int = SEGMENT) -> None:
+    """Let the cache fetch these bytes."""
+
+    async def fetch(start: int, size: int) -> Buffer:
+        return memoryview(data)[start - offset : start - offset + size]
+
+    await read_of(cache, segment_id, offset, len(data), fetch)
+
+
 def got(cache: PageCache, offset: int, size: int) -> bytes | None:
     pieces = cache.get(SEGMENT, offset, size)
     return None if pieces is None else b"".join(pieces)
@@ -97,7 +107,7 @@ async def test_a_miss_is_fetched_to_the_end_of_its_page_and_then_served_at_once(
 async def test_a_hit_copies_nothing_and_its_view_cannot_be_written() -> None:
     cache = cache_of()
     data = bytearray(content(0, PAGE))
-    cache.insert(SEGMENT, 0, data)
+    await put(cache, 0, data)
 
     [piece] = cache.get(SEGMENT, 10, 100) or []
 
@@ -118,7 +128,7 @@ async def test_a_read_over_several_pages_fetches_them_at_once() -> None:
 @pytest.mark.asyncio
 async def test_only_what_is_missing_is_fetched() -> None:
     cache, tier2 = cache_of(), Tier2()
-    cache.insert(SEGMENT, 1000, content(1000, 500))
+    await put(cache, 1000, content(1000, 500))
 
     assert await read(cache, 0, PAGE, tier2.fetch) == content(0, PAGE)
 
@@ -284,7 +294,7 @@ async def test_tiny_extents_are_charged_for_their_objects() -> None:
     cache = cache_of(pages=4)
 
     for segment_id in range(1000):
-        cache.insert(segment_id, 0, b"x")
+        await put(cache, 0, b"x", segment_id=segment_id)
 
     assert cache.statistics().extent_count == 4 * (PAGE + EXTENT_COST_BYTES) // (EXTENT_COST_BYTES + 1)
 
@@ -293,8 +303,8 @@ async def test_tiny_extents_are_charged_for_their_objects() -> None:
 async def test_a_view_that_keeps_much_more_alive_is_copied() -> None:
     cache = cache_of()
     big = content(0, 50_000)
-    cache.insert(SEGMENT, 0, memoryview(big)[:PAGE])
-    cache.insert(SEGMENT, PAGE, content(PAGE, PAGE))
+    await put(cache, 0, memoryview(big)[:PAGE])
+    await put(cache, PAGE, content(PAGE, PAGE))
 
     pieces = cache.get(SEGMENT, 0, 2 * PAGE) or []
 
@@ -375,8 +385,8 @@ async def test_fetches_at_once_are_bounded_and_reading_ahead_gives_way() -> None
 async def test_a_dropped_segment_is_gone_and_does_not_come_back_from_a_fetch() -> None:
     """Behaviour 19: delete and create the same name: nothing old shines through."""
     cache, tier2 = cache_of(), Tier2()
-    cache.insert(SEGMENT, PAGE, content(PAGE, PAGE))
-    cache.insert(SEGMENT + 1, 0, content(0, 10))
+    await put(cache, PAGE, content(PAGE, PAGE))
+    await put(cache, 0, content(0, 10), segment_id=SEGMENT + 1)
     tier2.open.clear()
     reader = asyncio.ensure_future(read(cache, 0, 100, tier2.fetch))
     await settled()
@@ -418,7 +428,6 @@ async def test_close_releases_whoever_waits() -> None:
             await reader
     with pytest.raises(ShuttingDownError):
         await read(cache, 0, 10, tier2.fetch)
-    cache.insert(SEGMENT, 0, b"late")
     assert got(cache, 0, 1) is None
     assert cache.statistics().extent_count == 0
     cache.check()
@@ -547,10 +556,6 @@ class CacheMachine(RuleBasedStateMachine):
             self.reads[place % len(self.reads)].task.cancel()
 
         self.run(work)
-
-    @rule(segment_id=segments, offset=offsets, size=sizes)
-    def insert(self, segment_id: int, offset: int, size: int) -> None:
-        self.cache.insert(segment_id, offset, content(offset, min(size, self.end - offset)))
 
     @rule(segment_id=segments, offset=offsets)
     def truncate(self, segment_id: int, offset: int) -> None:

@@ -17,7 +17,7 @@ def taken(queue: GarbageQueue) -> list[str]:
 def test_what_no_checkpoint_knew_goes_at_once() -> None:
     queue = GarbageQueue()
     queue.add(["a"], delete_after=DeleteAfter.NOW)
-    assert (queue.has_due, queue.waits_for_checkpoint, queue.waits_for_copy) == (True, False, False)
+    assert (queue.waits_for_checkpoint, queue.waits_for_copy) == (False, False)
     assert taken(queue) == ["a"]
     assert len(queue) == 0
 
