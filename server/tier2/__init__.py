@@ -4,6 +4,7 @@ from .layout import ChunkFooter, ChunkId, IndexEntry, chunk_name, encode_chunk, 
 from .local import LocalStorage
 from .options import Tier2Options
 from .reader import open_chunk, read_chunk, verify_chunk
+from .scoped import ScopedStorage
 from .storage import ChunkInfo, ChunkStorage
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "ChunkStorage",
     "IndexEntry",
     "LocalStorage",
+    "ScopedStorage",
     "Tier2Options",
     "chunk_name",
     "encode_chunk",

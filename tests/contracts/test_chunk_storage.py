@@ -10,7 +10,7 @@ import pytest_asyncio
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
-from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, Tier2Options
+from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ScopedStorage, Tier2Options
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.storage import MemoryStorage
@@ -30,7 +30,11 @@ def local_in_memory(_folder: Path) -> ChunkStorage:
     return LocalStorage(MemoryFileSystem(), Path("/data/tier2"), Tier2Options(), clock=ManualClock())
 
 
-@pytest_asyncio.fixture(params=[memory, local, local_in_memory])
+def scoped(_folder: Path) -> ChunkStorage:
+    return ScopedStorage(MemoryStorage(), "c0003/")
+
+
+@pytest_asyncio.fixture(params=[memory, local, local_in_memory, scoped])
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
     make: Callable[[Path], ChunkStorage] = request.param
     storage = make(tmp_path)
@@ -177,6 +181,7 @@ async def test_a_full_storage_says_so_keeps_nothing_and_recovers() -> None:
     storages: list[ChunkStorage] = [
         MemoryStorage(capacity_bytes=1000),
         LocalStorage(files, folder, Tier2Options(), clock=ManualClock()),
+        ScopedStorage(MemoryStorage(capacity_bytes=1000), "c0003/"),
     ]
     for storage in storages:
         await storage.publish(NAME, [bytes(600)])
