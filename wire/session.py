@@ -1,19 +1,28 @@
-"""The state of one connection, the same for client and server.
+"""One end of a connection, without socket and clock; what client and server have in common.
 
-A session says what may arrive next, when the peer has to be asked whether it lives, and when to give up. It knows no
-socket and no clock: the shell around it reports what happened at `now_s` (seconds of a monotonic clock), and arms one
-timer for `next_deadline_s()`.
+`ClientSession` and `ServerSession` are the two ends. Each is driven by a *shell*, which owns a socket and a clock:
 
-    CONNECTED   nothing but the first frame of the peer may arrive: HELLO at the server, HELLO_REPLY or ERROR at the
-                client. It has to be there within the handshake timeout, however busily its bytes trickle in.
-    ACTIVE      requests arrive at the server, replies and notices at the client.
-    DRAINING    this side starts nothing new and finishes what is in flight. Frames arrive as before: a server
-                answers new requests with SHUTTING_DOWN, it does not call them violations.
-    CLOSED      nothing may arrive. Only a new connection leads on.
+    bytes in      `writable` lends memory, `received` says how much of it was filled and when; then `next_event` until
+                  it returns None
+    bytes out     whatever a call decides to send is put into the outbox, in order; `take_outbox` empties it. A shell
+                  does so after each call, or gathers for a while
+    time          `next_deadline_s` says when to call `on_deadline`. Time only comes in as an argument
 
-Keepalive. Once ACTIVE, a PING is due when either direction was quiet for `keepalive_s`, so that each side hears from
-the other without relying on its settings. If nothing at all arrives for as long again after that PING, the peer is
-gone.
+States. The table does not know which end it is part of: both ends are held to the same rules, and differ in which
+frames count as GREETING, REFUSAL and TRAFFIC of the *peer*.
+
+    CONNECTED   nothing but the greeting of the peer may arrive: HELLO of a client, HELLO_REPLY of a server, which may
+                refuse by an ERROR_REPLY. It must be there within the handshake timeout, however its bytes trickle in.
+    ACTIVE      requests arrive at the server, replies and notices at the client, PING and PONG at both.
+    DRAINING    this end starts nothing new and finishes what is in flight. Frames arrive as before: a server answers
+                new requests with SHUTTING_DOWN, it does not call them violations.
+    CLOSED      nothing may arrive. There is no way out.
+
+A PING is answered here, in its place among what this end sends: a server learns from that place what the client had
+sent before it saw an error (see `append_pipeline`). Silence is judged by `keepalive`. A frame that has begun to arrive
+has a time limit of its own, counted from its first byte.
+
+(The division into a core that waits for nothing and thin shells is that of h11 and websockets.)
 """
 
 import math
@@ -21,8 +30,12 @@ from enum import Enum, auto
 from typing import Final
 
 from . import messages as m
+from .checksum import Buffer
 from .errors import ProtocolError, UnsupportedVersionError
-from .limits import PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+from .framing import encode, verify
+from .keepalive import Due, KeepAlive
+from .limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+from .receive_buffer import ReceiveBuffer
 
 
 class Role(Enum):
@@ -33,7 +46,7 @@ class Role(Enum):
 
 
 class SessionState(Enum):
-    """Where a connection stands; see the module docstring."""
+    """The state of one end; see the module docstring."""
 
     CONNECTED = auto()
     ACTIVE = auto()
@@ -41,19 +54,42 @@ class SessionState(Enum):
     CLOSED = auto()
 
 
-class SessionAction(Enum):
-    """What the shell has to do after a deadline."""
+class SessionEvent(Enum):
+    """What changes the state."""
 
-    NOTHING = auto()  # arm the timer again
-    SEND_PING = auto()  # and arm the timer again
-    CLOSE = auto()  # the session is CLOSED already; drop the transport
+    GREETING = auto()  # the first frame of the peer
+    REFUSAL = auto()  # an error in its place
+    TRAFFIC = auto()  # any frame that the peer sends after the handshake
+    DRAIN = auto()  # this end decides to start nothing new
+    CLOSE = auto()  # this end ends the connection, or has lost it
 
 
-class LocalEvent(Enum):
-    """What this side decides; all other events are frames that arrived."""
+CONNECTED, ACTIVE, DRAINING, CLOSED = SessionState
+GREETING, REFUSAL, TRAFFIC, DRAIN, CLOSE = SessionEvent
 
-    DRAIN = auto()
-    CLOSE = auto()
+TRANSITIONS: Final[dict[SessionState, dict[SessionEvent, SessionState]]] = {
+    CONNECTED: {
+        GREETING: ACTIVE,
+        REFUSAL: CLOSED,
+        DRAIN: CLOSED,  # nothing is in flight that could be finished
+        CLOSE: CLOSED,
+    },
+    ACTIVE: {
+        TRAFFIC: ACTIVE,
+        DRAIN: DRAINING,
+        CLOSE: CLOSED,
+    },
+    DRAINING: {
+        TRAFFIC: DRAINING,
+        DRAIN: DRAINING,
+        CLOSE: CLOSED,
+    },
+    CLOSED: {
+        DRAIN: CLOSED,
+        CLOSE: CLOSED,
+    },
+}
+"""Every legal event of every state, and the state that follows. What is not here raises."""
 
 
 def _types(sender: type[m.Message]) -> frozenset[int]:
@@ -66,137 +102,113 @@ REPLIES: Final = _types(m.FromServer) - HANDSHAKE
 """What only a server sends, after the handshake."""
 REQUESTS: Final = _types(m.FromClient) - HANDSHAKE
 """What only a client sends, after the handshake."""
-UNNUMBERED: Final = BOTH_WAYS | {m.Hello.type} | (_types(m.FromClient) - _types(m.Request))
-"""Frames of a client whose request id is not a new one: CREDIT and UNSUBSCRIBE name a subscription that exists."""
 
-Event = int | LocalEvent
-Transitions = dict[SessionState, dict[Event, SessionState]]
-
-
-CONNECTED, ACTIVE, DRAINING, CLOSED = SessionState
-DRAIN, CLOSE = LocalEvent
-
-
-def _transitions(first: dict[Event, SessionState], later: frozenset[int]) -> Transitions:
-    frames = later | BOTH_WAYS
-    return {
-        CONNECTED: {**first, DRAIN: CLOSED, CLOSE: CLOSED},  # nothing is in flight that could be finished
-        ACTIVE: {**dict.fromkeys(frames, ACTIVE), DRAIN: DRAINING, CLOSE: CLOSED},
-        DRAINING: {**dict.fromkeys(frames, DRAINING), DRAIN: DRAINING, CLOSE: CLOSED},
-        CLOSED: {DRAIN: CLOSED, CLOSE: CLOSED},
-    }
-
-
-TRANSITIONS: Final[dict[Role, Transitions]] = {
-    Role.SERVER: _transitions({m.Hello.type: ACTIVE}, REQUESTS),
-    Role.CLIENT: _transitions({m.HelloReply.type: ACTIVE, m.ErrorReply.type: CLOSED}, REPLIES),
+EVENTS: Final[dict[Role, dict[int, SessionEvent]]] = {
+    Role.SERVER: {m.Hello.type: GREETING, **dict.fromkeys(REQUESTS | BOTH_WAYS, TRAFFIC)},
+    Role.CLIENT: {m.HelloReply.type: GREETING, **dict.fromkeys(REPLIES | BOTH_WAYS, TRAFFIC)},
 }
-"""Every legal event of every state, and the state that follows. What is not here raises."""
+"""What the frames of the peer are, at each end; an ERROR_REPLY in place of the greeting is a REFUSAL."""
 
 
 class Session:
-    """The state of one connection.
+    """What both ends have in common: state, receive buffer, outbox, keep-alive.
 
     Args:
-        role: which side this is.
+        role: which end this is.
         now_s: when the connection was made.
         handshake_timeout_s: how long the first frame of the peer may take.
-        keepalive_s: quiet time before a PING, and from a PING to giving up; `math.inf` switches keepalive off.
+        keepalive_s: see `KeepAlive`.
+        frame_timeout_s: how long a frame that has begun may take to arrive.
     """
 
-    __slots__ = (
-        "_handshake_deadline_s", "_keepalive_s", "_pinged_s", "_received_s", "_request_id", "_sent_s", "_table",
-        "state",
-    )  # fmt: skip
-
-    def __init__(self, role: Role, *, now_s: float, handshake_timeout_s: float, keepalive_s: float) -> None:
-        if not (handshake_timeout_s > 0 and keepalive_s > 0):
-            raise ValueError("handshake_timeout_s and keepalive_s must be above 0")
+    def __init__(
+        self,
+        role: Role,
+        *,
+        now_s: float,
+        handshake_timeout_s: float,
+        keepalive_s: float,
+        frame_timeout_s: float = math.inf,
+    ) -> None:
+        if not (handshake_timeout_s > 0 and keepalive_s > 0 and frame_timeout_s > 0):
+            raise ValueError("handshake_timeout_s, keepalive_s and frame_timeout_s must be above 0")
         self.state = CONNECTED
-        self._table = TRANSITIONS[role]
+        self._events = EVENTS[role]
         self._handshake_deadline_s = now_s + handshake_timeout_s
-        self._keepalive_s = keepalive_s
+        self._keepalive = KeepAlive(now_s=now_s, quiet_s=keepalive_s)
+        self._frame_timeout_s = frame_timeout_s
+        # When the first byte of the pending frame came, as far as that is known; infinite while none is pending.
+        self._frame_began_s = math.inf
         self._received_s = now_s
-        self._sent_s = now_s
-        # When the PING went out that nothing has arrived after; infinite while there is none.
-        self._pinged_s = math.inf
-        self._request_id = 0
+        self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+        self._outbox: list[Buffer] = []
+        self.outbox_bytes = 0
 
     @property
     def is_draining(self) -> bool:
-        """Whether this side starts nothing new."""
+        """Whether this end starts nothing new."""
         return self.state is DRAINING
 
-    def received(self, now_s: float) -> None:
-        """Say that bytes arrived, whatever they are."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing may arrive any more."""
+        return self.state is CLOSED
+
+    # --- bytes ---
+
+    def writable(self) -> memoryview:
+        """Return memory for what arrives, never empty; valid until the next call of any method."""
+        return self._frames.writable()
+
+    def received(self, count: int, now_s: float) -> None:
+        """Say that `count` bytes were written at the start of what `writable` returned."""
+        self._keepalive.received(now_s)
         self._received_s = now_s
-        self._pinged_s = math.inf
+        if not self._frames.pending:
+            self._frame_began_s = now_s
+        self._frames.received(count)
 
-    def sent(self, now_s: float) -> None:
-        """Say that bytes were handed to the transport."""
-        self._sent_s = now_s
+    def put(self, *buffers: Buffer) -> None:
+        """Send buffers, which are owned by the session from here on."""
+        self._outbox += buffers
+        self.outbox_bytes += sum(map(len, buffers))
 
-    def on_frame(self, frame_type: int) -> None:
-        """Say that a frame arrived, before its body is looked at.
+    def take_outbox(self, now_s: float) -> list[Buffer]:
+        """Return what is to be sent, in order; the caller hands it to the transport now."""
+        outbox, self._outbox, self.outbox_bytes = self._outbox, [], 0
+        if outbox:
+            self._keepalive.sent(now_s)
+        return outbox
 
-        One call stands for any number of appends behind one another: the state that admits one admits all.
+    # --- state ---
+
+    def drain(self) -> None:
+        """Start nothing new from here on; a session whose handshake is not done is closed. May be repeated."""
+        self._change(DRAIN)
+
+    def close(self) -> None:
+        """End the session. May be repeated."""
+        self._change(CLOSE)
+
+    def admit(self, frame_type: int) -> None:
+        """Take note that a frame arrived, before its body is looked at.
+
+        One call stands for any number of consecutive appends: the state that admits one admits all.
 
         Raises:
             ProtocolError: a frame that may not arrive now, or never; the state stays as it is.
         """
-        following = self._table[self.state].get(frame_type)
-        if following is None:
-            raise ProtocolError(self._refusal(frame_type))
-        self.state = following
+        event = self._events.get(frame_type)
+        if self.state is CONNECTED and event is TRAFFIC and frame_type == m.ErrorReply.type:
+            event = REFUSAL
+        if event is None or event not in TRANSITIONS[self.state]:
+            raise ProtocolError(self._objection(frame_type))
+        self._change(event)
 
-    def check_request_id(self, frame_type: int, request_id: int, *, count: int = 1) -> None:
-        """Check, at the server, that the ids of `count` requests from `request_id` on are new.
+    def _change(self, event: SessionEvent) -> None:
+        self.state = TRANSITIONS[self.state][event]
 
-        Raises:
-            ProtocolError: the id is not above all before it. Frames in `UNNUMBERED` are exempt.
-        """
-        if frame_type in UNNUMBERED:
-            return
-        if request_id <= self._request_id:
-            raise ProtocolError(f"request id {request_id} is not above the one before, {self._request_id}")
-        self._request_id = request_id + count - 1
-
-    def drain(self) -> None:
-        """Start nothing new from here on; a session whose handshake is not done is closed. May be repeated."""
-        self._decide(DRAIN)
-
-    def close(self) -> None:
-        """End the session. May be repeated."""
-        self._decide(CLOSE)
-
-    def next_deadline_s(self) -> float:
-        """Return when `on_deadline` wants to be called: infinite if never.
-
-        It moves on with everything that is sent and received; the shell need not follow. A timer that fires early
-        costs one call, so arming it anew only when it has fired is right, and cheapest.
-        """
-        if self.state is CLOSED:
-            return math.inf
-        if self.state is CONNECTED:
-            return self._handshake_deadline_s
-        if self._pinged_s != math.inf:
-            return self._pinged_s + self._keepalive_s
-        return min(self._received_s, self._sent_s) + self._keepalive_s
-
-    def on_deadline(self, now_s: float) -> SessionAction:
-        """Return what has to be done at `now_s`; nothing if the deadline moved on meanwhile."""
-        if now_s < self.next_deadline_s():
-            return SessionAction.NOTHING
-        if self.state is CONNECTED or self._pinged_s != math.inf:
-            self._decide(CLOSE)
-            return SessionAction.CLOSE
-        self._pinged_s = self._sent_s = now_s
-        return SessionAction.SEND_PING
-
-    def _decide(self, event: LocalEvent) -> None:
-        self.state = self._table[self.state][event]
-
-    def _refusal(self, frame_type: int) -> str:
+    def _objection(self, frame_type: int) -> str:
         cls = m.MESSAGES.get(frame_type)
         if cls is None:
             return f"{frame_type} is not a known type of frame"
@@ -206,6 +218,62 @@ class Session:
         if self.state is CONNECTED:
             return f"{name} before the handshake"
         return f"{name} may not arrive here while the session is {self.state.name}"
+
+    # --- time ---
+
+    def pause(self) -> None:
+        """Say that this end reads nothing from now on: a frame that has begun may take its time."""
+        self._frame_began_s = math.inf
+
+    def excuse(self, now_s: float) -> None:
+        """Say that this end read nothing until now: no silence before is the peer's."""
+        self._keepalive.received(now_s)
+        self._received_s = now_s
+        if self._frames.pending:
+            self._frame_began_s = now_s
+
+    def next_deadline_s(self) -> float:
+        """Return when `on_deadline` wants to be called: infinite if never.
+
+        It moves with everything that is sent and received; the shell need not follow. A timer that fires early costs
+        one call, so arming it again only when it has fired is right, and cheapest.
+        """
+        if self.state is CLOSED:
+            return math.inf
+        if self.state is CONNECTED:
+            return self._handshake_deadline_s
+        return min(self._keepalive.next_deadline_s(), self._frame_began_s + self._frame_timeout_s)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Do what is due at `now_s`: nothing if the deadline moved meanwhile, else put a PING, or close."""
+        if now_s < self.next_deadline_s():
+            return
+        if self.state is CONNECTED or now_s >= self._frame_began_s + self._frame_timeout_s:
+            self._change(CLOSE)
+            return
+        due = self._keepalive.due(now_s)
+        if due is Due.PING:
+            self.put(encode(m.Ping()))
+        elif due is Due.GIVE_UP:
+            self._change(CLOSE)
+
+    # --- frames, for the two ends ---
+
+    def _next_frame(self) -> memoryview | None:
+        """Return the first pending frame, verified and admitted; None while it is not whole. `_consume` is next."""
+        frames = self._frames
+        end = frames.frame_end()
+        if not end:
+            return None
+        frame = frames.view(frames.start, end)
+        verify(frame)
+        self.admit(frame[8])
+        return frame
+
+    def _consume(self, end: int) -> None:
+        """Give back everything before `end`; what is pending then came with the bytes that arrived last."""
+        self._frames.consume(end)
+        self._frame_began_s = self._received_s if self._frames.pending else math.inf
 
 
 def negotiate_version(

@@ -12,9 +12,9 @@ from typing import Final, Self
 from millrace.client.admin.streams import fetch_byte_stream
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
-from millrace.client.transport.connection import Chunk
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
+from millrace.wire.client_session import Chunk
 from millrace.wire.limits import KIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 READ_AHEAD_BYTES: Final = 256 * KIB

@@ -19,10 +19,11 @@ from typing import Final
 
 from millrace.client.errors import ConnectionLostError
 from millrace.client.transport.channel import Channel
-from millrace.client.transport.connection import Chunk, Connection
+from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
+from millrace.wire.client_session import Chunk
 from millrace.wire.credit import ReceiveWindow
 
 

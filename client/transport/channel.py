@@ -34,9 +34,10 @@ from millrace.model.errors import ErrorFacts, MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.checksum import Buffer
+from millrace.wire.client_session import Chunk
 
 from .clock import SYSTEM_CLOCK, Clock
-from .connection import Chunk, Connection, ConnectionStatistics, open_connection
+from .connection import Connection, ConnectionStatistics, open_connection
 from .fork_guard import ForkGuard
 from .retry import Retry
 

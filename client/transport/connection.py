@@ -1,107 +1,36 @@
-"""One connection: requests and their answers, appends and their acks, subscriptions and their data.
+"""One connection: a `wire.client_session.ClientSession` with a socket, a clock, and futures for what was asked.
 
-There is no task per request. A request is a future under its request id, an append an object that is told its fate,
-a subscription an object that is given data; `buffer_updated` looks each up and goes on.
-
-What is sent in one turn of the loop leaves in two system calls at most: the first frame at once, so that a lonely
-request does not wait, and the others together at the start of the next turn. Large payloads are never joined.
-
-A DATA frame that is larger than the buffer is received straight into the array that its reader will hold. The array
-is allocated once the frame's header has arrived; its size is bounded by the frame size that was agreed.
+There is no task per request. A request is a future, an append an object that is told its fate, a subscription an object
+that is given data: each goes into the session with what is sent, and comes back with the answer.
 """
 
 import asyncio
 import logging
-import struct
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
-
-import numpy as np
+from typing import Any, TypeVar, cast
 
 from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
-    OutcomeUnknownError,
     ServerUnreachableError,
     error_of_reply,
 )
 from millrace.client.options import Address, ClientOptions
-from millrace.model.errors import ErrorFacts, EventTooLargeError, InvalidArgumentError, MillraceError, RequestError
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer, crc32c
-from millrace.wire.errors import ChecksumError, CodecError, ProtocolError, WireError
-from millrace.wire.framing import decode, encode, encode_append_header, verify
-from millrace.wire.limits import (
-    APPEND_HEADER_SIZE_BYTES,
-    FRAME_HEADER_SIZE_BYTES,
-    FRAME_SIZE_BYTES_MAX,
-    KIB,
-    PROTOCOL_VERSION_MAX,
-    PROTOCOL_VERSION_MIN,
-)
-from millrace.wire.receive_buffer import ReceiveBuffer
+from millrace.wire.checksum import Buffer
+from millrace.wire.client_session import Acked, Chunk, ClientEvent, ClientSession, Pushed
+from millrace.wire.errors import CodecError, WireError
+
+from .answers import FutureAppend, FutureReply, PendingAppend, Subscriber
+from .turn_writer import TurnWriter
 
 logger = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=m.Message)
-
-GATHER_SIZE_BYTES_MAX: Final = 256 * KIB
-"""Frames gathered in one turn of the loop are sent at once when they reach this size."""
-JOIN_SIZE_BYTES_MAX: Final = 32 * KIB
-"""Pieces up to this size are joined before they are sent; a copy is cheaper than a system call."""
-DIRECT_SIZE_BYTES_MIN: Final = 32 * KIB
-"""DATA frames from this size on are received straight into their own array."""
-
-_DATA_PREFIX: Final = struct.Struct("<QQQ")
-_DATA_START: Final = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX.size
-_ACK_ENTRY: Final = struct.Struct("<QqII")
-assert _ACK_ENTRY.size == m.layout_of(m.AppendAckEntry).sizeof()
-_DATA: Final = int(m.Data.type)
-_APPEND_ACK: Final = int(m.AppendAck.type)
-_ERROR: Final = int(m.ErrorReply.type)
-_PING: Final = int(m.Ping.type)
-_THROTTLE: Final = int(m.Throttle.type)
-
-
-class PendingAppend(Protocol):
-    """An append on its way. Told its fate exactly once, inside the event loop; neither method may raise."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the payload."""
-
-    def acked(self, offset: int | None, *, duplicate: bool) -> None:
-        """The append is durable; its first byte is at `offset`, None if it was stored before and its place not kept."""
-
-    def failed(self, error: MillraceError) -> None:
-        """The append was refused, or its connection lost."""
-
-
-class Subscriber(Protocol):
-    """Takes the data of a subscription. Called inside the event loop; neither method may raise."""
-
-    def received(self, data: "Chunk") -> None:
-        """Bytes of the segment, in order and without a gap."""
-
-    def failed(self, error: MillraceError) -> None:
-        """Nothing more comes: the server ended the subscription or the connection was lost."""
-
-
-class Chunk(NamedTuple):
-    """Bytes of a segment as they came.
-
-    Attributes:
-        data: read-only where it is large; owned by the receiver.
-        length: durable length of the segment when the bytes were sent.
-        flags: bits of `DataFlag`.
-    """
-
-    offset: int
-    data: memoryview
-    length: int
-    flags: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,31 +47,6 @@ class ConnectionStatistics:
     throttle_reason: str
 
 
-class _FutureAppend:
-    """A raw append: its fate is the result of a future."""
-
-    __slots__ = ("future", "size")
-
-    def __init__(self, future: "asyncio.Future[int]", size: int) -> None:
-        self.future = future
-        self.size = size
-
-    def acked(self, offset: int | None, *, duplicate: bool) -> None:
-        del duplicate  # appends without a writer are never deduplicated
-        if not self.future.done():
-            assert offset is not None
-            self.future.set_result(offset)
-
-    def failed(self, error: MillraceError) -> None:
-        if not self.future.done():
-            if not isinstance(error, RequestError):  # lost or closed, rather than answered
-                facts = ErrorFacts(message="the connection was lost before the append was acknowledged")
-                unknown = OutcomeUnknownError(facts)
-                unknown.__cause__ = error
-                error = unknown
-            self.future.set_exception(error)
-
-
 class Connection(asyncio.BufferedProtocol):
     """One open connection. Made by `open_connection`; belongs to one event loop."""
 
@@ -150,34 +54,19 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._options = options
         self.address = address
+        self._session = ClientSession(
+            now_s=self._loop.time(),
+            handshake_timeout_s=options.connect_timeout_s,
+            keepalive_s=options.keepalive_s,
+            in_flight_bytes_max=options.in_flight_bytes_max,
+        )
         self._transport: asyncio.Transport | None = None
         self._lost: MillraceError | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._request_id = 0
-        self._replies: dict[int, asyncio.Future[Any]] = {}
-        self._appends: dict[int, PendingAppend] = {}
-        self._subscribers: dict[int, Subscriber] = {}
-        # The bytes of every append in `_appends`, headers included.
-        self._in_flight_bytes = 0
-        self._appends_in_flight_max = 1
-        self._append_size_max = 0
-        # Whether the handshake is over.
-        self.shaken = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
-        # Buffers of this turn of the loop, behind the first; sent by `_end_turn`.
-        self._gathered: list[Buffer] = []
-        self._gathered_bytes = 0
-        self._gathering = False
-        self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
-        # The DATA frame that is being received into its own array: header, array, bytes still missing.
-        self._direct_header: bytes = b""
-        self._direct: memoryview | None = None
-        self._direct_missing = 0
-        self._sent_bytes = 0
+        self._writer = TurnWriter(self._session)
+        self._timer: asyncio.TimerHandle | None = None
         self._received_bytes = 0
-        self._received_bytes_at_tick = 0
-        self._pinged = False
-        self._keepalive: asyncio.TimerHandle | None = None
         self._throttles = 0
         self._throttle_reason = ""
         self.on_lost: Callable[[MillraceError], None] | None = None
@@ -189,35 +78,33 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests can be sent."""
         return self._lost is None and self._transport is not None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is open and the handshake is over."""
+        return self.is_open and self._session.server is not None
+
     def statistics(self) -> ConnectionStatistics:
         """Return what the connection has done and what waits in it."""
+        session = self._session
         return ConnectionStatistics(
-            sent_bytes=self._sent_bytes,
+            sent_bytes=self._writer.sent_bytes,
             received_bytes=self._received_bytes,
-            appends_in_flight=len(self._appends),
-            in_flight_bytes=self._in_flight_bytes,
-            requests_waiting=len(self._replies),
-            subscriptions=len(self._subscribers),
+            appends_in_flight=len(session.appends),
+            in_flight_bytes=session.appends.size_bytes,
+            requests_waiting=session.requests.count,
+            subscriptions=session.requests.lasting_count,
             throttles=self._throttles,
             throttle_reason=self._throttle_reason,
         )
 
     async def handshake(self) -> m.HelloReply:
         """Agree on version and limits; called once, before anything else."""
-        hello = m.Hello(
-            version_min=PROTOCOL_VERSION_MIN,
-            version_max=PROTOCOL_VERSION_MAX,
-            features=0,
-            frame_size_max=FRAME_SIZE_BYTES_MAX,
-            client=self._options.client_name,
-            token=self._options.token,
-        )
-        reply = await self.request(hello)
-        self._appends_in_flight_max = max(1, reply.appends_in_flight_max)
-        self._append_size_max = reply.append_size_max
-        self.shaken = True
-        self._keepalive = self._loop.call_later(self._options.keepalive_s, self._tick)
-        return reply
+        reply = FutureReply(self._loop.create_future())
+        self._session.greet(client=self._options.client_name, token=self._options.token, subject=reply)
+        self._writer.send()
+        answer: m.HelloReply = await reply.future
+        self._arm_timer()
+        return answer
 
     async def close(self) -> None:
         """Close the connection; what waits fails with `ClientClosedError`. Cancelling loses nothing."""
@@ -240,10 +127,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             future.set_exception(self._lost)
             return future
-        request_id = self._next_request_id()
-        frame = _frame(message, request_id)
-        self._replies[request_id] = future
-        self._send(frame)
+        try:
+            self._session.request(message, FutureReply(future))
+        except CodecError as error:
+            raise _invalid(error) from None
+        self._writer.send()
         return future
 
     async def request(self, message: m.Request[Reply]) -> Reply:
@@ -262,16 +150,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def has_room(self, size: int) -> bool:
         """Whether an append of `size` bytes may be sent now. One larger than the whole bound goes alone."""
-        return (
-            len(self._appends) < self._appends_in_flight_max
-            and (self._in_flight_bytes + size <= self._options.in_flight_bytes_max or not self._appends)
-            and not self._room_waiters
-        )
+        return not self._room_waiters and self._session.appends.has_room(size)
 
     @property
     def append_size_max(self) -> int:
         """The largest payload of one append that the server takes."""
-        return self._append_size_max
+        server = self._session.server
+        return 0 if server is None else server.append_size_max
 
     def room_waiter(self) -> "asyncio.Future[None]":
         """Return a future that is done when there may be room; waiters are served in the order they came."""
@@ -287,19 +172,13 @@ class Connection(asyncio.BufferedProtocol):
         while self._lost is None and not self.has_room(size):
             await self.room_waiter()
 
-    def send_append(
-        self,
-        append: PendingAppend,
-        payload: Buffer,
-        *,
-        segment_id: int,
-        event_count: int = 1,
-        writer_number: int = 0,
-        writer_epoch: int = 0,
-        event_number: int = 0,
-        expected_offset: int = -1,
-    ) -> None:
+    def send_append(self, append: PendingAppend, payload: Buffer, **fields: int) -> None:
         """Send one append now. The caller has asked `has_room`.
+
+        Args:
+            append: told the outcome.
+            payload: a buffer of single bytes; not copied, so it must not change any more.
+            fields: those of `encode_append_header`.
 
         Raises:
             EventTooLargeError: above the limit of the server; nothing was sent.
@@ -307,23 +186,10 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._lost is not None:
             raise self._lost
-        size = len(payload)
-        if not 0 < size <= self._append_size_max:
-            raise EventTooLargeError(f"an append holds 1 to {self._append_size_max} bytes, not {size}")
-        request_id = self._next_request_id()
-        header = encode_append_header(
-            request_id=request_id,
-            segment_id=segment_id,
-            payload=payload,
-            event_count=event_count,
-            writer_number=writer_number,
-            writer_epoch=writer_epoch,
-            event_number=event_number,
-            expected_offset=expected_offset,
-        )
-        self._appends[request_id] = append
-        self._in_flight_bytes += size + APPEND_HEADER_SIZE_BYTES
-        self._send(header, payload)
+        if not 0 < len(payload) <= self.append_size_max:
+            raise EventTooLargeError(f"an append holds 1 to {self.append_size_max} bytes, not {len(payload)}")
+        self._session.append(payload, append, **fields)
+        self._writer.send()
 
     def append(self, payload: Buffer, *, segment_id: int, expected_offset: int = -1) -> "asyncio.Future[int]":
         """Send one append without a writer now; the future holds its offset.
@@ -332,8 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         `OutcomeUnknownError`.
         """
         future: asyncio.Future[int] = self._loop.create_future()
-        append = _FutureAppend(future, len(payload))
-        self.send_append(append, payload, segment_id=segment_id, expected_offset=expected_offset)
+        self.send_append(FutureAppend(future), payload, segment_id=segment_id, expected_offset=expected_offset)
         return future
 
     # --- subscriptions ---
@@ -347,222 +212,109 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._lost is not None:
             raise self._lost
-        request_id = self._next_request_id()
-        frame = _frame(m.Subscribe(segment_id, offset, credit_bytes), request_id)
-        self._subscribers[request_id] = subscriber
-        self._send(frame)
-        return request_id
+        try:
+            subscription = self._session.subscribe(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
+        except CodecError as error:
+            raise _invalid(error) from None
+        self._writer.send()
+        return subscription
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
         """Let the server push so many bytes more; nothing happens if the subscription has ended."""
-        if self._lost is None and subscription in self._subscribers:
-            self._send(encode(m.Credit(credit_bytes), request_id=subscription))
+        self._session.grant(subscription, credit_bytes)
+        self._writer.send()
 
     def unsubscribe(self, subscription: int) -> None:
         """End a subscription; its subscriber hears nothing more."""
-        if self._subscribers.pop(subscription, None) is not None and self._lost is None:
-            self._send(encode(m.Unsubscribe(), request_id=subscription))
+        self._session.unsubscribe(subscription)
+        self._writer.send()
 
     def end_subscription(self, subscription: int) -> None:
         """Forget a subscription which the server has ended, at the end of its segment."""
-        self._subscribers.pop(subscription, None)
-
-    # --- sending ---
-
-    def _next_request_id(self) -> int:
-        self._request_id += 1
-        return self._request_id
-
-    def _send(self, *buffers: Buffer) -> None:
-        assert self._transport is not None
-        if not self._gathering:
-            self._gathering = True
-            self._loop.call_soon(self._end_turn)
-            self._write(buffers)
-            return
-        self._gathered += buffers
-        self._gathered_bytes += sum(map(len, buffers))
-        if self._gathered_bytes >= GATHER_SIZE_BYTES_MAX:
-            self._flush()
-
-    def _end_turn(self) -> None:
-        self._gathering = False
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._gathered:
-            gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-            if self._lost is None:
-                self._write(gathered)
-
-    def _write(self, buffers: "list[Buffer] | tuple[Buffer, ...]") -> None:
-        transport = self._transport
-        assert transport is not None
-        small: list[Buffer] = []
-        for buffer in buffers:
-            self._sent_bytes += len(buffer)
-            if len(buffer) <= JOIN_SIZE_BYTES_MAX:
-                small.append(buffer)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(buffer)
-        if small:
-            transport.write(b"".join(small))
+        self._session.requests.end(subscription)
 
     # --- receiving ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport; called by the event loop."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = self._writer.transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Lend memory to the socket; called by the event loop."""
-        del sizehint
-        if self._direct is not None:
-            return self._direct[len(self._direct) - self._direct_missing :]
-        return self._frames.writable()
+        return self._session.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received; called by the event loop."""
         self._received_bytes += nbytes
+        session = self._session
+        session.received(nbytes, self._loop.time())
         try:
-            if self._direct is not None:
-                self._direct_missing -= nbytes
-                if self._direct_missing == 0:
-                    self._end_direct()
-                return
-            frames = self._frames
-            frames.received(nbytes)
-            while end := frames.frame_end():
-                frame = frames.view(frames.start, end)
-                verify(frame)
-                self._dispatch(frame)
-                if self._lost is not None:
-                    return
-                frames.consume(end)
-            if frames.pending >= _DATA_START:
-                self._begin_direct()
+            while self._lost is None and (event := session.next_event()) is not None:
+                self._take(event)
         except WireError as error:
             logger.warning("protocol broken by server address=%s error=%s", self.address, error)
             self.abort(f"the server broke the protocol: {error}")
+        self._writer.send()
 
-    def _begin_direct(self) -> None:
-        """Receive the rest of the first frame into its own array, if it is a large DATA frame."""
-        frames = self._frames
-        start, end = frames.start, frames.end
-        header = bytes(frames.view(start, start + _DATA_START))
-        length = int.from_bytes(header[:4], "little")
-        if header[8] != _DATA or length < DIRECT_SIZE_BYTES_MIN:
-            return
-        # Not a bytearray: that would be filled with zeros first, at the price of a second pass over the memory.
-        array = np.empty(length - _DATA_START, dtype=np.uint8).data
-        arrived = end - start - _DATA_START
-        array[:arrived] = frames.view(start + _DATA_START, end)
-        frames.consume(end)
-        self._direct_header, self._direct, self._direct_missing = header, array, len(array) - arrived
-
-    def _end_direct(self) -> None:
-        header, array = self._direct_header, self._direct
-        assert array is not None
-        self._direct, self._direct_header = None, b""
-        expected = int.from_bytes(header[4:8], "little")
-        actual = crc32c(array, crc32c(header[8:], int.from_bytes(header[:4], "little")))
-        if actual != expected:
-            raise ChecksumError(expected=expected, actual=actual)
-        self._data(header, array.toreadonly())
-
-    def _dispatch(self, frame: memoryview) -> None:
-        kind = frame[8]
-        if kind == _APPEND_ACK:
-            self._append_ack(frame)
-        elif kind == _DATA:
-            if len(frame) < _DATA_START:
-                raise ProtocolError(f"DATA of {len(frame)} bytes")
-            # The buffer is used again: what the reader holds is copied out of it, once.
-            self._data(bytes(frame[:_DATA_START]), memoryview(bytes(frame[_DATA_START:])))
-        else:
-            header, message = decode(frame)
-            if kind == _ERROR:
-                self._error(header.request_id, cast("m.ErrorReply", message))
-            elif kind == _PING:
-                # The server learns from the answer's place among our frames what we had sent before we saw an error.
-                self._send(encode(m.Pong(), request_id=header.request_id))
-            elif kind == _THROTTLE:
-                notice = cast("m.Throttle", message)
-                self._throttles += 1
-                self._throttle_reason = notice.reason
-                logger.warning(
-                    "throttled by server address=%s reason=%s retry_after_ms=%d",
-                    self.address, notice.reason, notice.retry_after_ms,
-                )  # fmt: skip
-            else:
-                future = self._replies.pop(header.request_id, None)
-                if future is None:
-                    raise ProtocolError(f"{type(message).__name__} answers no request: id {header.request_id}")
-                if not future.done():
-                    future.set_result(message)
-
-    def _append_ack(self, frame: memoryview) -> None:
-        body = frame[FRAME_HEADER_SIZE_BYTES + 4 :]
-        count = int.from_bytes(frame[FRAME_HEADER_SIZE_BYTES : FRAME_HEADER_SIZE_BYTES + 4], "little")
-        if len(body) != count * _ACK_ENTRY.size:
-            raise ProtocolError(f"APPEND_ACK of {count} entries has {len(body)} bytes")
-        appends = self._appends
-        for first, offset, run, duplicate in _ACK_ENTRY.iter_unpack(body):
-            place: int | None = offset if offset >= 0 else None
-            for request_id in range(first, first + run):
-                append = appends.pop(request_id, None)
-                if append is None:
-                    raise ProtocolError(f"ack of an append that does not wait: id {request_id}")
-                size = append.size
-                self._in_flight_bytes -= size + APPEND_HEADER_SIZE_BYTES
-                append.acked(place, duplicate=bool(duplicate))
-                if place is not None:
-                    place += size
-        self._wake_waiters()
-
-    def _error(self, request_id: int, reply: m.ErrorReply) -> None:
-        error = error_of_reply(reply)
-        append = self._appends.pop(request_id, None)
-        if append is not None:
-            self._in_flight_bytes -= append.size + APPEND_HEADER_SIZE_BYTES
-            append.failed(error)
+    def _take(self, event: ClientEvent) -> None:
+        if isinstance(event, Acked):
+            for append, offset in event.appends:
+                append.acked(offset)
             self._wake_waiters()
-        elif (future := self._replies.pop(request_id, None)) is not None:
-            if not future.done():
-                future.set_exception(error)
-        elif (subscriber := self._subscribers.pop(request_id, None)) is not None:
-            subscriber.failed(error)
+        elif isinstance(event, Pushed):
+            if event.subject is not None:
+                event.subject.received(event.chunk)
+        elif isinstance(event.message, m.ErrorReply):
+            self._refused(event.request_id, event.subject, event.message)
+        elif isinstance(event.message, m.Throttle):
+            self._throttles += 1
+            self._throttle_reason = event.message.reason
+            logger.warning(
+                "throttled by server address=%s reason=%s retry_after_ms=%d",
+                self.address, event.message.reason, event.message.retry_after_ms,
+            )  # fmt: skip
+        elif event.subject is not None:
+            event.subject.received(event.message)
+
+    def _refused(
+        self, request_id: int, subject: PendingAppend | Subscriber | FutureReply | None, reply: m.ErrorReply
+    ) -> None:
+        error = error_of_reply(reply)
+        if subject is not None:
+            subject.failed(error)
+            self._wake_waiters()
         elif request_id == 0:
             logger.warning("connection refused by server address=%s error=%s", self.address, error)
-            self._end(_lost_by(error), abort=True)
+            lost = ConnectionLostError(f"the server ended the connection: {error}")
+            lost.__cause__ = error
+            self._end(lost, abort=True)
         # What else may be named was cancelled or unsubscribed while the answer was on its way.
-
-    def _data(self, header: bytes, payload: memoryview) -> None:
-        request_id = int.from_bytes(header[16:24], "little")
-        _, offset, length = _DATA_PREFIX.unpack_from(header, FRAME_HEADER_SIZE_BYTES)
-        chunk = Chunk(offset, payload, length, header[9])
-        subscriber = self._subscribers.get(request_id)
-        if subscriber is not None:
-            subscriber.received(chunk)
-            return
-        future = self._replies.pop(request_id, None)
-        if future is not None and not future.done():
-            future.set_result(chunk)
 
     def _wake_waiters(self) -> None:
         waiters = self._room_waiters
         if not waiters:
             return
-        # Woken ones look again, behind one another, and queue again if there still is no room.
+        # Woken ones look again, one after another, and queue again if there still is no room.
         self._room_waiters = deque()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # --- ends ---
+    # --- time and ends ---
+
+    def _arm_timer(self) -> None:
+        delay_s = self._session.next_deadline_s() - self._loop.time()
+        if self._lost is None and delay_s != math.inf:
+            self._timer = self._loop.call_later(max(0.0, delay_s), self._deadline)
+
+    def _deadline(self) -> None:
+        """Ask for a sign of life after a silence; give up after a second one."""
+        self._session.on_deadline(self._loop.time())
+        if self._session.is_closed:
+            self.abort(f"{self.address} was silent for {2 * self._options.keepalive_s:g} s")
+            return
+        self._writer.send()
+        self._arm_timer()
 
     def eof_received(self) -> bool:
         """Close when the server does; called by the event loop."""
@@ -579,10 +331,10 @@ class Connection(asyncio.BufferedProtocol):
         """Fail all that waits and close the transport, once."""
         if self._lost is not None:
             return
-        self._flush()
+        self._writer.close()
         self._lost = error
-        if self._keepalive is not None:
-            self._keepalive.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is None:
             self._closed.set_result(None)
         elif abort:
@@ -592,50 +344,14 @@ class Connection(asyncio.BufferedProtocol):
         # Before all others are told, so that none of them takes this connection for the one that is open.
         if self.on_lost is not None:
             self.on_lost(error)
-        appends, self._appends = self._appends, {}
-        replies, self._replies = self._replies, {}
-        subscribers, self._subscribers = self._subscribers, {}
-        self._in_flight_bytes = 0
-        for future in replies.values():
-            if not future.done():
-                future.set_exception(error)
-        for append in appends.values():
-            append.failed(error)
-        for subscriber in subscribers.values():
-            subscriber.failed(error)
+        for subject in self._session.abandon():
+            subject.failed(error)
         self._wake_waiters()
 
-    def _tick(self) -> None:
-        """Ask for a sign of life after a silence; give up after a second one."""
-        if self._received_bytes != self._received_bytes_at_tick:
-            self._pinged = False
-        elif self._pinged:
-            self.abort(f"{self.address} was silent for {2 * self._options.keepalive_s:g} s")
-            return
-        else:
-            self._pinged = True
-            self.send_request(m.Ping()).add_done_callback(_forget)
-        self._received_bytes_at_tick = self._received_bytes
-        self._keepalive = self._loop.call_later(self._options.keepalive_s, self._tick)
 
-
-def _forget(future: "asyncio.Future[Any]") -> None:
-    if not future.cancelled():
-        future.exception()  # retrieved, so that asyncio does not report it: all others were told
-
-
-def _lost_by(error: RequestError) -> MillraceError:
-    lost = ConnectionLostError(f"the server ended the connection: {error}")
-    lost.__cause__ = error
-    return lost
-
-
-def _frame(message: m.Message, request_id: int) -> bytes:
-    """Return the frame of a request; what does not fit is the caller's mistake, and said in the client's own words."""
-    try:
-        return encode(message, request_id=request_id)
-    except CodecError as error:
-        raise InvalidArgumentError(f"{error.field or error.structure}: {error.reason}") from None
+def _invalid(error: CodecError) -> InvalidArgumentError:
+    """Return what a value that does not fit is for the caller: its own mistake, said in the client's words."""
+    return InvalidArgumentError(f"{error.field or error.structure}: {error.reason}")
 
 
 async def open_connection(address: Address, options: ClientOptions) -> Connection:
@@ -665,6 +381,6 @@ async def open_connection(address: Address, options: ClientOptions) -> Connectio
         reason = str(error) or ("the connection was closed; does it speak TLS?" if tls else type(error).__name__)
         raise ServerUnreachableError(str(address), reason) from error
     finally:
-        if connection is not None and not (connection.is_open and connection.shaken):
+        if connection is not None and not (connection.is_ready):
             connection.abort("the handshake failed")
     return connection

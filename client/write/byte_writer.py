@@ -248,9 +248,9 @@ class _Append:
         self.done: asyncio.Future[None] = loop.create_future()
         self.size = size
 
-    def acked(self, offset: int | None, *, duplicate: bool) -> None:
+    def acked(self, offset: int | None) -> None:
         """Called by the connection."""
-        del offset, duplicate  # its place was its condition
+        del offset  # its place was its condition
         if not self.done.done():
             self.done.set_result(None)
 

@@ -36,16 +36,14 @@ _SINGLE_OVERHEAD_BYTES_MAX: Final = size_of_single(0, key_size=ROUTING_KEY_SIZE_
 class _Flight:
     """A block in flight, as its connection sees it."""
 
-    __slots__ = ("_block", "_delivery", "_segment", "size")
+    __slots__ = ("_block", "_delivery", "_segment")
 
     def __init__(self, delivery: "Delivery", segment: SegmentWriter, block: Block) -> None:
         self._delivery = delivery
         self._segment = segment
         self._block = block
-        self.size = block.size
 
-    def acked(self, offset: int | None, *, duplicate: bool) -> None:
-        del duplicate  # for the caller a block stored by an earlier attempt is stored
+    def acked(self, offset: int | None) -> None:
         self._delivery.block_acked(self._segment, self._block, offset)
 
     def failed(self, error: MillraceError) -> None:

@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 from millrace.server.container.admission import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
-from millrace.server.errors import ServerError, ShuttingDownError
+from millrace.server.errors import PipelineBrokenError, ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
-from millrace.wire.session import Session
+from millrace.wire.server_session import ServerSession
 
-from .append_pipeline import AppendPipeline
 from .counters import FrontCounters
 from .flow_control import FlowControl, Reason
 from .outlet import Outlet
@@ -28,7 +27,7 @@ class Appends:
         self,
         container: SegmentContainer,
         *,
-        session: Session,
+        session: ServerSession,
         outlet: Outlet,
         flow: FlowControl,
         counters: FrontCounters,
@@ -39,13 +38,7 @@ class Appends:
         self._outlet = outlet
         self._flow = flow
         self._counters = counters
-        self._pipeline = AppendPipeline()
         self._settled = settled
-
-    @property
-    def count(self) -> int:
-        """Appends that await their outcome."""
-        return self._pipeline.count
 
     def take(self, run: AppendRun) -> None:
         """Admit a run, whose segment and writer are resident, or refuse it; `settle` tells.
@@ -59,8 +52,9 @@ class Appends:
         try:
             if self._session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
-            self._pipeline.check(run.segment_id, run.writer_number)
-            self._pipeline.add(self._container.append(run, self))
+            if self._session.appends.is_broken(run.segment_id, run.writer_number):
+                raise PipelineBrokenError("an earlier append of this pipeline failed; this one was not applied")
+            taken = self._container.append(run, self)
         except ServerError as error:
             self._counters.requests_failed_total += run.frame_count
             refused = PendingAppend(
@@ -71,8 +65,10 @@ class Appends:
                 count=run.frame_count,
                 writer_number=run.writer_number,
             )
-            self._pipeline.refuse(refused, error)
-        self._flow.set(Reason.APPENDS_IN_FLIGHT, self._pipeline.count >= APPENDS_IN_FLIGHT_MAX)
+            refused.fail(error)
+            taken = [refused]
+        self._session.appends.add(taken)
+        self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
         pressure = self._container.pressure
         if pressure:
             self._counters.throttled_total += 1
@@ -82,15 +78,10 @@ class Appends:
 
     def settle(self) -> None:
         """Send the outcomes that are known: called by the container once for each log batch."""
-        frames = self._pipeline.settle()
-        if frames:
-            self._outlet.send_all(frames)
-            self._flow.set(Reason.APPENDS_IN_FLIGHT, self._pipeline.count >= APPENDS_IN_FLIGHT_MAX)
+        self._session.settle()
+        self._outlet.flush()
+        self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._settled()
-
-    def pong(self, request_id: int) -> None:
-        """Take note of a PONG: the client has seen what was sent before its PING."""
-        self._pipeline.pong(request_id)
 
     def cancel(self) -> None:
         """Wait for room no longer; appends on their way still become durable."""

@@ -16,13 +16,12 @@ from typing import Final, cast
 
 from millrace.server.host.clock import Clock
 from millrace.wire import messages as m
-from millrace.wire.append_scan import scan_run
-from millrace.wire.checksum import crc32c
-from millrace.wire.errors import ChecksumError, ErrorCode, ForeignProtocolError, ProtocolError, WireError
-from millrace.wire.framing import decode, encode
+from millrace.wire.append_run import AppendRun
+from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
+from millrace.wire.framing import encode
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, APPENDS_IN_FLIGHT_MAX, CONSOLE_PORT, FRAME_SIZE_BYTES_MAX
-from millrace.wire.receive_buffer import ReceiveBuffer, checked_control
-from millrace.wire.session import Role, Session, SessionAction, SessionState, negotiate_version
+from millrace.wire.server_session import ServerSession
+from millrace.wire.session import negotiate_version
 
 from .counters import FrontCounters
 from .dispatcher import Dispatcher
@@ -34,7 +33,6 @@ from .router import Handlers
 
 logger = logging.getLogger(__name__)
 
-_APPEND: Final = int(m.Append.type)
 SERVER_NAME: Final = "millrace"
 
 
@@ -57,12 +55,13 @@ class Connection(asyncio.BufferedProtocol):
         self._counters = counters
         self._server_id = server_id
         self._closed = closed
-        self._buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
-        self._session = Session(
-            Role.SERVER,
+        self._session = ServerSession(
             now_s=clock.monotonic_s(),
             handshake_timeout_s=options.handshake_timeout_s,
             keepalive_s=options.keepalive_s,
+            frame_timeout_s=options.frame_timeout_s,
+            run_size_bytes_max=self._container.run_size_bytes_max,
+            refusal=error_reply,
         )
         self._outlet = Outlet(self._session, clock=clock, counters=counters)
         self._flow = FlowControl(self._advance)
@@ -78,8 +77,6 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._peer = ""
         self._timer: asyncio.TimerHandle | None = None
-        # When the first byte of the pending frame came; 0 while none is pending, or it is us who do not read.
-        self._frame_began_s = 0.0
         self._is_reading = True
         self._is_advancing = False
 
@@ -123,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outlet.transport.close()
 
     def _end_if_drained(self) -> None:
-        if self._session.state is SessionState.CLOSED or (self._session.is_draining and self._dispatcher.is_idle):
+        if self._session.is_closed or (self._session.is_draining and self._dispatcher.is_idle):
             self._end()
 
     def _arm_timer(self) -> None:
@@ -133,43 +130,32 @@ class Connection(asyncio.BufferedProtocol):
 
     def _deadline(self) -> None:
         now_s = self._clock.monotonic_s()
-        if self._session.state is SessionState.CLOSED:
+        if self._session.is_closed:
             # Closed long ago, and the peer still has not taken what was sent.
             self.abort()
             return
         if not self._is_reading and not self._outlet.is_full:
             # We do not listen: that nothing arrives says nothing about the peer.
-            self._session.received(now_s)
-        action = self._session.on_deadline(now_s)
-        if self._frame_began_s and now_s - self._frame_began_s > self._options.frame_timeout_s:
-            logger.warning("frame does not arrive peer=%s since_s=%.1f", self._peer, now_s - self._frame_began_s)
-            action = SessionAction.CLOSE
-        if action is SessionAction.CLOSE:
+            self._session.excuse(now_s)
+        self._session.on_deadline(now_s)
+        if self._session.is_closed:
             logger.info("connection timed out peer=%s", self._peer)
             self.abort()
             return
-        if action is SessionAction.SEND_PING:
-            self._outlet.send(encode(m.Ping()))
+        self._outlet.flush()
         self._arm_timer()
 
     # --- bytes ---
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Lend the free end of the receive buffer to the socket."""
-        return self._buffer.writable()
+        """Lend memory to the socket."""
+        return self._session.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what has arrived."""
         self._counters.received_bytes_total += nbytes
-        self._buffer.received(nbytes)
-        now_s = self._clock.monotonic_s()
-        self._session.received(now_s)
+        self._session.received(nbytes, self._clock.monotonic_s())
         self._advance()
-        # A frame has until its time-out from when its first byte came, however its bytes trickle.
-        if not self._buffer.pending or not self._is_reading:
-            self._frame_began_s = 0.0
-        elif not self._frame_began_s:
-            self._frame_began_s = now_s
 
     def eof_received(self) -> bool:
         """Close when the peer does."""
@@ -192,12 +178,15 @@ class Connection(asyncio.BufferedProtocol):
         This is the only place that does either. What a frame does may change what is in the way, and so call this
         again: such a call returns at once, for the walk that is under way looks before each frame.
         """
-        if self._is_advancing or self._outlet.transport is None or self._session.state is SessionState.CLOSED:
+        if self._is_advancing or self._outlet.transport is None or self._session.is_closed:
             return
         self._is_advancing = True
         try:
-            while not self._flow.is_blocked and self._take_frames():
-                pass
+            while not self._flow.is_blocked and (event := self._session.next_event()) is not None:
+                if isinstance(event, AppendRun):
+                    self._dispatcher.take_appends(event)
+                else:
+                    self._take(event.message, event.request_id)
             self._dispatcher.appends.settle()
         except WireError as error:
             self._protocol_error(error)
@@ -211,57 +200,22 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_reading = not self._flow.is_blocked
         if self._is_reading:
+            self._session.excuse(self._clock.monotonic_s())
             transport.resume_reading()
         else:
+            self._session.pause()
             transport.pause_reading()
 
     # --- frames ---
 
-    def _take_frames(self) -> bool:
-        """Take one frame, or all appends of a run; return whether there may be more."""
-        buffer = self._buffer
-        end = buffer.frame_end()
-        if not end or self._session.state is SessionState.CLOSED:
-            return False
-        if buffer.data[buffer.start + 8] == _APPEND:
-            self._take_appends(buffer.start, end)
-        else:
-            self._take_frame(buffer.start, end)
-        return True
-
-    def _take_appends(self, start: int, end: int) -> None:
-        buffer = self._buffer
-        view = buffer.view(0, buffer.end)
-        # A single append may be larger than the log takes; the container says so. A run of several never is.
-        limit = min(buffer.end, max(end, start + self._container.run_size_bytes_max))
-        run = scan_run(buffer.data, view, start=start, end=limit)
-        assert run is not None, "a whole append is here"
-        self._session.on_frame(_APPEND)
-        self._session.check_request_id(_APPEND, run.request_id, count=run.frame_count)
-        buffer.consume(start + len(run.frames))
-        self._frame_began_s = 0.0
-        self._dispatcher.take_appends(run)
-
-    def _take_frame(self, start: int, end: int) -> None:
-        frame = checked_control(self._buffer.view(start, end))
-        expected, actual = int.from_bytes(frame[4:8], "little"), crc32c(frame[8:], len(frame))
-        if actual != expected:
-            raise ChecksumError(expected=expected, actual=actual)
-        self._session.on_frame(frame[8])
-        header, message = decode(frame)
-        if header.flags or header.event_count:
-            raise ProtocolError(f"{message.type.name} with flags or an event count")
-        self._session.check_request_id(header.type, header.request_id)
-        self._buffer.consume(end)
-        self._frame_began_s = 0.0
+    def _take(self, message: m.Message, request_id: int) -> None:
         self._counters.frames_total += 1
         if isinstance(message, m.Hello):
-            self._greet(message, header.request_id)
+            self._greet(message, request_id)
         else:
-            self._dispatcher.take(message, header.request_id)
+            self._dispatcher.take(message, request_id)
 
     def _greet(self, message: m.Hello, request_id: int) -> None:
-        version = negotiate_version(version_min=message.version_min, version_max=message.version_max)
         if self._options.token and not hmac.compare_digest(self._options.token.encode(), message.token.encode()):
             logger.warning("authentication failed peer=%s", self._peer)
             refusal = plain_reply(ErrorCode.UNAUTHENTICATED, "the token is not accepted")
@@ -269,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
             return
         reply = m.HelloReply(
-            version=version,
+            version=negotiate_version(version_min=message.version_min, version_max=message.version_max),
             features=0,
             frame_size_max=FRAME_SIZE_BYTES_MAX,
             append_size_max=self._container.run_size_bytes_max - APPEND_HEADER_SIZE_BYTES,

@@ -10,7 +10,7 @@ from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
-from millrace.wire.session import Session
+from millrace.wire.server_session import ServerSession
 
 from .appends import Appends
 from .counters import FrontCounters
@@ -34,7 +34,7 @@ class Dispatcher:
         self,
         handlers: Handlers,
         *,
-        session: Session,
+        session: ServerSession,
         outlet: Outlet,
         flow: FlowControl,
         options: FrontOptions,
@@ -64,7 +64,7 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way that a draining connection should wait for."""
-        return not self._tasks and not self.appends.count
+        return not self._tasks and not self._session.appends.count
 
     def take_appends(self, run: AppendRun) -> None:
         """Hand a run of appends to the container, once its segment and its writer are resident."""
@@ -97,10 +97,8 @@ class Dispatcher:
                 self._reads.give_credit(request_id, message.credit_bytes)
             case m.Unsubscribe():
                 self._reads.unsubscribe(request_id)
-            case m.Ping():
-                self._outlet.send(encode(m.Pong(), request_id=request_id))
-            case m.Pong():
-                self.appends.pong(request_id)
+            case m.Ping() | m.Pong():
+                self._outlet.flush()
             case _ if self._session.is_draining:
                 self._outlet.send_error(
                     request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)

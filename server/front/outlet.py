@@ -1,13 +1,12 @@
 """What leaves one connection: replies, errors and data, straight into its transport."""
 
 import asyncio
-from collections.abc import Sequence
 
 from millrace.server.container.state.segment import Segment
 from millrace.server.host.clock import Clock
 from millrace.wire import messages as m
 from millrace.wire.framing import encode, encode_data
-from millrace.wire.session import Session
+from millrace.wire.server_session import ServerSession
 
 from .counters import FrontCounters
 from .replies import error_reply
@@ -23,7 +22,7 @@ class Outlet:
 
     __slots__ = ("_clock", "_counters", "_session", "is_full", "transport")
 
-    def __init__(self, session: Session, *, clock: Clock, counters: FrontCounters) -> None:
+    def __init__(self, session: ServerSession, *, clock: Clock, counters: FrontCounters) -> None:
         self._session = session
         self._clock = clock
         self._counters = counters
@@ -32,14 +31,15 @@ class Outlet:
 
     def send(self, frame: bytes) -> None:
         """Send one frame."""
-        if self.transport is not None and not self.transport.is_closing():
-            self._session.sent(self._clock.monotonic_s())
-            self.transport.write(frame)
+        self._session.put(frame)
+        self.flush()
 
-    def send_all(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send frames, or one frame in pieces, in one system call."""
+    def flush(self) -> None:
+        """Hand to the transport what the session has to send."""
+        if not self._session.outbox_bytes:
+            return
+        buffers = self._session.take_outbox(self._clock.monotonic_s())
         if self.transport is not None and not self.transport.is_closing():
-            self._session.sent(self._clock.monotonic_s())
             self.transport.writelines(buffers)
 
     def send_data(self, request_id: int, segment: Segment, offset: int, pieces: list[memoryview]) -> int:
@@ -49,8 +49,8 @@ class Outlet:
         if offset + size == segment.length:
             flags = m.DataFlag.AT_TAIL | (m.DataFlag.END_OF_SEGMENT if segment.sealed else 0)
         self._counters.sent_data_bytes_total += size
-        self.send_all(
-            encode_data(
+        self._session.put(
+            *encode_data(
                 request_id=request_id,
                 segment_id=segment.segment_id,
                 offset=offset,
@@ -59,6 +59,7 @@ class Outlet:
                 pieces=pieces,
             )
         )
+        self.flush()
         return flags
 
     def send_error(self, request_id: int, error: BaseException) -> None:

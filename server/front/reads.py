@@ -14,7 +14,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
-from millrace.wire.session import Session
+from millrace.wire.server_session import ServerSession
 
 from .flow_control import FlowControl, Reason
 from .outlet import Outlet
@@ -38,7 +38,7 @@ class Reads:
         self,
         container: SegmentContainer,
         *,
-        session: Session,
+        session: ServerSession,
         outlet: Outlet,
         flow: FlowControl,
         tasks: ConnectionTasks,

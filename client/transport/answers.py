@@ -1,0 +1,73 @@
+"""What an answer of the server is given to: the subjects that the connection puts into its session.
+
+Each is told its outcome inside the event loop, and must not raise.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from millrace.client.errors import OutcomeUnknownError
+from millrace.model.errors import ErrorFacts, MillraceError, RequestError
+from millrace.wire import messages as m
+from millrace.wire.client_session import Chunk
+
+
+class PendingAppend(Protocol):
+    """An append on its way. Told its outcome exactly once."""
+
+    def acked(self, offset: int | None) -> None:
+        """Take note: durable; the first byte is at `offset`, None if it was stored before and its offset not kept."""
+
+    def failed(self, error: MillraceError) -> None:
+        """Take note: refused, or the connection lost."""
+
+
+class Subscriber(Protocol):
+    """Takes the data of a subscription."""
+
+    def received(self, data: Chunk) -> None:
+        """Take bytes of the segment, in order and without a gap."""
+
+    def failed(self, error: MillraceError) -> None:
+        """Take note that nothing more comes: the server ended the subscription or the connection was lost."""
+
+
+class FutureReply:
+    """A request: its reply is the result of a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[Any]") -> None:
+        self.future = future
+
+    def received(self, reply: m.Message | Chunk) -> None:
+        """Take the reply."""
+        if not self.future.done():
+            self.future.set_result(reply)
+
+    def failed(self, error: MillraceError) -> None:
+        """Take the refusal, or that the connection was lost."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class FutureAppend(FutureReply):
+    """A raw append: its offset is the result of a future."""
+
+    __slots__ = ()
+
+    def acked(self, offset: int | None) -> None:
+        """Take the offset."""
+        if not self.future.done():
+            assert offset is not None, "appends without a writer are never recognised as stored before"
+            self.future.set_result(offset)
+
+    def failed(self, error: MillraceError) -> None:
+        """Take the refusal; without one the outcome is unknown."""
+        if not isinstance(error, RequestError):  # lost or closed, rather than answered
+            unknown = OutcomeUnknownError(
+                ErrorFacts(message="the connection was lost before the append was acknowledged")
+            )
+            unknown.__cause__ = error
+            error = unknown
+        super().failed(error)

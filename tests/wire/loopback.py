@@ -1,0 +1,124 @@
+"""A client's session and a server's, joined without sockets: bytes go from one to the other in pieces of any size."""
+
+from dataclasses import dataclass
+
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+from millrace.wire import messages as m
+from millrace.wire.append_run import AppendRun
+from millrace.wire.client_session import ClientEvent, ClientSession
+from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import encode
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
+from millrace.wire.server_session import Received, ServerSession
+from millrace.wire.session import Session
+
+
+@dataclass(slots=True)
+class Taken:
+    """Appends that a server has taken; settled when the test says so."""
+
+    request_id: int
+    segment_id: int = 1
+    writer_number: int = 0
+    count: int = 1
+    offset: int = 0
+    duplicate: bool = False
+    settled: bool = False
+    error: ErrorCode | None = None
+
+
+def refusal(code: ErrorCode) -> m.ErrorReply:
+    """Return an ERROR_REPLY of that code and nothing else."""
+    return m.ErrorReply(
+        code=int(code), retriable=0, retry_after_ms=0, start_offset=-1, length=-1, subject="", message="", successors=[]
+    )
+
+
+def hello_reply(*, appends_in_flight_max: int = 100) -> m.HelloReply:
+    """Return what a server says of itself."""
+    return m.HelloReply(
+        version=1,
+        features=0,
+        frame_size_max=FRAME_SIZE_BYTES_MAX,
+        append_size_max=APPEND_SIZE_BYTES_MAX,
+        appends_in_flight_max=appends_in_flight_max,
+        server_id=bytes(16),
+        server="test",
+    )
+
+
+def client_session(*, in_flight_bytes_max: int = 1 << 20) -> ClientSession:
+    """Return a client's end, made at 0 s."""
+    return ClientSession(now_s=0.0, handshake_timeout_s=5.0, keepalive_s=30.0, in_flight_bytes_max=in_flight_bytes_max)
+
+
+def server_session(*, run_size_bytes_max: int = 1 << 16) -> ServerSession:
+    """Return a server's end, made at 0 s."""
+    return ServerSession(
+        now_s=0.0,
+        handshake_timeout_s=5.0,
+        keepalive_s=30.0,
+        frame_timeout_s=30.0,
+        run_size_bytes_max=run_size_bytes_max,
+        refusal=refusal,
+    )
+
+
+class Wire:
+    """What is on its way to a session."""
+
+    def __init__(self, target: Session) -> None:
+        self.target = target
+        self.pending = bytearray()
+
+    def take(self, source: Session) -> None:
+        """Take what a session sends."""
+        for buffer in source.take_outbox(0.0):
+            self.pending += buffer
+
+    def deliver(self, size: int) -> bool:
+        """Let at most so many bytes arrive; return whether any did."""
+        room = self.target.writable()
+        count = min(size, len(self.pending), len(room))
+        room[:count] = self.pending[:count]
+        del self.pending[:count]
+        if count:
+            self.target.received(count, 0.0)
+        return bool(count)
+
+
+class Loopback:
+    """Both ends after the handshake."""
+
+    def __init__(self, *, appends_in_flight_max: int = 100, run_size_bytes_max: int = 1 << 16) -> None:
+        self.client = client_session()
+        self.server = server_session(run_size_bytes_max=run_size_bytes_max)
+        self.to_server = Wire(self.server)
+        self.to_client = Wire(self.client)
+        self.client.greet(client="test", token="", subject="hello")
+        (hello,) = self.serve()
+        assert isinstance(hello, Received)
+        assert isinstance(hello.message, m.Hello)
+        self.server.put(encode(hello_reply(appends_in_flight_max=appends_in_flight_max), request_id=hello.request_id))
+        (greeted,) = self.listen()
+        assert greeted.subject == "hello"  # type: ignore[union-attr]  # HELLO_REPLY is a Received
+
+    def serve(self, size: int = 1 << 30) -> list[AppendRun | Received]:
+        """Let bytes arrive at the server; return what the client asks for."""
+        self.to_server.take(self.client)
+        events = []
+        while size > 0 and (count := min(size, len(self.to_server.pending))) and self.to_server.deliver(count):
+            size -= count
+            while (event := self.server.next_event()) is not None:
+                events.append(event)
+        return events
+
+    def listen(self, size: int = 1 << 30) -> list[ClientEvent]:
+        """Let bytes arrive at the client; return what the server answers."""
+        self.to_client.take(self.server)
+        events = []
+        while size > 0 and (count := min(size, len(self.to_client.pending))) and self.to_client.deliver(count):
+            size -= count
+            while (event := self.client.next_event()) is not None:
+                events.append(event)
+        return events

@@ -1,0 +1,140 @@
+"""The appends that a server has taken and whose outcome the client does not know: in which order they are told.
+
+Outcomes leave in the order of the request ids: acks are cumulative, an error comes after all acks of earlier appends.
+
+A failed append breaks the pipeline of its writer to its segment (appends without a writer share one): what the client
+had already sent after it must not be applied, or an ordered pipeline would skip. The server cannot know what the client
+had sent before it saw the error, so it asks: a PING goes out after the error, and appends of that writer to that
+segment fail until its PONG comes back. Every client answers PINGs in order with what it sends, so this needs nothing of
+it (decision 0008). The state of one pipeline:
+
+    WHOLE     an append fails         -> BROKEN     its error waits for the outcomes of earlier appends
+    BROKEN    the error is told       -> ASKED      with a PING after it: ahead of the error, the client would answer
+                                                    before it could know
+    ASKED     the PONG of that PING,  -> WHOLE      all that was sent before the client knew has arrived
+              or of a later one
+    BROKEN and ASKED                                every append fails with PIPELINE_BROKEN
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from . import messages as m
+from .errors import ProtocolError
+from .framing import encode
+
+BROKEN_COUNT_MAX: Final = 4096
+ENTRIES_PER_ACK_COUNT_MAX: Final = 16_384
+"""An ack is a control frame, which has at most 1 MiB."""
+
+_UNTOLD: Final = 0
+
+
+class TakenAppends(Protocol):
+    """Appends with consecutive request ids that have one outcome.
+
+    Attributes:
+        settled: whether the outcome is known; then `error` says how they failed, None if they are durable.
+        offset: of the first byte of the first append, -1 where it is not kept.
+        duplicate: whether all of them were stored before.
+    """
+
+    @property
+    def segment_id(self) -> int: ...  # noqa: D102
+    @property
+    def writer_number(self) -> int: ...  # noqa: D102
+    @property
+    def request_id(self) -> int: ...  # noqa: D102
+    @property
+    def count(self) -> int: ...  # noqa: D102
+    @property
+    def offset(self) -> int: ...  # noqa: D102
+    @property
+    def duplicate(self) -> bool: ...  # noqa: D102
+    @property
+    def settled(self) -> bool: ...  # noqa: D102
+    @property
+    def error(self) -> Any: ...  # noqa: D102
+
+
+class AppendPipeline:
+    """The appends of one connection that await their outcome, and its broken pipelines.
+
+    Args:
+        refusal: makes the reply of an error.
+    """
+
+    __slots__ = ("_barrier", "_broken", "_refusal", "_taken", "count")
+
+    def __init__(self, refusal: Callable[[Any], m.ErrorReply]) -> None:
+        self._refusal = refusal
+        self._taken: deque[TakenAppends] = deque()
+        # By segment and writer, the pipelines that are not WHOLE: id of the PING that was sent, `_UNTOLD` before that.
+        self._broken: dict[tuple[int, int], int] = {}
+        self._barrier = 0
+        self.count = 0  # appends (not runs) that await their outcome
+
+    def add(self, taken: Iterable[TakenAppends]) -> None:
+        """Take note of appends in the order of their ids; one that has failed breaks its pipeline from here on.
+
+        Raises:
+            ProtocolError: the client goes on to too many other pipelines and does not answer PINGs.
+        """
+        for appends in taken:
+            self._taken.append(appends)
+            self.count += appends.count
+            if appends.error is not None:
+                self._broken.setdefault((appends.segment_id, appends.writer_number), _UNTOLD)
+        if len(self._broken) > BROKEN_COUNT_MAX:
+            raise ProtocolError(f"appends to {len(self._broken)} segments failed, and no PONG came")
+
+    def is_broken(self, segment_id: int, writer_number: int) -> bool:
+        """Return whether an earlier append failed and the client may not have known when it sent the next one.
+
+        Each writer has a pipeline of its own: what one was refused says nothing of what another has stored.
+        """
+        return bool(self._broken) and (segment_id, writer_number) in self._broken
+
+    def pong(self, barrier: int) -> None:
+        """Take note that the client has seen everything up to the PING with that id."""
+        if self._broken:
+            self._broken = {
+                pipeline: asked for pipeline, asked in self._broken.items() if asked == _UNTOLD or asked > barrier
+            }
+
+    def settle(self) -> list[bytes]:
+        """Return the frames for all outcomes that are known and whose turn it is."""
+        taken = self._taken
+        frames: list[bytes] = []
+        entries: list[m.AppendAckEntry] = []
+        last_request_id = 0
+        told = False
+        while taken and taken[0].settled:
+            appends = taken.popleft()
+            self.count -= appends.count
+            if appends.error is None:
+                if len(entries) == ENTRIES_PER_ACK_COUNT_MAX:
+                    frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
+                    entries = []
+                last_request_id = appends.request_id + appends.count - 1
+                entries.append(
+                    m.AppendAckEntry(appends.request_id, appends.offset, appends.count, int(appends.duplicate))
+                )
+                continue
+            if entries:
+                frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
+                entries = []
+            reply = self._refusal(appends.error)
+            frames += [encode(reply, request_id=appends.request_id + number) for number in range(appends.count)]
+            pipeline = (appends.segment_id, appends.writer_number)
+            if self._broken.get(pipeline) == _UNTOLD:
+                if not told:
+                    self._barrier += 1
+                    told = True
+                self._broken[pipeline] = self._barrier
+        if entries:
+            frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
+        if told:
+            frames.append(encode(m.Ping(), request_id=self._barrier))
+        return frames

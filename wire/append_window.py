@@ -1,0 +1,95 @@
+"""The appends that a client has sent and that are not settled: how many there may be, and what acks say of them.
+
+Each append ends in exactly one way:
+
+    sent -> acked      an entry of an APPEND_ACK covers it
+    sent -> refused    an ERROR_REPLY has its request id
+    sent -> lost       the connection ended first: its outcome is unknown
+
+Acks are cumulative. The entries of a connection's acks cover its appends in the order of their request ids, and name
+only the offset of the first byte of a run: the others follow from the sizes of the payloads, which the sender knows.
+The window has two bounds, a number of appends that the server states in the handshake, and a number of bytes, headers
+included, which is the client's own; one append larger than all those bytes goes alone.
+"""
+
+import struct
+from typing import Final, Generic, TypeVar
+
+from . import messages as m
+from .errors import ProtocolError
+from .limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
+
+Subject = TypeVar("Subject")
+
+_ENTRIES: Final = FRAME_HEADER_SIZE_BYTES + 4
+# Read in place, without an object for each entry.
+_ENTRY: Final = struct.Struct("<QqII")
+assert len(m.AppendAckEntry._fields) == 4
+
+
+class AppendWindow(Generic[Subject]):
+    """The appends of one connection that are on their way, each with what the caller wants back with its outcome."""
+
+    __slots__ = ("_appends", "_bytes_max", "count_max", "size_bytes")
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._appends: dict[int, tuple[Subject, int]] = {}
+        self._bytes_max = bytes_max
+        # Stated by the server; nothing may be sent before the handshake.
+        self.count_max = 0
+        # Bytes of everything in the window, headers included.
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._appends)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether an append with a payload of `size` bytes may be sent now."""
+        return not self._appends or (len(self._appends) < self.count_max and self.size_bytes + size <= self._bytes_max)
+
+    def add(self, request_id: int, subject: Subject, size: int) -> None:
+        """Take note of an append that was sent."""
+        self._appends[request_id] = (subject, size)
+        self.size_bytes += size + APPEND_HEADER_SIZE_BYTES
+
+    def ack(self, frame: memoryview) -> list[tuple[Subject, int | None]]:
+        """Return what an APPEND_ACK says is durable, in the order sent, and the offset of each.
+
+        The offset is None for what was stored before, of which the server did not keep the offset.
+
+        Raises:
+            ProtocolError: the frame names appends that are not in the window, or is not as long as it says.
+        """
+        count = int.from_bytes(frame[FRAME_HEADER_SIZE_BYTES:_ENTRIES], "little")
+        if len(frame) != _ENTRIES + count * _ENTRY.size:
+            raise ProtocolError(f"APPEND_ACK of {count} entries has {len(frame)} bytes")
+        outcomes: list[tuple[Subject, int | None]] = []
+        appends = self._appends
+        for first, start, run, _ in _ENTRY.iter_unpack(frame[_ENTRIES:]):
+            offset: int | None = start if start >= 0 else None
+            for request_id in range(first, first + run):
+                append = appends.pop(request_id, None)
+                if append is None:
+                    raise ProtocolError(f"ack of an append that is not in flight: id {request_id}")
+                subject, size = append
+                self.size_bytes -= size + APPEND_HEADER_SIZE_BYTES
+                outcomes.append((subject, offset))
+                if offset is not None:
+                    offset += size
+        return outcomes
+
+    def refuse(self, request_id: int) -> Subject | None:
+        """Return the append that an error is about, None if it is about something else."""
+        append = self._appends.pop(request_id, None)
+        if append is None:
+            return None
+        subject, size = append
+        self.size_bytes -= size + APPEND_HEADER_SIZE_BYTES
+        return subject
+
+    def clear(self) -> list[Subject]:
+        """Return everything in the window, in the order sent, and forget it: the connection is gone."""
+        subjects = [subject for subject, _ in self._appends.values()]
+        self._appends.clear()
+        self.size_bytes = 0
+        return subjects

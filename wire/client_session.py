@@ -1,0 +1,263 @@
+"""The end of a connection that a client has: requests and appends out, answers in.
+
+Everything that is sent goes with a *subject* of the caller's choice, and comes back with the answer: the core does not
+know futures, callbacks or threads, and its shells need no tables. Of `next_event` there are three kinds:
+
+    Acked       appends are durable
+    Pushed      bytes of a segment: the answer to a READ, or part of a subscription
+    Received    any other frame; an ERROR_REPLY with the subject of the request or append that it refuses
+
+When the connection is gone, `abandon` returns the subjects of all that was not answered.
+
+A DATA frame that is larger than the buffer is received straight into the array that its reader will hold. The array is
+allocated once the frame's header has arrived; its size is bounded by the frame size that was agreed.
+"""
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from . import messages as m
+from .append_window import AppendWindow
+from .checksum import Buffer, crc32c
+from .errors import ChecksumError, ProtocolError
+from .framing import decode, encode, encode_append_header
+from .limits import FRAME_HEADER_SIZE_BYTES, FRAME_SIZE_BYTES_MAX, KIB, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+from .requests import OpenRequests
+from .session import Role, Session, negotiate_version
+
+DIRECT_SIZE_BYTES_MIN: Final = 32 * KIB
+"""DATA frames from this size on are received straight into their own array."""
+
+_DATA_PREFIX: Final = struct.Struct("<QQQ")
+_DATA_START: Final = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX.size
+_DATA: Final = int(m.Data.type)
+_APPEND_ACK: Final = int(m.AppendAck.type)
+
+
+class Chunk(NamedTuple):
+    """Bytes of a segment as they came.
+
+    Attributes:
+        data: read-only where it is large; owned by the receiver.
+        length: durable length of the segment when the bytes were sent.
+        flags: bits of `DataFlag`.
+    """
+
+    offset: int
+    data: memoryview
+    length: int
+    flags: int
+
+
+class Acked(NamedTuple):
+    """Appends are durable: the subject of each, and its offset; see `AppendWindow.ack`."""
+
+    appends: list[tuple[Any, int | None]]
+
+
+class Pushed(NamedTuple):
+    """Bytes of a segment. The subject is None if nobody wants them any more."""
+
+    request_id: int
+    subject: Any
+    chunk: Chunk
+
+
+class Received(NamedTuple):
+    """A frame. The subject is None for a notice, and for the answer to what nobody wants any more."""
+
+    request_id: int
+    subject: Any
+    message: m.Message
+
+
+ClientEvent = Acked | Pushed | Received
+
+
+class ClientSession(Session):
+    """One connection of a client. Arguments as of `Session`, and `in_flight_bytes_max` of its append window."""
+
+    def __init__(
+        self,
+        *,
+        now_s: float,
+        handshake_timeout_s: float,
+        keepalive_s: float,
+        in_flight_bytes_max: int,
+    ) -> None:
+        super().__init__(Role.CLIENT, now_s=now_s, handshake_timeout_s=handshake_timeout_s, keepalive_s=keepalive_s)
+        self.requests = OpenRequests()
+        self.appends: AppendWindow[Any] = AppendWindow(bytes_max=in_flight_bytes_max)
+        # What the server said of itself; None before the handshake is over.
+        self.server: m.HelloReply | None = None
+        # The DATA frame that is being received into its own array: head, array, bytes still missing.
+        self._direct_head = b""
+        self._direct: memoryview | None = None
+        self._direct_missing = 0
+
+    # --- out ---
+
+    def greet(self, *, client: str, token: str, subject: Any = None) -> int:
+        """Send HELLO, before anything else; return its id. The answer is a HELLO_REPLY or an ERROR_REPLY."""
+        hello = m.Hello(
+            version_min=PROTOCOL_VERSION_MIN,
+            version_max=PROTOCOL_VERSION_MAX,
+            features=0,
+            frame_size_max=FRAME_SIZE_BYTES_MAX,
+            client=client,
+            token=token,
+        )
+        return self.request(hello, subject)
+
+    def request(self, message: m.Message, subject: Any = None) -> int:
+        """Send a request; return its id.
+
+        Raises:
+            CodecError: a value does not fit its field; nothing was sent.
+        """
+        return self._ask(message, subject, is_lasting=False)
+
+    def subscribe(self, message: m.Subscribe, subject: Any = None) -> int:
+        """Send a SUBSCRIBE; return its id. It stays open until an error, or until `requests.end`.
+
+        Raises:
+            CodecError: a value does not fit its field; nothing was sent.
+        """
+        return self._ask(message, subject, is_lasting=True)
+
+    def grant(self, subscription: int, credit_bytes: int) -> None:
+        """Let the server push so many bytes more; nothing happens if the subscription has ended."""
+        if self.requests.is_open(subscription):
+            self.put(encode(m.Credit(credit_bytes), request_id=subscription))
+
+    def unsubscribe(self, subscription: int) -> None:
+        """End a subscription; nothing happens if it has ended."""
+        if self.requests.is_open(subscription):
+            self.requests.end(subscription)
+            self.put(encode(m.Unsubscribe(), request_id=subscription))
+
+    def append(self, payload: Buffer, subject: Any = None, **fields: int) -> int:
+        """Send one append, without copying its payload; return its id. The caller has asked `appends.has_room`.
+
+        Args:
+            payload: a buffer of single bytes.
+            fields: those of `encode_append_header`.
+
+        Raises:
+            CodecError: a value does not fit its field; nothing was sent.
+        """
+        request_id = self.requests.next_id()
+        header = encode_append_header(request_id=request_id, payload=payload, **fields)
+        self.appends.add(request_id, subject, len(payload))
+        self.put(header, payload)
+        return request_id
+
+    def abandon(self) -> list[Any]:
+        """Close, and return the subjects of all that was not answered: requests first, then appends."""
+        self.close()
+        return [*self.requests.clear(), *self.appends.clear()]
+
+    def _ask(self, message: m.Message, subject: Any, *, is_lasting: bool) -> int:
+        request_id = self.requests.next_id()
+        self.put(encode(message, request_id=request_id))
+        self.requests.open(request_id, subject, is_lasting=is_lasting)
+        return request_id
+
+    # --- in ---
+
+    def writable(self) -> memoryview:
+        """Return memory for what arrives, never empty; valid until the next call of any method."""
+        if self._direct is not None:
+            return self._direct[len(self._direct) - self._direct_missing :]
+        return super().writable()
+
+    def received(self, count: int, now_s: float) -> None:
+        """Say that `count` bytes were written at the start of what `writable` returned."""
+        if self._direct is None:
+            super().received(count, now_s)
+        else:
+            self._keepalive.received(now_s)
+            self._direct_missing -= count
+
+    def next_event(self) -> ClientEvent | None:
+        """Return the next thing that arrived, None if more bytes are needed.
+
+        Raises:
+            WireError: the server broke the protocol; nothing more can be understood.
+        """
+        if self._direct is not None:
+            return None if self._direct_missing else self._end_direct()
+        frame = self._next_frame()
+        if frame is None:
+            if self._frames.pending >= _DATA_START:
+                self._begin_direct()
+            return None
+        event = self._event(frame)
+        self._consume(self._frames.start + len(frame))
+        return event
+
+    def _event(self, frame: memoryview) -> ClientEvent:
+        kind = frame[8]
+        if kind == _APPEND_ACK:
+            return Acked(self.appends.ack(frame))
+        if kind == _DATA:
+            if len(frame) < _DATA_START:
+                raise ProtocolError(f"DATA of {len(frame)} bytes")
+            # The buffer is used again: what the reader holds is copied out of it, once.
+            return self._pushed(bytes(frame[:_DATA_START]), memoryview(bytes(frame[_DATA_START:])))
+        header, message = decode(frame)
+        request_id = header.request_id
+        subject = None
+        if isinstance(message, m.Ping):
+            self.put(encode(m.Pong(), request_id=request_id))
+        elif isinstance(message, m.ErrorReply):
+            subject = self.appends.refuse(request_id)
+            if subject is None:
+                subject = self.requests.end(request_id)
+        elif not isinstance(message, m.Throttle) and not (isinstance(message, m.Pong) and not request_id):
+            if not self.requests.is_open(request_id):
+                raise ProtocolError(f"{type(message).__name__} answers no request: id {request_id}")
+            subject = self.requests.end(request_id)
+            if isinstance(message, m.HelloReply):
+                self._agree(message)
+        return Received(request_id, subject, message)
+
+    def _agree(self, reply: m.HelloReply) -> None:
+        negotiate_version(version_min=reply.version, version_max=reply.version)
+        self.server = reply
+        self.appends.count_max = max(1, reply.appends_in_flight_max)
+
+    def _pushed(self, head: bytes, payload: memoryview) -> Pushed:
+        request_id = int.from_bytes(head[16:24], "little")
+        _, offset, length = _DATA_PREFIX.unpack_from(head, FRAME_HEADER_SIZE_BYTES)
+        return Pushed(request_id, self.requests.answer(request_id), Chunk(offset, payload, length, head[9]))
+
+    # --- large data ---
+
+    def _begin_direct(self) -> None:
+        """Receive the rest of the first frame into its own array, if it is a large DATA frame."""
+        frames = self._frames
+        start, end = frames.start, frames.end
+        head = bytes(frames.view(start, start + _DATA_START))
+        length = int.from_bytes(head[:4], "little")
+        if head[8] != _DATA or length < DIRECT_SIZE_BYTES_MIN:
+            return
+        self.admit(_DATA)
+        # Not a bytearray: that would be filled with zeros first, at the price of a second pass over the memory.
+        array = np.empty(length - _DATA_START, dtype=np.uint8).data
+        arrived = end - start - _DATA_START
+        array[:arrived] = frames.view(start + _DATA_START, end)
+        self._consume(end)
+        self._direct_head, self._direct, self._direct_missing = head, array, len(array) - arrived
+
+    def _end_direct(self) -> Pushed:
+        head, array = self._direct_head, self._direct
+        assert array is not None
+        self._direct, self._direct_head = None, b""
+        expected = int.from_bytes(head[4:8], "little")
+        actual = crc32c(array, crc32c(head[8:], int.from_bytes(head[:4], "little")))
+        if actual != expected:
+            raise ChecksumError(expected=expected, actual=actual)
+        return self._pushed(head, array.toreadonly())

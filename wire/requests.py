@@ -1,0 +1,96 @@
+"""Request ids: what a client has asked and not heard the end of, and what a server demands of the ids.
+
+The client numbers its requests from 1 on, in the order in which it sends them, and every reply carries the id of its
+request. Most requests have one answer; a subscription has many, until it ends.
+
+    open        sent; an answer is awaited
+    -> gone     the answer came (ANSWER), or for a lasting request its end (END)
+    -> gone     nobody wants answers any more (FORGET); those on their way find nothing here, and are dropped
+
+The server sees ids rise: an id that is not above all before it is a violation, for two requests would share it.
+Frames that name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
+"""
+
+from typing import Any, Final
+
+from . import messages as m
+from .errors import ProtocolError
+
+UNNUMBERED: Final = frozenset(
+    number
+    for number, cls in m.MESSAGES.items()
+    if issubclass(cls, m.FromBoth | m.FromClient) and (cls is m.Hello or not issubclass(cls, m.Request))
+)
+"""Frames of a client whose request id is not a new one."""
+
+
+class OpenRequests:
+    """Requests of a client without their end, each with its *subject*: what the caller wants back with an answer."""
+
+    __slots__ = ("_last_id", "_lasting", "_single")
+
+    def __init__(self) -> None:
+        self._last_id = 0
+        self._single: dict[int, Any] = {}
+        self._lasting: dict[int, Any] = {}
+
+    @property
+    def count(self) -> int:
+        """Requests that await their one answer."""
+        return len(self._single)
+
+    @property
+    def lasting_count(self) -> int:
+        """Subscriptions."""
+        return len(self._lasting)
+
+    def next_id(self) -> int:
+        """Take the next request id."""
+        self._last_id += 1
+        return self._last_id
+
+    def open(self, request_id: int, subject: Any, *, is_lasting: bool = False) -> None:
+        """Await the answer of a request, or the answers of a lasting one."""
+        (self._lasting if is_lasting else self._single)[request_id] = subject
+
+    def is_open(self, request_id: int) -> bool:
+        """Return whether an answer to this request may still come."""
+        return request_id in self._single or request_id in self._lasting
+
+    def answer(self, request_id: int) -> Any:
+        """Return the subject of an answer, None if nobody wants it any more; a lasting request stays open."""
+        subject = self._lasting.get(request_id)
+        return self._single.pop(request_id, None) if subject is None else subject
+
+    def end(self, request_id: int) -> Any:
+        """Return the subject of a request that has ended or is not wanted any more, None if it is not open."""
+        subject = self._lasting.pop(request_id, None)
+        return self._single.pop(request_id, None) if subject is None else subject
+
+    def clear(self) -> list[Any]:
+        """Return the subjects of all, the oldest first, and forget them: the connection is gone."""
+        subjects = [*self._single.values(), *self._lasting.values()]
+        self._single.clear()
+        self._lasting.clear()
+        return subjects
+
+
+class RequestIds:
+    """The ids of the requests that a server has received."""
+
+    __slots__ = ("_last_id",)
+
+    def __init__(self) -> None:
+        self._last_id = 0
+
+    def check(self, frame_type: int, request_id: int, *, count: int = 1) -> None:
+        """Check that the ids of `count` requests from `request_id` on are new.
+
+        Raises:
+            ProtocolError: the id is not above all before it. Frames in `UNNUMBERED` are exempt.
+        """
+        if frame_type in UNNUMBERED:
+            return
+        if request_id <= self._last_id:
+            raise ProtocolError(f"request id {request_id} is not above the one before, {self._last_id}")
+        self._last_id = request_id + count - 1

@@ -1,0 +1,104 @@
+"""The end of a connection that a server has: requests and appends in, replies out.
+
+`next_event` returns what the client asks for, one frame at a time, or all consecutive appends to one segment at once
+(see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, and
+says so with `excuse` when it goes on. Outcomes of appends leave by `appends`, in the order of their request ids.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from . import messages as m
+from .append_pipeline import AppendPipeline
+from .append_run import AppendRun
+from .append_scan import scan_run
+from .framing import decode, encode
+from .receive_buffer import checked_control
+from .requests import RequestIds
+from .session import Role, Session, negotiate_version
+
+_APPEND: Final = int(m.Append.type)
+
+
+class Received(NamedTuple):
+    """Any other frame; a PING or PONG has been dealt with already."""
+
+    request_id: int
+    message: m.Message
+
+
+class ServerSession(Session):
+    """One connection of a server.
+
+    Args:
+        now_s, handshake_timeout_s, keepalive_s, frame_timeout_s: see `Session`.
+        run_size_bytes_max: the most bytes of several appends that are returned together, headers included.
+        refusal: makes the reply of what an append failed with.
+    """
+
+    def __init__(
+        self,
+        *,
+        now_s: float,
+        handshake_timeout_s: float,
+        keepalive_s: float,
+        frame_timeout_s: float,
+        run_size_bytes_max: int,
+        refusal: Callable[[Any], m.ErrorReply],
+    ) -> None:
+        super().__init__(
+            Role.SERVER,
+            now_s=now_s,
+            handshake_timeout_s=handshake_timeout_s,
+            keepalive_s=keepalive_s,
+            frame_timeout_s=frame_timeout_s,
+        )
+        self.appends = AppendPipeline(refusal)
+        self._ids = RequestIds()
+        self._run_size_bytes_max = run_size_bytes_max
+
+    def next_event(self) -> AppendRun | Received | None:
+        """Return the next thing that the client asks for, None if more bytes are needed, or none may come.
+
+        Raises:
+            WireError: the client broke the protocol; nothing more can be understood.
+        """
+        if self.is_closed:
+            return None
+        frames = self._frames
+        end = frames.frame_end()
+        if not end:
+            return None
+        if frames.data[frames.start + 8] == _APPEND:
+            return self._take_appends(frames.start, end)
+        checked_control(frames.view(frames.start, end))
+        frame = self._next_frame()
+        assert frame is not None, "a whole frame is here"
+        header, message = decode(frame)
+        self._ids.check(header.type, header.request_id)
+        self._consume(end)
+        if isinstance(message, m.Ping):
+            self.put(encode(m.Pong(), request_id=header.request_id))
+        elif isinstance(message, m.Pong):
+            self.appends.pong(header.request_id)
+        elif isinstance(message, m.Hello):
+            negotiate_version(version_min=message.version_min, version_max=message.version_max)
+        return Received(header.request_id, message)
+
+    def settle(self) -> None:
+        """Send the outcomes of appends that are known and whose turn it is."""
+        frames = self.appends.settle()
+        if frames:
+            self.put(*frames)
+
+    def _take_appends(self, start: int, end: int) -> AppendRun:
+        frames = self._frames
+        view = frames.view(0, frames.end)
+        # A single append may be larger than the log takes; the container says so. A run of several never is.
+        limit = min(frames.end, max(end, start + self._run_size_bytes_max))
+        run = scan_run(frames.data, view, start=start, end=limit)
+        assert run is not None, "a whole append is here"
+        self.admit(_APPEND)
+        self._ids.check(_APPEND, run.request_id, count=run.frame_count)
+        self._consume(start + len(run.frames))
+        return run
