@@ -1,13 +1,14 @@
 """Latencies in logarithmic buckets: any number of samples in fixed memory, every percentile within 1.6 %.
 
 Coordinated omission. A load generator that waits for a slow answer sends nothing meanwhile, and so asks least when the
-server is worst: its percentiles then leave out what every independent client would have met. Two ways against it:
-measure from the moment at which an event was *due* rather than sent (what the users of a scenario with a rate do), or,
-where nothing is due at a fixed time, `record_corrected`, which adds the samples that were not taken.
+server is worst: its percentiles then leave out what every independent client would have met. So latencies are measured
+from the moment at which an event was *due* rather than sent.
+
+Buckets as in HdrHistogram; its Python package takes values one by one only, each in twice the time.
 """
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,6 @@ _SHIFT: Final = _BUCKETS_PER_DOUBLING.bit_length() - 1
 _DOUBLINGS: Final = 40
 _BUCKET_COUNT: Final = (_DOUBLINGS - _SHIFT + 1) * _BUCKETS_PER_DOUBLING
 _LARGEST_US: Final = (1 << _DOUBLINGS) - 1
-_CORRECTIONS_MAX: Final = 100_000
-"""The most samples that one slow answer adds: a bound on memory and time, never reached by a sane interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +66,6 @@ class Histogram:
         self._total_us += int(latencies_us.sum())
         self._max_us = max(self._max_us, int(values[-1]))
         self.count += len(latencies_us)
-
-    def record_corrected(self, latency_s: float, *, interval_s: float) -> None:
-        """Add a latency, and those that requests sent every `interval_s` meanwhile would have had."""
-        self.record(latency_s)
-        if interval_s > 0:
-            missing = min(int(latency_s / interval_s), _CORRECTIONS_MAX)
-            for number in range(1, missing + 1):
-                if latency_s - number * interval_s >= interval_s:
-                    self.record(latency_s - number * interval_s)
-
-    def merge(self, other: Self) -> None:
-        """Add everything that the other one holds."""
-        self._counts += other._counts
-        self._total_us += other._total_us
-        self._max_us = max(self._max_us, other._max_us)
-        self.count += other.count
 
     def percentile_s(self, percent: float) -> float:
         """Return the latency that `percent` of all samples do not exceed, 0 if there are none."""

@@ -7,6 +7,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.report import Quantity, Unit
+
 from .accounts import Result
 from .histogram import Summary
 
@@ -53,16 +55,10 @@ def _row(what: str, latencies: Summary, events: int, size: int, duration_s: floa
     return (
         what,
         f"{events:,} events",
-        f"{events / duration_s:,.0f} events/s",
-        f"{size / duration_s / 1e6:,.1f} MB/s" if size else "",
+        str(Quantity(events / duration_s, Unit.EVENTS_PER_SECOND)),
+        str(Quantity(size / duration_s, Unit.BYTES_PER_SECOND)) if size else "",
         *(
-            _duration(value)
+            str(Quantity(value, Unit.SECONDS))
             for value in (latencies.p50_s, latencies.p90_s, latencies.p99_s, latencies.p999_s, latencies.max_s)
         ),
     )
-
-
-def _duration(value_s: float) -> str:
-    if value_s >= 1:
-        return f"{value_s:.2f} s"
-    return f"{value_s * 1000:.2f} ms" if value_s >= 0.001 else f"{value_s * 1e6:.0f} µs"

@@ -185,7 +185,6 @@ class EventSource:
     """The events of one producer."""
 
     def __init__(self, producer: int, producers: Producers) -> None:
-        self._producer = producer
         self._keys = producers.keys
         self._event_size = producers.event_size
         self._count = producers.events_per_append

@@ -54,10 +54,6 @@ class File(Protocol):
         """Return `size` bytes from `offset` on; fewer only where the file ends."""
         ...
 
-    def preadv_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from `offset` on and return how many bytes that were; fewer only where the file ends."""
-        ...
-
     def datasync(self) -> None:
         """Return when all that was written, and the size of the file, is on the disk itself."""
         ...
@@ -174,13 +170,6 @@ class OsFile:
             parts.append(data)
             done += len(data)
         return b"".join(parts)
-
-    def preadv_into(self, view: memoryview, offset: int) -> int:
-        """Read into memory of the caller."""
-        done = 0
-        while done < len(view) and (count := os.preadv(self._descriptor, [view[done:]], offset + done)):
-            done += count
-        return done
 
     def datasync(self) -> None:
         """Sync data and size; on macOS also the cache of the drive, which fsync leaves out there."""

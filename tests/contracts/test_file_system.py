@@ -45,16 +45,6 @@ def test_more_buffers_than_one_call_takes_are_written_whole(files: FileSystem, f
     file.close()
 
 
-def test_reads_into_memory_of_the_caller(files: FileSystem, folder: Path) -> None:
-    file = files.open(folder / "f", create=True)
-    file.pwritev([b"hello"], 0)
-    memory = bytearray(b"." * 8)
-
-    assert file.preadv_into(memoryview(memory), 1) == 4
-    assert memory == b"ello...."
-    file.close()
-
-
 def test_truncate_cuts_and_grows_with_zeros(files: FileSystem, folder: Path) -> None:
     file = files.open(folder / "f", create=True)
     file.pwritev([b"hello"], 0)

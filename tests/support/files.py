@@ -336,11 +336,6 @@ class MemoryFile:
             self._files._check(self)
             return bytes(self.inode.cached[offset : offset + size])
 
-    def preadv_into(self, view: memoryview, offset: int) -> int:
-        data = self.pread(len(view), offset)
-        view[: len(data)] = data
-        return len(data)
-
     def datasync(self) -> None:
         self._files._datasync(self)
 
