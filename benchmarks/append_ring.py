@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from millrace.wire.checksum import crc32c
+from millrace.model.checksum import crc32c
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 

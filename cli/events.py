@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.client.blocks import Event
 from millrace.client.write.accumulator import Stored
+from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.wire.limits import MIB
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from millrace.wire.checksum import crc32c
-from millrace.wire.schema.block import (
+from millrace.model.block_layout import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_MAGIC,
     FLAG_COMPRESSED,
@@ -12,6 +11,7 @@ from millrace.wire.schema.block import (
     FLAG_TIMESTAMPS,
     BlockHeader,
 )
+from millrace.model.checksum import crc32c
 from millrace.wire.schema.chunk import CHUNK_MAGIC, ChunkIndexEntry, ChunkSummary, PageChecksum
 
 from .declared import field_section, hex_dump, problems_of, read_fields, values_of

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
 from millrace.server.host.files import OsFile, OsFileSystem
 from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.logfile import log_file_name, log_file_number
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
-from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
 from millrace.wire.schema.frame import FrameHeader
 from millrace.wire.schema.log import LOG_FILE_MAGIC, BatchHeader, LogFileHeader, RunEntry
 

@@ -30,8 +30,8 @@ from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.cut import StreamCut
+from millrace.model.event import Event
 
-from .blocks import Event
 from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async

@@ -42,6 +42,7 @@ from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
 from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.event import Event, EventPosition
 from millrace.model.lineage import Epoch, StreamPart, parts_of_history
 from millrace.model.names import checked_name, checked_writer_id
 from millrace.model.policy import StreamConfig
@@ -49,7 +50,6 @@ from millrace.model.stream import Border, StreamInfo, scaled_ranges
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 
-from .blocks import Event, EventPosition
 from .errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError, WriterExpiredError
 from .options import ClientOptions, parse_address
 

@@ -20,15 +20,21 @@ import construct as c
 from millrace.wire import messages as m
 
 PAGE: Final = Path(__file__).parent / "formats.md"
-MODULES: Final = {"frame": "The protocol", "block": "Event blocks", "log": "Log files", "chunk": "Chunks of tier 2"}
-"""Modules of `millrace.wire.schema`, in the order of the page, and their headings."""
+MODULES: Final = {
+    "wire/schema/frame": "The protocol",
+    "model/block_layout": "Event blocks",
+    "wire/schema/log": "Log files",
+    "wire/schema/chunk": "Chunks of tier 2",
+}
+"""Modules that declare bytes, in the order of the page, and their headings."""
 
 INTRODUCTION: Final = """\
 # Formats
 
 Every byte that Millrace sends or stores. Written by `docs/build_formats.py` from the docstrings of `wire/schema/` and
-the classes of `wire/messages/`; change those, not this page. Layouts are declared in construct, from which the codecs
-are derived (`docs/decisions/0004-derived-codecs.md`). Examples in hex are decoded by tests.
+`model/block_layout.py` and the classes of `wire/messages/`; change those, not this page. Layouts are declared in
+construct, from which the codecs are derived (`docs/decisions/0004-derived-codecs.md`). Examples in hex are decoded by
+tests.
 """
 
 MESSAGES: Final = """\
@@ -46,9 +52,9 @@ def page() -> str:
     """Return the page as it should be."""
     sections = [INTRODUCTION]
     for name, heading in MODULES.items():
-        text = inspect.getdoc(import_module(f"millrace.wire.schema.{name}"))
+        text = inspect.getdoc(import_module(f"millrace.{name}".replace("/", ".")))
         assert text is not None, f"{name} has no docstring"
-        sections.append(f"## {heading}\n\n`wire/schema/{name}.py`\n\n{text}\n")
+        sections.append(f"## {heading}\n\n`{name}.py`\n\n{text}\n")
     bodies = [_section(cls) for _, cls in sorted(m.MESSAGES.items())]
     return "\n".join([*sections[:2], MESSAGES, *bodies, *sections[2:]])
 

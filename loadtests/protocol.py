@@ -9,8 +9,8 @@ import threading
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from millrace.model.checksum import Buffer
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN

@@ -5,7 +5,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from millrace.client.blocks import block_size, unpack_block
+from millrace.model.block_scan import block_size
+from millrace.model.event_block import unpack_block
 
 from .workload import EVENT, events_in
 

@@ -27,7 +27,7 @@ from locust import User, events, task
 from locust.env import Environment
 from locust.exception import StopUser
 
-from millrace.client.blocks import pack_block
+from millrace.model.block_packing import pack_block
 from millrace.wire import messages as m
 
 from .accounts import Accounts

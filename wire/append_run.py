@@ -7,7 +7,8 @@ durable and read as one; only what really differs per append (its outcome) has a
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from .checksum import Buffer
+from millrace.model.checksum import Buffer
+
 from .limits import APPEND_HEADER_SIZE_BYTES
 
 KIND_APPENDS: Final = 0

@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from millrace.model.checksum import crc32c
+
 from .append_run import KIND_APPENDS, AppendRun
-from .checksum import crc32c
 from .errors import ChecksumError, ProtocolError
 from .framing import APPEND_HEADER
 from .limits import APPEND_HEADER_SIZE_BYTES, EVENT_NUMBER_MAX, FRAME_HEADER_SIZE_BYTES, RUN_EVENT_COUNT_MAX

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from millrace.model.checksum import Buffer, crc32c
+
 from . import messages as m
 from .append_window import AppendWindow
-from .checksum import Buffer, crc32c
 from .errors import ChecksumError, ProtocolError
 from .framing import decode, encode, encode_append_header
 from .limits import FRAME_HEADER_SIZE_BYTES, FRAME_SIZE_BYTES_MAX, KIB, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN

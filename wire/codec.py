@@ -27,7 +27,8 @@ from typing import Any, Final
 
 import construct as c
 
-from .checksum import Buffer
+from millrace.model.checksum import Buffer
+
 from .errors import CodecError
 
 Values = tuple[Any, ...]

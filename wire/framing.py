@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from construct import Struct
 
+from millrace.model.checksum import Buffer, crc32c
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 from . import messages as m
-from .checksum import Buffer, crc32c
 from .codec import derive
 from .errors import ChecksumError, CodecError
 from .limits import (

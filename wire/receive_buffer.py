@@ -8,7 +8,8 @@ that did arrive, and never far beyond the largest frame that was agreed.
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from .checksum import crc32c
+from millrace.model.checksum import crc32c
+
 from .errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
 from .limits import (
     CONTROL_FRAME_SIZE_BYTES_MAX,

@@ -29,8 +29,9 @@ import math
 from enum import Enum, auto
 from typing import Final
 
+from millrace.model.checksum import Buffer
+
 from . import messages as m
-from .checksum import Buffer
 from .errors import ProtocolError, UnsupportedVersionError
 from .framing import encode, verify
 from .keepalive import Due, KeepAlive

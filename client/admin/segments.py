@@ -12,11 +12,11 @@ from typing import Final
 from millrace.client.errors import BufferFullError, ConnectionLostError, SegmentNotFoundError
 from millrace.client.read.subscription import Subscription
 from millrace.client.transport.channel import Channel
+from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.model.names import checked_name
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
 from millrace.wire.client_session import Chunk
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 

@@ -6,36 +6,22 @@ asks about bytes that are durable already, so two answers about one place never 
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from millrace.client.blocks import block_size
 from millrace.client.errors import OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
+from millrace.model.block_scan import BlockWalk, PlacedHeader
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.model.position import START, START_MARK, Mark, Position
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
-from millrace.wire.codec import derive
 from millrace.wire.limits import KIB, MIB
-from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
 
 INDEX_SPACING_BYTES: Final = 64 * KIB
 """The server notes a border at least so often, unless one block is larger."""
 INDEX_GAP_BYTES_MAX: Final = INDEX_SPACING_BYTES + APPEND_SIZE_BYTES_MAX
 INDEX_COUNT_MAX: Final = 1000
-WALK_READ_BYTES: Final = 64 * KIB
-SMALL_BLOCK_BYTES_MAX: Final = 16 * KIB
-"""Behind a block up to this size more than one header is read at once."""
-
-_header = derive(BlockHeader, name="BlockHeader")
-_EVENT_COUNT: Final = _header.names.index("event_count")
-
-
-class _Header(NamedTuple):
-    offset: int
-    size: int
-    event_count: int
 
 
 async def mark_of(channel: Channel, segment_id: int, *, position: Position, tail: Mark) -> Mark:
@@ -52,8 +38,8 @@ async def mark_of(channel: Channel, segment_id: int, *, position: Position, tail
     counted = 0
     first_count = 0
     async for header in _headers(channel, segment_id, start=offset, end=known.offset):
-        first_count = first_count or header.event_count
-        counted += header.event_count
+        first_count = first_count or header.fields.event_count
+        counted += header.fields.event_count
     if event_index > first_count:
         raise CutInvalidError(f"segment {segment_id}: the block at {offset} has {first_count} events")
     return Mark(offset, event_index, known.events - counted + event_index)
@@ -70,9 +56,9 @@ async def after_events(channel: Channel, segment_id: int, *, start: Mark, end: M
     async for header in _headers(channel, segment_id, start=low.offset, end=end.offset + 1):
         if events == target:
             return Mark(header.offset, 0, target)
-        if events + header.event_count > target:
+        if events + header.fields.event_count > target:
             return Mark(header.offset, target - events, target)
-        events += header.event_count
+        events += header.fields.event_count
     assert events == target, f"segment {segment_id}: {events} events counted in place of {target}"
     return Mark(end.offset, 0, target)
 
@@ -98,10 +84,10 @@ async def after_bytes(channel: Channel, segment_id: int, *, start: Mark, end: Ma
     found = Mark(low.offset, 0, low.events) if low.offset > start.offset else start
     events = low.events
     async for header in _headers(channel, segment_id, start=low.offset, end=end.offset):
-        events += header.event_count
-        if header.offset + header.size > limit:
+        events += header.fields.event_count
+        if header.end > limit:
             break
-        found = Mark(header.offset + header.size, 0, events)
+        found = Mark(header.end, 0, events)
     return found
 
 
@@ -110,7 +96,7 @@ async def after_block(channel: Channel, segment_id: int, *, start: Mark, end: Ma
     if start.offset >= end.offset:
         return end
     async for header in _headers(channel, segment_id, start=start.offset, end=end.offset):
-        return Mark(header.offset + header.size, 0, start.events - start.event_index + header.event_count)
+        return Mark(header.end, 0, start.events - start.event_index + header.fields.event_count)
     return end
 
 
@@ -193,21 +179,20 @@ async def _borders(
     return [entry for entry in reply.entries if start < entry.offset < end]
 
 
-async def _headers(channel: Channel, segment_id: int, *, start: int, end: int) -> AsyncIterator[_Header]:
+async def _headers(channel: Channel, segment_id: int, *, start: int, end: int) -> AsyncIterator[PlacedHeader]:
     """Yield the headers of the blocks that start in [start, end), in order."""
-    data: Buffer = memoryview(b"")
-    base = offset = start
-    size_max = WALK_READ_BYTES
-    while offset < end:
-        if offset + BLOCK_HEADER_SIZE_BYTES > base + len(data):
-            chunk = await channel.read(m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=0))
-            base, data = chunk.offset, chunk.data
-            if base != offset or len(data) < BLOCK_HEADER_SIZE_BYTES:
-                raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
+    walk = BlockWalk(start)
+    while walk.offset < end:
+        offset = walk.offset
+        chunk = await channel.read(
+            m.Read(segment_id=segment_id, offset=offset, size_max=walk.read_size_bytes, wait_ms=0)
+        )
+        if chunk.offset != offset or len(chunk.data) < BLOCK_HEADER_SIZE_BYTES:
+            raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
         try:
-            size = block_size(data, offset - base)
+            for header in walk.feed(chunk.data):
+                if header.offset >= end:
+                    return
+                yield header
         except BlockCorruptError as error:
-            raise BlockCorruptError(f"segment {segment_id} at offset {offset}: {error}") from None
-        yield _Header(offset, size, _header.unpack(data, offset - base)[_EVENT_COUNT])
-        offset += size
-        size_max = WALK_READ_BYTES if size <= SMALL_BLOCK_BYTES_MAX else BLOCK_HEADER_SIZE_BYTES
+            raise BlockCorruptError(f"segment {segment_id} at offset {walk.offset}: {error}") from None

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from millrace.client.blocks import EventBlock, block_size, unpack_block
 from millrace.client.transport.channel import Channel
+from millrace.model.block_scan import block_size
 from millrace.model.errors import BlockCorruptError, CutInvalidError, MillraceError
+from millrace.model.event_block import EventBlock, unpack_block
 
 from .subscription import Subscription, SubscriptionState
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from operator import index
 from typing import Final
 
-from millrace.client.blocks import Event, EventPosition, block_size, unpack_block
 from millrace.client.errors import OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
+from millrace.model.block_scan import block_size
 from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
+from millrace.model.event import Event, EventPosition
+from millrace.model.event_block import unpack_block
 from millrace.model.position import START, START_MARK, Mark, Position
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from millrace.client.admin.streams import stream_history, stream_info
-from millrace.client.blocks import Event
 from millrace.client.errors import (
     ClientClosedError,
     CutTruncatedError,
@@ -29,6 +28,7 @@ from millrace.client.errors import (
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
+from millrace.model.event import Event
 from millrace.model.lineage import Lineage, Replacement, StreamPart, parts_of_history
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m

@@ -30,10 +30,10 @@ from millrace.client.errors import (
     RequestTimeoutError,
 )
 from millrace.client.options import Address, ClientOptions
+from millrace.model.checksum import Buffer
 from millrace.model.errors import ErrorFacts, MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
 from millrace.wire.client_session import Chunk
 
 from .clock import SYSTEM_CLOCK, Clock

@@ -19,9 +19,9 @@ from millrace.client.errors import (
     error_of_reply,
 )
 from millrace.client.options import Address, ClientOptions
+from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
 from millrace.wire.client_session import Acked, Chunk, ClientEvent, ClientSession, Pushed
 from millrace.wire.errors import CodecError, WireError
 

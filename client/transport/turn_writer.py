@@ -7,7 +7,7 @@ of the next turn. Small pieces are joined, large payloads never: a copy of those
 import asyncio
 from typing import Final
 
-from millrace.wire.checksum import Buffer
+from millrace.model.checksum import Buffer
 from millrace.wire.client_session import ClientSession
 from millrace.wire.limits import KIB
 

@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from millrace.client.blocks import Keys, Timestamps, pack_block, unpack_block
-from millrace.client.compression import Compression
+from millrace.model.block_packing import Keys, Timestamps, pack_block
+from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError, MillraceError
+from millrace.model.event_block import unpack_block
 
 EVENT_COST_BYTES: Final = 64
 """What an event that waits is counted beside its value and key: its objects and its columns."""

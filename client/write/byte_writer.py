@@ -24,9 +24,9 @@ from millrace.client.errors import (
     WriterExpiredError,
 )
 from millrace.client.transport.channel import Channel
+from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
-from millrace.wire.checksum import Buffer
 from millrace.wire.limits import MIB
 
 from .segment_writer import passes

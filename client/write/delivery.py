@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from millrace.client.blocks import Keys, Timestamps, size_of_single
 from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
+from millrace.model.block_packing import Keys, Timestamps, size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES

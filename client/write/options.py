@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.client.compression import Compression
+from millrace.model.compression import Compression
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire.limits import KIB, MIB
 

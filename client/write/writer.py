@@ -26,9 +26,13 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from millrace.client.blocks import Timestamps, size_of_single
-from millrace.client.errors import BufferFullError, ClientClosedError, SegmentNotFoundError
+from millrace.client.errors import (
+    BufferFullError,
+    ClientClosedError,
+    SegmentNotFoundError,
+)
 from millrace.client.transport.channel import Channel
+from millrace.model.block_packing import Timestamps, size_of_single
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m

@@ -23,11 +23,11 @@ from millrace.cli.figures import count_text, duration_text, size_text, time_text
 from millrace.cli.inspect_folder import inspect_folder
 from millrace.cli.output import console, is_terminal, make_table, print_made, print_note, print_table, print_text
 from millrace.cli.verification import verify_folder
-from millrace.client.blocks import Event
 from millrace.client.client import Client, connect
 from millrace.client.read.reader import Reader
 from millrace.client.testing import TestServer, server
 from millrace.model.cut import TAIL
+from millrace.model.event import Event
 from millrace.model.policy import ScalingPolicy, StreamConfig
 
 from .data import Line, Reading, lines, readings

@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from millrace.model.checksum import Buffer
 from millrace.server.errors import ServerError, ShuttingDownError
-from millrace.wire.checksum import Buffer
 
 from .eviction import SegmentedLru
 from .options import CacheOptions

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from millrace.model.checksum import Buffer
 from millrace.wire.append_run import AppendRun
-from millrace.wire.checksum import Buffer
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 

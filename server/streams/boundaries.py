@@ -1,6 +1,6 @@
 """Whether a place in a segment lies between two appends: a cut goes through none.
 
-An append of events is one block (`wire/schema/block.py`), and the header of a block says how long it is. So from a
+An append of events is one block (`model/block_layout.py`), and the header of a block says how long it is. So from a
 border that is known, those behind it are found by walking from header to header. The sparse index knows one at least
 every 64 KiB or second, unless one append, or a run of them that the log took at once, is larger.
 
@@ -9,22 +9,14 @@ border that is known tell which it is.
 """
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
-from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
+from millrace.model.block_scan import BlockWalk
+from millrace.model.errors import BlockCorruptError
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CutInvalidError
-from millrace.wire.codec import derive
-from millrace.wire.errors import CodecError
-from millrace.wire.limits import KIB
-from millrace.wire.schema.block import BLOCK_HEADER_SIZE_BYTES, BlockHeader
-
-WALK_READ_BYTES: Final = 64 * KIB
-SMALL_BLOCK_BYTES_MAX: Final = 16 * KIB
-"""Behind a block up to this size more than one header is read at once."""
-
-_HEADER: Final = derive(BlockHeader, name="BlockHeader")
 
 
 class _Block(NamedTuple):
@@ -87,29 +79,35 @@ async def _known_border(container: SegmentContainer, segment: Segment, offset: i
 
 
 async def _block_at(container: SegmentContainer, segment: Segment, offset: int, *, start: int) -> _Block | None:
-    """Return the block that holds the byte at `offset`, found from a border on; None if no blocks are there."""
-    place = base = start
-    data = b""
-    size_max = WALK_READ_BYTES
-    while place < segment.length:
-        if place + BLOCK_HEADER_SIZE_BYTES > base + len(data):
-            base, data = place, await _read(container, segment, place, size_max)
-            await asyncio.sleep(0)  # bytes in memory come without a wait, and others want to go on
-        block = _block(data, place - base, offset=place)
-        if block is None or place + block.size > segment.length:
-            if place == start:
-                return None
-            raise CutInvalidError(
-                f"no append of events starts at offset {place}, so nobody knows a border behind it",
-                subject=segment.name,
-                start_offset=place,
-                length=segment.length,
-            )
-        if offset < place + block.size:
-            return block
-        place += block.size
-        size_max = WALK_READ_BYTES if block.size <= SMALL_BLOCK_BYTES_MAX else BLOCK_HEADER_SIZE_BYTES
-    return _Block(place, 0, 0)
+    """Return the block that holds the byte at `offset`, found from a border on; None if there are no blocks."""
+    walk = BlockWalk(start)
+    while walk.offset < segment.length:
+        data = await _read(container, segment, walk.offset, walk.read_size_bytes)
+        await asyncio.sleep(0)  # bytes in memory come without a wait; other tasks run in between
+        try:
+            for header in walk.feed(data):
+                if header.end > segment.length:
+                    _no_block(segment, header.offset, start=start)
+                    return None
+                if offset < header.end:
+                    return _Block(header.offset, header.fields.size, header.fields.event_count)
+        except BlockCorruptError:
+            data = b""
+        if len(data) < BLOCK_HEADER_SIZE_BYTES:
+            _no_block(segment, walk.offset, start=start)
+            return None
+    return _Block(walk.offset, 0, 0)
+
+
+def _no_block(segment: Segment, offset: int, *, start: int) -> None:
+    """Raise CutInvalidError unless the segment holds no blocks from the known border on."""
+    if offset != start:
+        raise CutInvalidError(
+            f"no append of events starts at offset {offset}, so no border after it is known",
+            subject=segment.name,
+            start_offset=offset,
+            length=segment.length,
+        )
 
 
 async def _read(container: SegmentContainer, segment: Segment, offset: int, size_max: int) -> bytes:
@@ -118,17 +116,3 @@ async def _read(container: SegmentContainer, segment: Segment, offset: int, size
     while len(data) < BLOCK_HEADER_SIZE_BYTES and offset + len(data) < segment.length:
         data += b"".join(await container.read(segment, offset + len(data), size_max))
     return data
-
-
-def _block(data: bytes, position: int, *, offset: int) -> _Block | None:
-    """Return the block whose header stands at a position, None if none does."""
-    if position + BLOCK_HEADER_SIZE_BYTES > len(data):
-        return None
-    try:
-        header = _HEADER.unpack(data, position, position + BLOCK_HEADER_SIZE_BYTES)
-    except CodecError:
-        return None
-    fields: dict[str, Any] = dict(zip(_HEADER.names, header, strict=True))
-    if not BLOCK_HEADER_SIZE_BYTES < fields["size"] <= APPEND_SIZE_BYTES_MAX or fields["size"] % 8:
-        return None
-    return _Block(offset, fields["size"], fields["event_count"])

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
-from millrace.wire.checksum import crc32c
+from millrace.model.checksum import crc32c
 
 JUMP_US: Final = 1_000_000
 """A wall clock that differs by more from what it should say has jumped."""

@@ -6,24 +6,20 @@ bounded whatever the tail holds; it is for a thread, as decompressing takes mill
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, FLAG_COMPRESSED, FLAG_KEYS, FLAG_MISSING_KEYS
+from millrace.model.block_scan import BlockFields, BlockWalk
+from millrace.model.compression import decompress
+from millrace.model.errors import BlockCorruptError
+from millrace.model.event_block import padded
 from millrace.server.container.memtable import Extent
 from millrace.server.container.state.segment import Segment
-from millrace.wire.codec import derive
-from millrace.wire.compression import decompress
-from millrace.wire.errors import CodecError
-from millrace.wire.schema.block import (
-    BLOCK_HEADER_SIZE_BYTES,
-    FLAG_COMPRESSED,
-    FLAG_KEYS,
-    FLAG_MISSING_KEYS,
-    BlockHeader,
-)
 
 SAMPLES_COUNT_MAX: Final = 256
 """Events that are sampled of a segment at once."""
@@ -33,8 +29,6 @@ EXTENT_SIZE_BYTES_MAX: Final = 4 << 20
 BLOCKS_COUNT_MAX: Final = 512
 DECOMPRESSED_SIZE_BYTES_MAX: Final = 2 << 20
 """Of one run of appends, not more is decompressed."""
-
-_HEADER: Final = derive(BlockHeader, name="BlockHeader")
 
 Sample = tuple[int | None, int]
 """The place of the key of an event, None without a key, and the bytes of its value."""
@@ -60,45 +54,38 @@ def recent_keys(extents: Sequence[Extent]) -> list[Sample]:
 def samples_of(data: memoryview, *, count_max: int) -> list[Sample]:
     """Return up to about `count_max` samples of blocks that follow one another, evenly spaced over their events."""
     blocks = list(islice(_blocks(data), BLOCKS_COUNT_MAX))
-    step = max(1, -(-sum(fields["event_count"] for _, fields in blocks) // count_max))
+    step = max(1, -(-sum(fields.event_count for _, fields in blocks) // count_max))
     samples: list[Sample] = []
     spare_bytes = DECOMPRESSED_SIZE_BYTES_MAX
     first = 0  # of the block that comes: it goes on where the step led out of the one before
     for columns, fields in blocks:
-        indexes = range(first, fields["event_count"], step)
-        first = indexes.start + len(indexes) * step - fields["event_count"]
-        if indexes and fields["flags"] & FLAG_COMPRESSED:
-            spare_bytes -= fields["columns_size"]
+        indexes = range(first, fields.event_count, step)
+        first = indexes.start + len(indexes) * step - fields.event_count
+        if indexes and fields.flags & FLAG_COMPRESSED:
+            spare_bytes -= fields.columns_size
             columns = _decompressed(columns, fields) if spare_bytes >= 0 else memoryview(b"")
         if indexes:
             samples += _samples_of_block(columns, fields, indexes)
     return samples
 
 
-def _blocks(data: memoryview) -> Iterator[tuple[memoryview, dict[str, Any]]]:
-    """Yield columns and header of the blocks that follow one another; stop at what is none."""
-    position = 0
-    while position + BLOCK_HEADER_SIZE_BYTES <= len(data):
-        try:
-            header = _HEADER.unpack(data, position, position + BLOCK_HEADER_SIZE_BYTES)
-        except CodecError:
-            return
-        fields = dict(zip(_HEADER.names, header, strict=True))
-        end = position + fields["size"]
-        if fields["size"] <= BLOCK_HEADER_SIZE_BYTES or fields["event_count"] < 1 or end > len(data):
-            return
-        yield data[position + BLOCK_HEADER_SIZE_BYTES : end], fields
-        position = end
+def _blocks(data: memoryview) -> Iterator[tuple[memoryview, BlockFields]]:
+    """Yield columns and header of the blocks that follow one another; stop at anything else."""
+    with suppress(BlockCorruptError):
+        for header in BlockWalk(0).feed(data):
+            if header.end > len(data):
+                return
+            yield data[header.offset + BLOCK_HEADER_SIZE_BYTES : header.end], header.fields
 
 
-def _samples_of_block(columns: memoryview, fields: dict[str, Any], indexes: range) -> list[Sample]:
-    flags, count = fields["flags"], fields["event_count"]
-    offsets_size = _padded(4 * (count + 1))
-    key_start = offsets_size + _padded(fields["value_size"])
+def _samples_of_block(columns: memoryview, fields: BlockFields, indexes: range) -> list[Sample]:
+    flags, count = fields.flags, fields.event_count
+    offsets_size = padded(4 * (count + 1))
+    key_start = offsets_size + padded(fields.value_size)
     validity = memoryview(b"")
     if flags & FLAG_MISSING_KEYS:
         validity = columns[key_start : key_start + (count + 7) // 8]
-        key_start += _padded((count + 7) // 8)
+        key_start += padded((count + 7) // 8)
     if key_start + (offsets_size if flags & FLAG_KEYS else 0) > len(columns):
         return []
     sizes = _lengths(columns, 0, count, indexes)
@@ -116,11 +103,11 @@ def _samples_of_block(columns: memoryview, fields: dict[str, Any], indexes: rang
     return samples
 
 
-def _decompressed(columns: memoryview, fields: dict[str, Any]) -> memoryview:
+def _decompressed(columns: memoryview, fields: BlockFields) -> memoryview:
     """Return the columns of a compressed block; empty if they cannot be had."""
     try:
-        return memoryview(decompress(fields["compression"], columns, size_bytes=fields["columns_size"]))
-    except (CodecError, ModuleNotFoundError):
+        return memoryview(decompress(fields.compression, columns, size_bytes=fields.columns_size))
+    except (BlockCorruptError, ModuleNotFoundError):
         return memoryview(b"")
 
 
@@ -131,7 +118,3 @@ def _lengths(columns: memoryview, start: int, count: int, indexes: range) -> lis
     starts = offsets[:-1][chosen].tolist()
     ends = offsets[1:][chosen].tolist()
     return [(begin, max(0, end - begin)) for begin, end in zip(starts, ends, strict=True)]
-
-
-def _padded(size: int) -> int:
-    return size + -size % 8

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from millrace.model.checksum import Buffer, crc32c
 from millrace.server.errors import ChunkCorruptError
-from millrace.wire.checksum import Buffer, crc32c
 from millrace.wire.codec import derive
 from millrace.wire.errors import CodecError
 from millrace.wire.schema.chunk import ChunkIndexEntry, ChunkSummary, PageChecksum

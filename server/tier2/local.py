@@ -22,10 +22,10 @@ from typing import Final, ParamSpec, TypeVar
 
 from aiofiles.os import wrap
 
+from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError, StorageError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
-from millrace.wire.checksum import Buffer
 
 from .options import Tier2Options
 from .storage import CHUNK_SUFFIX, ChunkInfo, check_chunk_name, check_chunk_prefix

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
+from millrace.model.checksum import crc32c
 from millrace.server.errors import ChunkCorruptError
-from millrace.wire.checksum import crc32c
 from millrace.wire.limits import KIB, MIB
 
 from .layout import SUMMARY_SIZE_BYTES, ChunkFooter, decode_footer, decode_summary

@@ -5,7 +5,7 @@ So a search for orphans, a listing of copies or a delete cannot reach what anoth
 
 from collections.abc import Sequence
 
-from millrace.wire.checksum import Buffer
+from millrace.model.checksum import Buffer
 
 from .storage import ChunkInfo, ChunkStorage, check_chunk_name, check_chunk_prefix
 

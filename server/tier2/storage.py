@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from millrace.model.checksum import Buffer
 from millrace.server.errors import InvalidArgumentError
-from millrace.wire.checksum import Buffer
 
 CHUNK_SUFFIX: Final = ".chunk"
 CHUNK_NAME_SIZE_MAX: Final = 200

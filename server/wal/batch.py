@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from millrace.model.checksum import crc32c
 from millrace.wire.append_run import AppendRun
-from millrace.wire.checksum import crc32c
 from millrace.wire.codec import derive
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify

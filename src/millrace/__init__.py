@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from . import blocking, client, spark_source, testing
     from .client.read.splits import SegmentRange
-    from .client.blocks import Event, EventPosition
+    from .model.event import Event, EventPosition
     from .model.position import Position
     from .client.read.byte_reader import ByteReader
     from .client.write.byte_writer import ByteWriter
     from .client.client import Client, connect
-    from .client.compression import Compression
+    from .model.compression import Compression
     from .model.cut import HEAD, TAIL, Cut, StreamCut, parse_cut
     from .model.stream import StreamSegment
     from .client.errors import AttributeConditionFailedError, AuthenticationError, BufferFullError, ClientClosedError, ConditionFailedError, ConnectionLostError, CutTruncatedError, EventNumberError, ForkedClientError, NoSpaceError, OffsetBeyondEndError, OutcomeUnknownError, PipelineBrokenError, RequestTimeoutError, SegmentDamagedError, SegmentExistsError, SegmentNotFoundError, SegmentSealedError, SegmentTruncatedError, ServerFailedError, ServerUnreachableError, StreamExistsError, StreamNotFoundError, StreamNotSealedError, StreamSealedError, ThrottledError, WriterExpiredError, WriterFencedError
@@ -110,9 +110,7 @@ _MODULES: Final = ("blocking", "client", "spark_source", "testing")
 _PLACES: Final = {
     "client.admin.bookmarks": ("SavedCut",),
     "client.admin.segments": ("ReadResult", "SegmentInfo"),
-    "client.blocks": ("Event", "EventPosition"),
     "client.client": ("Client", "connect"),
-    "client.compression": ("Compression",),
     "client.options": ("ClientOptions",),
     "client.read.byte_reader": ("ByteReader",),
     "client.read.cut_resolution": ("Distance",),
@@ -123,11 +121,13 @@ _PLACES: Final = {
     "client.write.options": ("WriterOptions",),
     "client.write.writer": ("Writer",),
     "client.write.writer_info": ("Outcome", "WriterInfo"),
+    "model.compression": ("Compression",),
     "model.cut": ("HEAD", "TAIL", "Cut", "StreamCut", "parse_cut"),
     "model.errors": (
         "BlockCorruptError", "CutInvalidError", "EventTooLargeError", "InvalidArgumentError", "InvalidNameError",
         "MillraceError", "RequestError",
     ),
+    "model.event": ("Event", "EventPosition"),
     "model.lineage": ("Epoch",),
     "model.policy": ("RetentionPolicy", "ScalingPolicy", "StreamConfig"),
     "model.position": ("Position",),

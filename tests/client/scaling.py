@@ -6,8 +6,8 @@
 import random
 from collections import defaultdict
 
-from millrace.client.blocks import Event
 from millrace.client.client import Client
+from millrace.model.event import Event
 
 THIRDS = [(0.0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0)]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import millrace
-from millrace.client.blocks import EventPosition
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError, MillraceError
+from millrace.model.event import EventPosition
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 import millrace
-from millrace.client.blocks import size_of_single
 from millrace.client.client import Client
-from millrace.client.compression import Compression
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.client.write.options import WriterOptions
+from millrace.model.block_packing import size_of_single
+from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, KIB, MIB
 from tests.support.servers import ENVIRONMENT_OF_BUSY

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from loadtests.records import RecordStream
 from loadtests.workload import EventSource, Producers, SequenceChecker
-from millrace.client.blocks import pack_block
+from millrace.model.block_packing import pack_block
 from millrace.model.errors import BlockCorruptError
 
 EVENT_SIZE = 40

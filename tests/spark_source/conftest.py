@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import millrace
 from millrace.blocking import Client
-from millrace.client.blocks import Event
 from millrace.client.testing import TestServer
+from millrace.model.event import Event
 from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.rows import SCHEMA

@@ -3,9 +3,10 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from millrace.client.blocks import pack_block, unpack_block
 from millrace.client.read.arrow import batch_of
 from millrace.client.read.block_stream import PlacedBlock
+from millrace.model.block_packing import pack_block
+from millrace.model.event_block import unpack_block
 from millrace.spark_source.errors import SchemaError
 from millrace.spark_source.rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema, schema_of
 

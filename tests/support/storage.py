@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 from sortedcontainers import SortedDict
 
+from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, NoSpaceError, StorageError
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.tier2.storage import check_chunk_name, check_chunk_prefix
-from millrace.wire.checksum import Buffer
 
 
 class MemoryStorage:

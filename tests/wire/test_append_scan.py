@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.model.checksum import crc32c
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.append_scan import scan_run
-from millrace.wire.checksum import crc32c
 from millrace.wire.errors import ChecksumError, ProtocolError
 from millrace.wire.framing import encode, encode_append_header, encode_body
 from millrace.wire.limits import (

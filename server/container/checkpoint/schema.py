@@ -36,6 +36,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
+from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container.memtable import LinkedExtent
@@ -45,7 +46,6 @@ from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError
 from millrace.server.tier2 import IndexEntry
 from millrace.wire import messages as m
-from millrace.wire.checksum import crc32c
 
 Entity = TypeVar("Entity")
 Row = tuple[Any, ...]

@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from millrace.model.checksum import Buffer
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError
 from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk
-from millrace.wire.checksum import Buffer
 from millrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)

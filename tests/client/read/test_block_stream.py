@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.blocks import pack_block
 from millrace.client.errors import ConnectionLostError, SegmentNotFoundError
 from millrace.client.read.block_stream import TRANSITIONS, BlockStream, BlockStreamEvent, BlockStreamState
+from millrace.model.block_packing import pack_block
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from tests.support.fake_connection import FakeServer
 

@@ -1,12 +1,12 @@
 import pytest
 
 import millrace
-from millrace.client.blocks import Event, EventPosition
 from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, SegmentNotFoundError
 from millrace.client.read.cut_resolution import Distance, cut_at_time
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
+from millrace.model.event import Event, EventPosition
 from millrace.model.stream import StreamInfo
 from tests.client.scaling import check_order, filled
 

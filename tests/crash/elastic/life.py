@@ -22,7 +22,6 @@ from enum import Enum
 import pyarrow as pa
 
 import millrace
-from millrace.client.blocks import EventPosition
 from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OutcomeUnknownError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.reader import ReaderOptions
@@ -30,6 +29,7 @@ from millrace.client.testing import TestServer
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.event import EventPosition
 from millrace.model.lineage import Lineage, parts_of_history
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo

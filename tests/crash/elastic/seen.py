@@ -5,8 +5,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.client.blocks import EventPosition
 from millrace.model.cut import StreamCut
+from millrace.model.event import EventPosition
 from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.stream import StreamInfo
 

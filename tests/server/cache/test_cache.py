@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from millrace.model.checksum import Buffer
 from millrace.server.cache import CacheOptions, Fetch, PageCache, PendingRead
 from millrace.server.cache.cache import EXTENT_COST_BYTES
 from millrace.server.errors import ShuttingDownError, StorageError
-from millrace.wire.checksum import Buffer
 
 PAGE = 4096
 SEGMENT = 7

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.client.blocks import pack_block
+from millrace.model.block_packing import pack_block
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer

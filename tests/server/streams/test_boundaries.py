@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from millrace.client.blocks import pack_block
+from millrace.model.block_packing import pack_block
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.errors import CutInvalidError, SegmentTruncatedError
 from millrace.server.streams.boundaries import check_border

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.blocks import pack_block
-from millrace.client.compression import Compression
+from millrace.model.block_packing import pack_block
+from millrace.model.compression import Compression
 from millrace.model.key_range import key_place
 from millrace.server.container.state.segment import Segment
 from millrace.server.streams.key_sampling import (

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from millrace.model.checksum import Buffer
 from millrace.server.tier2 import ChunkFooter, ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, open_chunk
-from millrace.wire.checksum import Buffer
 
 
 def chunk_id(length: int, *, segment_id: int = 7, start_offset: int = 1000, epoch: int = 2) -> ChunkId:

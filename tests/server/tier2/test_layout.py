@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model.checksum import Buffer, crc32c
 from millrace.server.errors import ChunkCorruptError
 from millrace.server.tier2.layout import (
     SUMMARY_SIZE_BYTES,
@@ -15,7 +16,6 @@ from millrace.server.tier2.layout import (
     segment_prefix,
 )
 from millrace.server.tier2.storage import check_chunk_name, check_chunk_prefix
-from millrace.wire.checksum import Buffer, crc32c
 from tests.server.tier2.chunks import chunk_id, encoded, flipped
 from tests.wire.schema.test_chunk import example
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model.checksum import crc32c
 from millrace.server.wal.batch import (
     FileHeader,
     aligned,
@@ -18,7 +19,6 @@ from millrace.server.wal.batch import (
     is_run_intact,
 )
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
-from millrace.wire.checksum import crc32c
 from millrace.wire.schema import log as schema
 from tests.support.wal import append_run, control_run, payload_of
 

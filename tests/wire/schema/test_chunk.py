@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.wire.checksum import crc32c
+from millrace.model.checksum import crc32c
 from millrace.wire.codec import derive
 from millrace.wire.schema import chunk
 from millrace.wire.schema.chunk import ChunkIndexEntry, ChunkSummary, PageChecksum

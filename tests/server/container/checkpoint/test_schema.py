@@ -2,9 +2,9 @@ import re
 
 import pytest
 
+from millrace.model.checksum import crc32c
 from millrace.server.container.checkpoint import schema as checkpoint_tables
 from millrace.server.container.checkpoint.schema import ATTRIBUTES, FORMAT, META, PROGRESS, SEGMENTS, TABLES, WRITERS
-from millrace.wire.checksum import crc32c
 
 
 def test_the_example_of_the_docstring_is_true() -> None:

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.blocks import EventBlock, block_size, pack_block, unpack_block
-from millrace.client.compression import Compression
+from millrace.model import block_layout as schema
+from millrace.model.block_packing import pack_block
+from millrace.model.block_scan import block_size
+from millrace.model.compression import Compression
 from millrace.model.errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
+from millrace.model.event_block import EventBlock, unpack_block
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
-from millrace.wire.schema import block as schema
 
 KEYS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 EVENTS = st.lists(st.tuples(st.binary(max_size=40), KEYS, st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
@@ -114,7 +116,7 @@ def test_every_truncation_is_noticed() -> None:
 
 def resealed(data: bytearray) -> bytearray:
     """The block with a checksum that fits, as a stranger could make it."""
-    from millrace.wire.checksum import crc32c
+    from millrace.model.checksum import crc32c
 
     data[52:56] = crc32c(data[56:], crc32c(data[:52])).to_bytes(4, "little")
     return data

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.wire.checksum import crc32c
+from millrace.model.checksum import crc32c
 
 
 def bit_by_bit(data: bytes, initial: int) -> int:

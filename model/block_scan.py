@@ -1,0 +1,123 @@
+"""Walking a segment of event blocks from header to header, without touching an event.
+
+    walk = BlockWalk(offset)                        of a block
+    while walk.offset < end:
+        data = ...                                  up to `walk.read_size_bytes` bytes from `walk.offset` on
+        for header in walk.feed(data): ...
+
+Sans-I/O: the client reads the bytes from a server, the server from its memory and tier 2.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from .block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
+from .checksum import Buffer
+from .errors import BlockCorruptError
+from .limits import APPEND_SIZE_BYTES_MAX
+
+WALK_READ_BYTES: Final = 64 << 10
+SMALL_BLOCK_BYTES_MAX: Final = 16 << 10
+"""After a block up to this size more than one header is read at once."""
+
+# Every field of the declaration has a fixed size. `millrace.wire.codec` derives the same format, and a test compares.
+_FIELDS: Final = tuple(
+    (field.name, getattr(field.subcon, "subcon", field.subcon).fmtstr[1:] if field.name != "magic" else "4s")
+    for field in BlockHeader.subcons
+)
+HEADER_STRUCT: Final = struct.Struct("<" + "".join(code for _, code in _FIELDS))
+assert HEADER_STRUCT.size == BLOCK_HEADER_SIZE_BYTES
+
+
+class BlockFields(NamedTuple):
+    """The header of a block, as declared in `millrace.model.block_layout`."""
+
+    magic: bytes
+    version: int
+    flags: int
+    compression: int
+    reserved: int
+    size: int
+    event_count: int
+    first_event_number: int
+    timestamp_us_min: int
+    timestamp_us_max: int
+    value_size: int
+    key_size: int
+    columns_size: int
+    checksum: int
+
+
+assert BlockFields._fields == tuple(name for name, _ in _FIELDS)
+
+
+class PlacedHeader(NamedTuple):
+    """The header of a block and the offset of the block in its segment."""
+
+    offset: int
+    fields: BlockFields
+
+    @property
+    def end(self) -> int:
+        """The offset after the block."""
+        return self.offset + self.fields.size
+
+
+def block_size(data: Buffer, start: int = 0) -> int:
+    """Return the size of the block at `start`, or 0 if too few bytes are there to tell.
+
+    Raises:
+        BlockCorruptError: no block starts there.
+    """
+    if len(data) - start < 12:
+        return 0
+    if bytes(data[start : start + 4]) != BLOCK_MAGIC:
+        raise BlockCorruptError(f"no event block starts with {bytes(data[start : start + 4])!r}")
+    size = int.from_bytes(data[start + 8 : start + 12], "little")
+    if not BLOCK_HEADER_SIZE_BYTES < size <= APPEND_SIZE_BYTES_MAX or size % 8:
+        raise BlockCorruptError(f"{size} bytes is not the size of an event block")
+    return size
+
+
+def fields_at(data: Buffer, start: int = 0) -> BlockFields:
+    """Return the header at `start`, where at least `BLOCK_HEADER_SIZE_BYTES` bytes are.
+
+    Raises:
+        BlockCorruptError: no block starts there.
+    """
+    block_size(data, start)
+    fields = BlockFields._make(HEADER_STRUCT.unpack_from(data, start))
+    if not fields.event_count:
+        raise BlockCorruptError("a block without events")
+    return fields
+
+
+class BlockWalk:
+    """Walks from the block at `offset` on.
+
+    Attributes:
+        offset: of the next header.
+        read_size_bytes: how many bytes to read from there: fewer where blocks are large.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.read_size_bytes = WALK_READ_BYTES
+
+    def feed(self, data: Buffer) -> Iterator[PlacedHeader]:
+        """Yield the headers of the blocks that start in `data`, the bytes of the segment from `offset` on.
+
+        The iterator may be left at any block; the walk is then at the next one.
+
+        Raises:
+            BlockCorruptError: no block starts at `offset`.
+        """
+        base = self.offset
+        while self.offset - base + BLOCK_HEADER_SIZE_BYTES <= len(data):
+            header = PlacedHeader(self.offset, fields_at(data, self.offset - base))
+            self.offset = header.end
+            self.read_size_bytes = (
+                WALK_READ_BYTES if header.fields.size <= SMALL_BLOCK_BYTES_MAX else BLOCK_HEADER_SIZE_BYTES
+            )
+            yield header

@@ -1,0 +1,75 @@
+"""Compression of whole event blocks: zstd where density matters, lz4 where speed does.
+
+Each needs an optional package (`pip install millrace[compression]`), imported when a block asks for it. What is
+decompressed is bounded by the size in the header of the block, whatever the data says.
+"""
+
+from enum import IntEnum
+
+from .block_layout import COMPRESSION_LZ4, COMPRESSION_NONE, COMPRESSION_ZSTD
+from .checksum import Buffer
+from .errors import BlockCorruptError
+
+
+class Compression(IntEnum):
+    """How a writer compresses its blocks."""
+
+    NONE = COMPRESSION_NONE
+    ZSTD = COMPRESSION_ZSTD
+    LZ4 = COMPRESSION_LZ4
+
+
+def compress(compression: Compression, data: Buffer) -> bytes:
+    """Return `data` compressed.
+
+    Raises:
+        ModuleNotFoundError: the package of that compression is not installed.
+    """
+    if compression is Compression.ZSTD:
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=3).compress(data)
+    assert compression is Compression.LZ4
+    import lz4.frame
+
+    return bytes(lz4.frame.compress(data, content_checksum=False, store_size=True))
+
+
+def decompress(compression: int, data: Buffer, *, size_bytes: int) -> bytes:
+    """Return what was compressed; padding after it is ignored.
+
+    Raises:
+        BlockCorruptError: it does not hold exactly `size_bytes`, or the compression is unknown.
+        ModuleNotFoundError: the package of that compression is not installed.
+    """
+    if compression == COMPRESSION_ZSTD:
+        result = _decompress_zstd(data, size_bytes)
+    elif compression == COMPRESSION_LZ4:
+        result = _decompress_lz4(data, size_bytes)
+    else:
+        raise BlockCorruptError(f"compression {compression} is unknown")
+    if len(result) != size_bytes:
+        raise BlockCorruptError(f"columns: {len(result)} bytes were compressed, the header says {size_bytes}")
+    return result
+
+
+def _decompress_zstd(data: Buffer, size_bytes: int) -> bytes:
+    import zstandard
+
+    try:
+        # The size in the frame is compared first: it decides how much zstandard allocates.
+        named = zstandard.frame_content_size(data)
+        if named != size_bytes:
+            raise BlockCorruptError(f"columns: a zstd frame of {named} bytes, the header says {size_bytes}")
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=size_bytes, allow_extra_data=True)
+    except zstandard.ZstdError as error:
+        raise BlockCorruptError(f"columns: zstd: {error}") from None
+
+
+def _decompress_lz4(data: Buffer, size_bytes: int) -> bytes:
+    import lz4.frame
+
+    try:
+        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size_bytes))
+    except RuntimeError as error:
+        raise BlockCorruptError(f"columns: lz4: {error}") from None
