@@ -65,7 +65,7 @@ CLASS_OF_CODE: Final[dict[int, type[RequestError]]] = {
 class _Answer(RequestError):  # noqa: N818  # a base that is never raised
     """What a server answered; a class names the codes that it stands for."""
 
-    def __init_subclass__(cls, *, codes: Sequence[ErrorCode]) -> None:
+    def __init_subclass__(cls, *, codes: Sequence[ErrorCode] = ()) -> None:
         CLASS_OF_CODE.update(dict.fromkeys(codes, cls))
 
 
@@ -253,7 +253,6 @@ def error_of_reply(reply: m.ErrorReply) -> RequestError:
         start_offset=None if reply.start_offset < 0 else reply.start_offset,
         length=None if reply.length < 0 else reply.length,
         retry_after_s=reply.retry_after_ms / 1000,
-        successors=tuple(reply.successors),
     )
     cls = CLASS_OF_CODE.get(reply.code, RequestError)
     return cls(facts)

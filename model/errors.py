@@ -32,7 +32,6 @@ class ErrorFacts:
     start_offset: int | None = None
     length: int | None = None
     retry_after_s: float = 0.0
-    successors: tuple[int, ...] = ()
 
 
 class MillraceError(Exception):

@@ -28,7 +28,7 @@ from .dispatcher import Dispatcher
 from .flow_control import FlowControl, Reason
 from .options import FrontOptions
 from .outlet import Outlet
-from .replies import error_reply, plain_reply
+from .replies import error_reply
 from .router import Handlers
 
 logger = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
     def _greet(self, message: m.Hello, request_id: int) -> None:
         if self._options.token and not hmac.compare_digest(self._options.token.encode(), message.token.encode()):
             logger.warning("authentication failed peer=%s", self._peer)
-            refusal = plain_reply(ErrorCode.UNAUTHENTICATED, "the token is not accepted")
+            refusal = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
             self._outlet.send(encode(refusal, request_id=request_id))
             self._end()
             return

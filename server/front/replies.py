@@ -17,36 +17,21 @@ def error_reply(error: BaseException) -> m.ErrorReply:
     """Return the reply for an error; one that nobody foresaw is logged and told as internal, without details."""
     if isinstance(error, ServerError):
         return m.ErrorReply(
-            code=int(error.code),
-            retriable=int(error.retriable),
+            code=error.code,
+            retriable=error.retriable,
             retry_after_ms=error.retry_after_ms,
             start_offset=error.start_offset,
             length=error.length,
             subject=error.subject[:MESSAGE_LENGTH_MAX],
             message=error.message[:MESSAGE_LENGTH_MAX],
-            successors=[],
         )
     if isinstance(error, ProtocolError | CodecError):
-        return plain_reply(error.code, str(error))
+        return m.ErrorReply(code=error.code, message=str(error)[:MESSAGE_LENGTH_MAX])
     if isinstance(error, InvalidArgumentError):
         code = ErrorCode.INVALID_NAME if isinstance(error, InvalidNameError) else ErrorCode.INVALID_ARGUMENT
-        return plain_reply(code, str(error))
+        return m.ErrorReply(code=code, message=str(error)[:MESSAGE_LENGTH_MAX])
     logger.error("request failed unexpectedly", exc_info=error)
-    return plain_reply(ErrorCode.INTERNAL, "the server failed; its log says how")
-
-
-def plain_reply(code: ErrorCode, message: str) -> m.ErrorReply:
-    """Return an error reply about nothing in particular."""
-    return m.ErrorReply(
-        code=int(code),
-        retriable=0,
-        retry_after_ms=0,
-        start_offset=-1,
-        length=-1,
-        subject="",
-        message=message[:MESSAGE_LENGTH_MAX],
-        successors=[],
-    )
+    return m.ErrorReply(code=ErrorCode.INTERNAL, message="the server failed; its log says how")
 
 
 def segment_info(segment: Segment) -> m.SegmentInfo:

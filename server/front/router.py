@@ -5,6 +5,7 @@ Errors are raised; the connection turns them into replies in one place.
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import astuple
 from typing import Any, Final
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
@@ -111,21 +112,7 @@ class Handlers:
             held = await bringer.bring(segments=names)
             segments = [segment for segment in held if isinstance(segment, Segment) and segment.link is None]
             after = names[-1] if names else after
-        return m.SegmentList(
-            [
-                m.SegmentDescription(
-                    segment.segment_id,
-                    segment.start_offset,
-                    segment.length,
-                    segment.event_count,
-                    segment.created_us,
-                    int(segment.sealed),
-                    segment.name,
-                )
-                for segment in segments
-            ],
-            int(more),
-        )
+        return m.SegmentList([m.SegmentDescription(*astuple(segment_info(segment))) for segment in segments], int(more))
 
     async def _set_attribute(self, message: m.SetAttribute) -> m.Attribute:
         value = message.value if message.present else None

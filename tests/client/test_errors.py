@@ -28,7 +28,6 @@ def reply(code: int) -> m.ErrorReply:
         length=42,
         subject="a/b",
         message="why",
-        successors=[5],
     )
 
 

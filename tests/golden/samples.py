@@ -30,7 +30,6 @@ _MESSAGES: Final[list[m.Message]] = [
         length=1 << 40,
         subject="shop/orders#3",
         message="segment is sealed",
-        successors=[7, 8, (1 << 64) - 1],
     ),
     m.Ping(),
     m.Pong(),

@@ -29,9 +29,7 @@ class Taken:
 
 def refusal(code: ErrorCode) -> m.ErrorReply:
     """Return an ERROR_REPLY of that code and nothing else."""
-    return m.ErrorReply(
-        code=int(code), retriable=0, retry_after_ms=0, start_offset=-1, length=-1, subject="", message="", successors=[]
-    )
+    return m.ErrorReply(code=int(code), message="")
 
 
 def hello_reply(*, appends_in_flight_max: int = 100) -> m.HelloReply:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.model import block_layout
 from millrace.wire import messages as m
 from millrace.wire.codec import Codec, derive
 from millrace.wire.errors import CodecError
-from millrace.wire.schema import block, chunk, frame, log
+from millrace.wire.schema import chunk, frame, log
 from tests.support.strategies import (
     Values,
     bounds,
@@ -32,7 +33,7 @@ def declared(module: ModuleType) -> Iterator[tuple[str, c.Struct]]:
 
 ALL: dict[str, c.Struct] = {
     **{cls.__name__: cls.layout for cls in m.MESSAGES.values()},
-    **dict(pair for module in (frame, block, log, chunk) for pair in declared(module)),
+    **dict(pair for module in (frame, block_layout, log, chunk) for pair in declared(module)),
 }
 every_declaration = pytest.mark.parametrize("name", ALL)
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from construct import Const
 
-from .declaration import I64, U8, U16, U32, U64, Bytes16, FromBoth, FromServer, List16, Request, Text, message
+from .declaration import I64, U8, U16, U32, U64, Bytes16, FromBoth, FromServer, Request, Text, message
 
 
 @message(2, kw_only=True)
@@ -36,16 +36,15 @@ class Hello(Request[HelloReply]):
 
 @message(3, kw_only=True)
 class ErrorReply(FromServer):
-    """A request failed; the facts. -1 and 0 stand for facts that do not apply."""
+    """A request failed; the facts. -1, 0 and empty stand for facts that do not apply."""
 
     code: U16
-    retriable: U8
-    retry_after_ms: U32
-    start_offset: I64
-    length: I64
-    subject: Text
+    retriable: U8 = 0
+    retry_after_ms: U32 = 0
+    start_offset: I64 = -1
+    length: I64 = -1
+    subject: Text = ""
     message: Text
-    successors: List16[U64]
 
 
 @message(4)

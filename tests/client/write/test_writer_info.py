@@ -34,7 +34,6 @@ GONE = m.ErrorReply(
     length=-1,
     subject="",
     message="there is no segment with id 7",
-    successors=[],
 )
 STREAM = m.StreamInfo(
     created=0,
