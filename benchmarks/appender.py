@@ -8,23 +8,20 @@ than the server does, and says how much.
 import json
 import selectors
 import socket
-import struct
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
 
-from loadtests.protocol import DisconnectedError, ProtocolClient, UnexpectedFrameError
+from loadtests.protocol import ProtocolClient, UnexpectedFrameError
 from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 
 from .append_ring import AppendRing
+from .raw_frames import RawFrames, request_id_of
 
-_HEADER: Final = struct.Struct("<IIBBHIQ")
-_RECEIVE_SIZE_BYTES: Final = 256 * 1024
 _RING_SIZE_BYTES: Final = 256 * 1024
 # Acks end a round within this time after the last append, or the server hangs.
 _DRAIN_S: Final = 20.0
@@ -74,7 +71,7 @@ class _Connection:
         # Bytes of the ring that were sent, and which request id is the last that may be.
         self._position = 0
         self._acked = self._ring.first_request_id - 1
-        self._received = bytearray()
+        self._frames = RawFrames(self.socket)
         self._sample_id = 0
         self._sample_s = 0.0
         self.samples_s: list[float] = []
@@ -111,38 +108,21 @@ class _Connection:
             elif self._position < end:
                 return False
 
-    def receive(self, buffer: bytearray) -> None:
+    def receive(self) -> None:
         """Take acks."""
-        try:
-            count = self.socket.recv_into(buffer)
-        except BlockingIOError:
-            return
-        if count == 0:
-            raise DisconnectedError("the server closed the connection")
-        self._received += memoryview(buffer)[:count]
-        for start, length, kind, request_id in self._frames():
+        for frame in self._frames.receive():
+            kind, request_id = frame[8], request_id_of(frame)
             if kind == m.AppendAck.type:
                 # Acks are cumulative: the id of the frame is the last that it covers.
                 self.appends += request_id - self._acked
                 self._acked = request_id
+            elif kind == m.Ping.type:
+                self.socket.send(encode(m.Pong(), request_id=request_id))
             elif kind != m.Throttle.type:
-                header, message = decode(bytes(self._received[start : start + length]))
-                if not isinstance(message, m.Ping):
-                    raise UnexpectedFrameError(f"{message}")
-                self.socket.send(encode(m.Pong(), request_id=header.request_id))
+                raise UnexpectedFrameError(f"{decode(frame)[1]}")
         if self._sample_id and self._acked >= self._sample_id:
             self.samples_s.append(time.perf_counter() - self._sample_s)
             self._sample_id = 0
-
-    def _frames(self) -> Iterator[tuple[int, int, int, int]]:
-        received, start = self._received, 0
-        while len(received) - start >= _HEADER.size:
-            length, _, kind, _, _, _, request_id = _HEADER.unpack_from(received, start)
-            if len(received) - start < length:
-                break
-            yield start, length, kind, request_id
-            start += length
-        del received[:start]
 
 
 def run_appender(options: AppenderOptions) -> AppenderResult:
@@ -157,26 +137,25 @@ def run_appender(options: AppenderOptions) -> AppenderResult:
     for connection in connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
         _send(selector, connection)
-    buffer = bytearray(_RECEIVE_SIZE_BYTES)
-    _turn(selector, buffer, time.perf_counter() + options.warm_up_s)
+    _turn(selector, time.perf_counter() + options.warm_up_s)
     for connection in connections:
         connection.appends = 0
         connection.samples_s.clear()
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    _turn(selector, buffer, begin_s + options.duration_s)
+    _turn(selector, begin_s + options.duration_s)
     elapsed_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     appends = sum(connection.appends for connection in connections)
     samples_s = [sample for connection in connections for sample in connection.samples_s]
-    _drain(selector, buffer, connections)
+    _drain(selector, connections)
     p50_s, p99_s, p999_s = np.percentile(samples_s, [50.0, 99.0, 99.9]).tolist() if samples_s else (0.0, 0.0, 0.0)
     return AppenderResult(appends=appends, elapsed_s=elapsed_s, cpu_s=cpu_s, p50_s=p50_s, p99_s=p99_s, p999_s=p999_s)
 
 
-def _turn(selector: selectors.BaseSelector, buffer: bytearray, deadline_s: float) -> None:
+def _turn(selector: selectors.BaseSelector, deadline_s: float) -> None:
     while (left_s := deadline_s - time.perf_counter()) > 0:
         for key, events in selector.select(left_s):
             if events & selectors.EVENT_READ:
-                key.data.receive(buffer)
+                key.data.receive()
             _send(selector, key.data)
 
 
@@ -186,14 +165,14 @@ def _send(selector: selectors.BaseSelector, connection: _Connection) -> None:
         selector.modify(connection.socket, events, connection)
 
 
-def _drain(selector: selectors.BaseSelector, buffer: bytearray, connections: list[_Connection]) -> None:
+def _drain(selector: selectors.BaseSelector, connections: list[_Connection]) -> None:
     deadline_s = time.perf_counter() + _DRAIN_S
     for connection in connections:
         connection.stopping = True
     while not all(connection.idle for connection in connections):
         if time.perf_counter() > deadline_s:
             raise TimeoutError(f"appends without an ack after {_DRAIN_S:g} s")
-        _turn(selector, buffer, time.perf_counter() + 0.01)
+        _turn(selector, time.perf_counter() + 0.01)
     for connection in connections:
         connection.socket.shutdown(socket.SHUT_RDWR)
         connection.socket.close()

@@ -1,16 +1,14 @@
 """Appends one at a time through a bare socket, with frames that were built before."""
 
-import struct
 from typing import Final
 
-from loadtests.protocol import DisconnectedError, ProtocolClient, UnexpectedFrameError
+from loadtests.protocol import ProtocolClient, UnexpectedFrameError
 from millrace.wire import messages as m
 
 from .append_ring import AppendRing
+from .raw_frames import RawFrames
 
-_HEADER: Final = struct.Struct("<IIBBHIQ")
 _RING_COUNT: Final = 1024
-_BUFFER_SIZE_BYTES: Final = 64 * 1024
 
 
 class LoneAppender:
@@ -23,7 +21,7 @@ class LoneAppender:
         self.socket.settimeout(None)
         self._ring = AppendRing(self.segment_id, payload_size=payload_size, count=_RING_COUNT)
         self._next = 0
-        self._buffer = bytearray(_BUFFER_SIZE_BYTES)
+        self._frames = RawFrames(self.socket)
 
     def send(self) -> None:
         """Send the next append."""
@@ -41,14 +39,7 @@ class LoneAppender:
         Raises:
             LoadError: something else came, or nothing any more.
         """
-        received = 0
-        view = memoryview(self._buffer)
-        while received < _HEADER.size or received < _HEADER.unpack_from(view)[0]:
-            count = self.socket.recv_into(view[received:])
-            if count == 0:
-                raise DisconnectedError("the server closed the connection")
-            received += count
-        _, _, kind, _, _, _, request_id = _HEADER.unpack_from(view)
+        kind, request_id = self._frames.next()
         if kind != m.AppendAck.type or request_id != self._ring.first_request_id + self._next - 1:
             raise UnexpectedFrameError(f"frame of type {kind} with request id {request_id} for an ack")
 

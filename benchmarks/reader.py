@@ -70,7 +70,7 @@ class _Subscriber:
     def begin(self) -> None:
         """Subscribe."""
         request = m.Subscribe(segment_id=self._segment_id, offset=0, credit_bytes=self._granted)
-        self._subscription = self._client.send(request)
+        self._subscription = self._client.subscribe(request)
         self.socket.setblocking(False)
 
     def receive(self, buffer: memoryview) -> int:

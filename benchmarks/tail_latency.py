@@ -1,7 +1,6 @@
 """From an ack to the push of the same bytes to a tail reader, whatever the number of idle segments beside it."""
 
 import selectors
-import struct
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,11 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from loadtests.protocol import DisconnectedError, ProtocolClient
+from loadtests.protocol import ProtocolClient
 from millrace.wire import messages as m
 
 from .floors import loopback_round_trip
 from .latency_client import LoneAppender
+from .raw_frames import RawFrames
 from .report import Bound, Quantity, Row, Target, Unit
 from .rounds import interleaved, median_of
 from .server import millrace_server
@@ -22,8 +22,6 @@ from .session import Session
 _SIZE_BYTES: Final = 100
 _IDLE_COUNTS: Final = (0, 1000)
 _CREDIT_BYTES: Final = 1 << 31
-_LENGTH: Final = struct.Struct("<I")
-_BUFFER_SIZE_BYTES: Final = 64 * 1024
 _WARM_UP_COUNT: Final = 20
 
 
@@ -39,13 +37,13 @@ class TailPair:
         self._appender = LoneAppender(self._writing, f"raw/tail-beside-{idle_count}", payload_size=_SIZE_BYTES)
         for index in range(idle_count):
             segment_id = self._writing.create_segment(f"raw/idle-{index}")
-            self._reading.send(m.Subscribe(segment_id=segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
-        self._reading.send(m.Subscribe(segment_id=self._appender.segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
+            self._reading.subscribe(m.Subscribe(segment_id=segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
+        self._reading.subscribe(m.Subscribe(segment_id=self._appender.segment_id, offset=0, credit_bytes=_CREDIT_BYTES))
         self._reading.socket.settimeout(None)
+        self._pushes = RawFrames(self._reading.socket)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._writing.socket, selectors.EVENT_READ)
         self._selector.register(self._reading.socket, selectors.EVENT_READ)
-        self._buffer = memoryview(bytearray(_BUFFER_SIZE_BYTES))
 
     def lag_s(self) -> float:
         """Append once; return how long after the ack the reader had the bytes. Below 0 if it had them before."""
@@ -57,17 +55,9 @@ class TailPair:
                     self._appender.take_ack()
                     acked_s = time.perf_counter()
                 else:
-                    self._take_push()
+                    self._pushes.next()
                     pushed_s = time.perf_counter()
         return pushed_s - acked_s
-
-    def _take_push(self) -> None:
-        received = 0
-        while received < _LENGTH.size or received < _LENGTH.unpack_from(self._buffer)[0]:
-            count = self._reading.socket.recv_into(self._buffer[received:])
-            if count == 0:
-                raise DisconnectedError("the server closed the connection")
-            received += count
 
     def close(self) -> None:
         """Close both connections."""

@@ -4,29 +4,32 @@ It imports neither asyncio nor locust: under gevent's patched sockets it yields 
 plain process it blocks. Load tests and benchmarks share it, so that what they measure is the server.
 """
 
+import math
 import socket
 import threading
+import time
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from millrace.model.checksum import Buffer
 from millrace.wire import messages as m
+from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Pushed, Received
 from millrace.wire.errors import ErrorCode
-from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header
-from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
-from millrace.wire.receive_buffer import ReceiveBuffer
 
 _CLIENT_NAME: Final = "millrace-load"
+_IN_FLIGHT_BYTES_MAX: Final = 1 << 62  # a load test bounds appends by their number
 
-M = TypeVar("M", bound=m.Message)
+Reply = TypeVar("Reply", bound=m.Message)
 
 
 class ProtocolClient:
-    """One connection, its request ids and its receive buffer. One thread or greenlet may send while another receives.
+    """One connection: a `ClientSession` with a socket. One thread or greenlet may send while another receives.
+
+    What is sent goes with a subject, which comes back in the event that answers it.
 
     Args:
         address: "HOST:PORT".
-        timeout_s: for each wait on the socket; None waits for ever. A timeout makes each call poll first, so
+        timeout_s: for each wait on the socket; None waits forever. A timeout makes each call poll first, so
             benchmarks take it away after the handshake.
     """
 
@@ -34,22 +37,18 @@ class ProtocolClient:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
-        self._request_id = 0
+        self._session = ClientSession(
+            now_s=time.monotonic(),
+            handshake_timeout_s=math.inf,
+            keepalive_s=math.inf,
+            in_flight_bytes_max=_IN_FLIGHT_BYTES_MAX,
+        )
         # `receive` answers PINGs, while another may be in the middle of a frame.
         self._sending = threading.Lock()
         try:
-            self.hello = self.request(
-                m.Hello(
-                    version_min=PROTOCOL_VERSION_MIN,
-                    version_max=PROTOCOL_VERSION_MAX,
-                    features=0,
-                    frame_size_max=FRAME_SIZE_BYTES_MAX,
-                    client=_CLIENT_NAME,
-                    token="",
-                ),
-                m.HelloReply,
-            )
+            self._session.greet(client=_CLIENT_NAME, token="")
+            self._flush()
+            self.receive()
         except BaseException:
             self.socket.close()
             raise
@@ -69,78 +68,91 @@ class ProtocolClient:
         self.socket.close()
 
     @property
-    def last_request_id(self) -> int:
-        """The request id taken last; the next one is one above it."""
-        return self._request_id
-
-    def _next_request_id(self) -> int:
-        self._request_id += 1
-        return self._request_id
+    def in_flight_count(self) -> int:
+        """Appends without an ack."""
+        return len(self._session.appends)
 
     def send(self, message: m.Message) -> int:
         """Send a request and return its id; the reply is for `receive`."""
-        with self._sending:
-            request_id = self._next_request_id()
-            self.socket.sendall(encode(message, request_id=request_id))
+        request_id = self._session.request(message)
+        self._flush()
         return request_id
 
-    def send_credit(self, subscription: int, credit_bytes: int) -> None:
-        """Let a subscription, named by its request id, push that much more."""
-        with self._sending:
-            self.socket.sendall(encode(m.Credit(credit_bytes), request_id=subscription))
+    def subscribe(self, message: m.Subscribe, subject: Any = None) -> int:
+        """Send a SUBSCRIBE and return its id; what is pushed is for `receive`."""
+        subscription = self._session.subscribe(message, subject)
+        self._flush()
+        return subscription
 
-    def request(self, message: m.Message, reply: type[M]) -> M:
+    def grant(self, subscription: int, credit_bytes: int) -> None:
+        """Let a subscription, named by its request id, push that much more."""
+        self._session.grant(subscription, credit_bytes)
+        self._flush()
+
+    def send_append(self, segment_id: int, payload: Buffer, subject: Any = None, *, event_count: int = 1) -> None:
+        """Send one append; its ack is for `receive`."""
+        self._session.append(payload, subject, segment_id=segment_id, event_count=event_count)
+        self._flush()
+
+    def request(self, message: m.Request[Reply]) -> Reply:
         """Send a request and return its reply, while nothing else is under way.
 
         Raises:
             RefusedError: the reply is an error.
         """
         request_id = self.send(message)
-        header, answer = self.receive()
-        if not isinstance(answer, reply) or header.request_id != request_id:
-            raise UnexpectedFrameError(f"{type(answer).__name__} of request {header.request_id}, not {reply.__name__}")
-        return answer
+        event = self.receive()
+        if not isinstance(event, Received) or event.request_id != request_id:
+            raise UnexpectedFrameError(f"{event} for {type(message).__name__}")
+        return cast("Reply", event.message)
 
-    def send_append(self, segment_id: int, payload: Buffer, *, event_count: int = 1) -> int:
-        """Send one append and return its request id; its ack is for `receive`."""
-        with self._sending:
-            request_id = self._next_request_id()
-            header = encode_append_header(
-                request_id=request_id, segment_id=segment_id, payload=payload, event_count=event_count
-            )
-            self.socket.sendall(header + payload)
-        return request_id
-
-    def receive(self) -> tuple[FrameHeader, m.Message]:
-        """Return the next frame, checked by its checksum. PINGs are answered, THROTTLE notices are left out.
-
-        A `Data` is a view of the receive buffer: it is valid until the next call.
+    def receive(self) -> ClientEvent:
+        """Return the next event. PINGs are answered, THROTTLE notices are left out.
 
         Raises:
-            RefusedError: the frame is an error.
+            RefusedError: the event is an error.
             DisconnectedError: the server closed the connection.
             TimeoutError: nothing came in time.
         """
-        buffer = self._buffer
+        session = self._session
         while True:
-            for frame in buffer.frames():
-                header, message = decode(frame)
-                if isinstance(message, m.Ping):
-                    with self._sending:
-                        self.socket.sendall(encode(m.Pong(), request_id=header.request_id))
-                elif isinstance(message, m.ErrorReply):
-                    raise RefusedError(header.request_id, message)
-                elif not isinstance(message, m.Throttle):
-                    return header, message
-            count = self.socket.recv_into(buffer.writable())
+            while (event := session.next_event()) is not None:
+                if isinstance(event, Received):
+                    if isinstance(event.message, m.ErrorReply):
+                        raise RefusedError(event.request_id, event.message)
+                    if isinstance(event.message, m.Ping):
+                        self._flush()
+                    if isinstance(event.message, m.Ping | m.Throttle):
+                        continue
+                return event
+            count = self.socket.recv_into(session.writable())
             if count == 0:
                 raise DisconnectedError("the server closed the connection")
-            buffer.received(count)
+            session.received(count, time.monotonic())
+
+    def receive_acks(self) -> Acked:
+        """Return the next event, which is an ack. Raises like `receive`, and UnexpectedFrameError."""
+        event = self.receive()
+        if not isinstance(event, Acked):
+            raise UnexpectedFrameError(f"{type(event).__name__} for an ack")
+        return event
+
+    def receive_data(self) -> Pushed:
+        """Return the next event, which is data. Raises like `receive`, and UnexpectedFrameError."""
+        event = self.receive()
+        if not isinstance(event, Pushed):
+            raise UnexpectedFrameError(f"{type(event).__name__} for data")
+        return event
+
+    def _flush(self) -> None:
+        with self._sending:
+            if buffers := self._session.take_outbox(time.monotonic()):
+                self.socket.sendall(b"".join(buffers))
 
     def create_segment(self, name: str) -> int:
         """Return the id of a segment, made now or found."""
         try:
-            return self.request(m.CreateSegment(name), m.SegmentInfo).segment_id
+            return self.request(m.CreateSegment(name)).segment_id
         except RefusedError as error:
             if error.reply.code != ErrorCode.SEGMENT_EXISTS:
                 raise
@@ -148,7 +160,7 @@ class ProtocolClient:
 
     def segment_info(self, name: str) -> m.SegmentInfo:
         """Return what the server says of a segment."""
-        return self.request(m.GetSegment(0, name), m.SegmentInfo)
+        return self.request(m.GetSegment(0, name))
 
 
 class LoadError(Exception):

@@ -14,7 +14,6 @@ import sys
 import time
 import uuid
 from argparse import Namespace
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +26,14 @@ from locust import User, events, task
 from locust.env import Environment
 from locust.exception import StopUser
 
+# By their full names: locust loads this file by its path, outside of any package.
+from loadtests.accounts import Accounts
+from loadtests.protocol import ProtocolClient, UnexpectedFrameError
+from loadtests.records import RecordStream
+from loadtests.workload import EventSource, Scenario, Schedule, SequenceChecker
 from millrace.model.block_packing import pack_block
 from millrace.wire import messages as m
-
-from .accounts import Accounts
-from .protocol import ProtocolClient, UnexpectedFrameError
-from .records import RecordStream
-from .workload import EventSource, Scenario, Schedule, SequenceChecker
+from millrace.wire.credit import ReceiveWindow
 
 SCENARIOS: Final = Path(__file__).parent / "scenarios"
 _WINDOW_BYTES: Final = 4 << 20
@@ -163,9 +163,7 @@ class Producer(LoadUser):
         source = EventSource(number, options)
         schedule = Schedule(options.rate_per_s / options.events_per_append, options.burst_s, options.pause_s)
         room = BoundedSemaphore(options.outstanding)
-        # Request id, key, last sequence and due time of each append without an ack, the oldest first.
-        pending: deque[tuple[int, int, int, int]] = deque()
-        acks = gevent.spawn(self._take_acks, client, number, pending, room)
+        acks = gevent.spawn(self._take_acks, client, number, room)
         # Users start within a moment; evenly spread they do not all send in the same one.
         begin_ns = time.monotonic_ns() + int(1e9 * schedule.due_s(1) * number / max(1, options.users))
         for index in itertools.count():
@@ -177,13 +175,11 @@ class Producer(LoadUser):
             key, values = source.next_append(due_ns)
             payload = values[0] if len(values) == 1 else pack_block(values)
             segment_id = run.segments[run.scenario.segment_of(number, key)]
-            # Noted before it is sent: its ack may come before `send_append` returns.
-            pending.append((client.last_request_id + 1, key, source.written[key], due_ns))
-            client.send_append(segment_id, payload, event_count=len(values))
+            client.send_append(segment_id, payload, (key, source.written[key], due_ns), event_count=len(values))
         deadline_s = time.monotonic() + _SETTLE_TIMEOUT_S
-        while pending and not acks.ready():
+        while client.in_flight_count and not acks.ready():
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{len(pending)} appends without an ack after {_SETTLE_TIMEOUT_S:g} s")
+                raise TimeoutError(f"{client.in_flight_count} appends without an ack after {_SETTLE_TIMEOUT_S:g} s")
             gevent.sleep(0.01)
         if acks.ready():
             acks.get()
@@ -206,23 +202,14 @@ class Producer(LoadUser):
                 return False
         return True
 
-    def _take_acks(
-        self,
-        client: ProtocolClient,
-        number: int,
-        pending: deque[tuple[int, int, int, int]],
-        room: BoundedSemaphore,
-    ) -> None:
+    def _take_acks(self, client: ProtocolClient, number: int, room: BoundedSemaphore) -> None:
         accounts = self.run_state.accounts
         options = self.run_state.scenario.producers
         events_count, size = options.events_per_append, options.events_per_append * options.event_size
         while True:
-            header, message = client.receive()
-            if not isinstance(message, m.AppendAck):
-                raise UnexpectedFrameError(f"{type(message).__name__} for an ack")
+            acked = client.receive_acks()
             now_ns = time.monotonic_ns()
-            while pending and pending[0][0] <= header.request_id:
-                _, key, sequence, due_ns = pending.popleft()
+            for (key, sequence, due_ns), _ in acked.appends:
                 latency_s = (now_ns - due_ns) / 1e9
                 accounts.acked(number, key, sequence=sequence, events=events_count, size=size, latency_s=latency_s)
                 self.fire("append", f"{events_count} x {options.event_size} B", latency_s=latency_s, size=size)
@@ -256,30 +243,26 @@ class TailReader(LoadUser):
         run = self.run_state
         producers = run.scenario.producers
         blocks = producers.events_per_append > 1
-        streams = {
-            client.send(m.Subscribe(segment_id=segment_id, offset=0, credit_bytes=_WINDOW_BYTES)): RecordStream(
-                event_size=producers.event_size, blocks=blocks
+        for segment_id in run.segments:
+            window = ReceiveWindow(start=0, size_bytes=_WINDOW_BYTES)
+            client.subscribe(
+                m.Subscribe(segment_id=segment_id, offset=0, credit_bytes=window.subscribe(0)),
+                (RecordStream(event_size=producers.event_size, blocks=blocks), window),
             )
-            for segment_id in run.segments
-        }
-        used = dict.fromkeys(streams, 0)
         while True:
-            header, message = client.receive()
-            if not isinstance(message, m.Data):
-                raise UnexpectedFrameError(f"{type(message).__name__} for a push")
+            pushed = client.receive_data()
             now_ns = time.monotonic_ns()
-            subscription = header.request_id
-            heads = streams[subscription].feed(memoryview(message.payload))
+            stream, window = pushed.subject
+            chunk = pushed.chunk
+            heads = stream.feed(chunk.data)
             run.accounts.violations(checker.check(heads), where=who)
-            used[subscription] += len(message.payload)
             if len(heads):
                 latencies_s = (now_ns - heads["due_ns"]) / 1e9
                 run.accounts.tail.record_all(latencies_s)
                 run.accounts.tail_events += len(heads)
-                self.fire("tail", "push", latency_s=float(np.mean(latencies_s)), size=len(message.payload))
-            if used[subscription] >= _WINDOW_BYTES // 4:
-                client.send_credit(subscription, used[subscription])
-                used[subscription] = 0
+                self.fire("tail", "push", latency_s=float(np.mean(latencies_s)), size=len(chunk.data))
+            if credit_bytes := window.consume(chunk.offset + len(chunk.data)):
+                client.grant(pushed.request_id, credit_bytes)
 
 
 class CatchUpReader(LoadUser):
@@ -309,16 +292,16 @@ class CatchUpReader(LoadUser):
                 segment_id=segment_id, offset=offset, size_max=run.scenario.catch_up_readers.read_size, wait_ms=100
             )
             client.send(request)
-            header, message = client.receive()
-            if not isinstance(message, m.Data) or message.offset != offset:
-                raise UnexpectedFrameError(f"{message} for a read at {offset}")
+            chunk = client.receive_data().chunk
+            if chunk.offset != offset:
+                raise UnexpectedFrameError(f"data from {chunk.offset} on for a read at {offset}")
             latency_s = time.monotonic() - begin_s
-            size = len(message.payload)
-            heads = stream.feed(memoryview(message.payload))
+            size = len(chunk.data)
+            heads = stream.feed(chunk.data)
             run.accounts.violations(checker.check(heads), where=who)
             run.accounts.read_events += len(heads)
             run.accounts.read_bytes += size
-            at_tail = bool(header.flags & m.DataFlag.AT_TAIL)
+            at_tail = bool(chunk.flags & m.DataFlag.AT_TAIL)
             if not at_tail:
                 # At the tail a read waits for bytes: its time says nothing.
                 run.accounts.read.record(latency_s)

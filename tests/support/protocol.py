@@ -4,14 +4,16 @@ This is not the client of the product. It reconnects never, resends nothing and 
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header, verify
+from millrace.wire.framing import FrameHeader, decode, encode, encode_append_header
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
+from millrace.wire.session import Role, Session
 
 TIMEOUT_S = 10.0
 
@@ -58,12 +60,29 @@ def append_frame(segment_id: int, payload: bytes, *, request_id: int, **fields: 
     return encode_append_header(request_id=request_id, segment_id=segment_id, payload=payload, **fields) + payload
 
 
+class PeerSession(Session):
+    """A client's end that sees every frame as it is, and keeps no account: it may send what no client would."""
+
+    def __init__(self) -> None:
+        super().__init__(Role.CLIENT, now_s=0.0, handshake_timeout_s=math.inf, keepalive_s=math.inf)
+
+    def next_message(self) -> tuple[FrameHeader, m.Message] | None:
+        """Return the next frame, verified; a PING is not answered."""
+        frame = self._next_frame()
+        if frame is None:
+            return None
+        decoded = decode(bytes(frame))
+        self._consume(self._frames.start + len(frame))
+        return decoded
+
+
 class Peer:
     """A connection. Its PINGs are answered while something is being received, unless `answers_pings` is cleared."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._session = PeerSession()
         self._request_id = 0
         self.answers_pings = True
         self.pings: list[int] = []
@@ -127,11 +146,11 @@ class Peer:
         """
         async with asyncio.timeout(timeout_s):
             while True:
-                head = await self._reader.readexactly(4)
-                size = int.from_bytes(head, "little")
-                frame = head + await self._reader.readexactly(size - 4)
-                verify(memoryview(frame))
-                header, message = decode(frame)
+                received = self._session.next_message()
+                if received is None:
+                    await self._fill()
+                    continue
+                header, message = received
                 if isinstance(message, m.Ping):
                     self.pings.append(header.request_id)
                     if self.answers_pings:
@@ -143,6 +162,14 @@ class Peer:
                     return header, message
                 else:
                     return header, message
+
+    async def _fill(self) -> None:
+        room = self._session.writable()
+        data = await self._reader.read(len(room))
+        if not data:
+            raise EOFError
+        room[: len(data)] = data
+        self._session.received(len(data), 0.0)
 
     async def ended(self, timeout_s: float = TIMEOUT_S) -> list[m.Message]:
         """Return what still arrives until the server closes the connection."""
