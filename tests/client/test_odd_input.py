@@ -13,6 +13,7 @@ from millrace.client.testing import TestServer
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError, MillraceError
 from millrace.model.event import EventPosition
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,7 +31,7 @@ async def three_blocks(client: Client, name: str) -> tuple[int, int]:
 
 
 async def values(client: Client, name: str, *, start: millrace.Cut, end: millrace.Cut) -> list[bytes]:
-    async with asyncio.timeout(10), client.reader(name, start=start, end=end) as reader:
+    async with asyncio.timeout(PATIENCE_S), client.reader(name, start=start, end=end) as reader:
         return [event.value async for event in reader]
 
 

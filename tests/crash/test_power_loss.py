@@ -20,6 +20,7 @@ from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer
 from tests.support.servers import BUSY
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import PATIENCE_S
 
 CONTAINER = replace(BUSY, orphan_grace_s=0.01)
 
@@ -102,7 +103,7 @@ async def test_a_kill_between_any_two_steps_of_flushing_is_harmless(folder: Path
 
     storage.on_step = step
     writing = asyncio.create_task(account.write(server.address))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await all_seen.wait()
     storage.on_step = lambda when, action, name: None
     await finish(writing, server)
@@ -124,7 +125,7 @@ async def assert_orphans_go(machine: Machine) -> None:
     assert machine.storage is not None
     async with machine.server() as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("orphans/wait")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 # Something to checkpoint; a log that was full has to be recycled first.
                 await peer.settled(await peer.append(segment_id, b"x"))

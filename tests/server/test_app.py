@@ -23,6 +23,7 @@ from tests.support.folders import tmp_path
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import PATIENCE_S, until
 
 __all__ = ["tmp_path"]
 
@@ -108,9 +109,7 @@ async def test_the_console_answers_while_the_container_is_recovered(tmp_path: Pa
             await peer.ended()
         assert b"millrace_front" in await asyncio.to_thread(get, "/metrics")
         assert b"cache" in await asyncio.to_thread(get, "/")
-        async with asyncio.timeout(20):
-            while server.health():  # noqa: ASYNC110  # asked as a probe asks
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.health())
         assert b"millrace_wal" in await asyncio.to_thread(get, "/metrics")
         async with await Peer.connect(server.address) as peer:
             assert (await peer.read_all(segment_id)).startswith(b"abc")
@@ -125,7 +124,7 @@ async def test_a_stalled_disk_is_told_with_the_measured_figure(tmp_path: Path) -
         segment_id = await peer.create_segment("raw/a")
         files.stall()
         ids = await peer.append(segment_id, b"x")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while "has not answered for" not in server.health():
                 await peer.ask(m.ListStreams("", "", 1), m.StreamList)
         assert ids[0] not in peer.outcomes

@@ -15,7 +15,7 @@ from millrace.wire.framing import FrameHeader, decode, encode, encode_append_hea
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 from millrace.wire.session import Role, Session
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 120.0
 
 M = TypeVar("M", bound=m.Message)
 

@@ -1,7 +1,7 @@
 """A log on a file system in memory, with everything it handed back remembered."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,15 +102,6 @@ class OpenLog:
     async def append(self, payload: bytes, *, segment_id: int = 7) -> int:
         """Append and wait for durability; return the sequence."""
         return await self.submit(payload, segment_id=segment_id)
-
-
-async def until(predicate: Callable[[], bool]) -> None:
-    """Let real threads run until something is true; nobody rings when a file was prepared, so this looks again."""
-    for _ in range(10_000):
-        if predicate():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("never came true")
 
 
 def contents_of(batches: list[RecoveredBatch]) -> dict[int, list[tuple[int, bytes]]]:

@@ -11,6 +11,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, Stored, append_frame
 from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.waiting import settled
 
 
 async def opened(peer: Peer, segment_id: int, writer_id: str = "w") -> dict[str, Any]:
@@ -220,7 +221,8 @@ async def test_writers_survive_a_restart(tmp_path: Path, container: Any) -> None
         segment_id = await peer.create_segment("raw/a")
         fields = await opened(peer, segment_id)
         await peer.store(segment_id, b"one", b"three", b"fifteen", event_number=1, **fields)
-        await asyncio.sleep(0.2 if container is BUSY else 0)
+        if container is BUSY:
+            await settled(server)
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         outcomes = await peer.settled(await peer.append(segment_id, b"fifteen", event_number=3, **fields))
         assert outcomes == [Stored(8, duplicate=True)]

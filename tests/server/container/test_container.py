@@ -15,6 +15,7 @@ from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, server_options
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.mark.both_loops
@@ -216,9 +217,7 @@ async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: 
             ids = await peer.append(segment_id, b"unknown")
             assert await peer.settled(ids) == [ErrorCode.OUTCOME_UNKNOWN]
             assert not any(isinstance(message, m.AppendAck) for message in await peer.ended())
-        async with asyncio.timeout(10):
-            while server.health():  # noqa: ASYNC110  # asked as a probe asks
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.health())
         async with await Peer.connect(server.address) as peer:
             content = await peer.read_all(segment_id)
             assert content in (b"acknowledged", b"acknowledgedunknown")
@@ -258,9 +257,7 @@ async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(tmp_path
             assert await peer.settled(first) == [Stored(0, duplicate=False)]
             assert await peer.settled(batch) == [ErrorCode.OUTCOME_UNKNOWN] * 3
             await peer.ended()
-        async with asyncio.timeout(10):
-            while server.health():  # noqa: ASYNC110  # asked as a probe asks
-                await asyncio.sleep(0)
+        await until(lambda: not server.health())
         async with await Peer.connect(server.address) as peer:
             for segment_id, content in zip(segments, (b"1x", b"x", b"x"), strict=True):
                 assert await peer.read_all(segment_id) == content
@@ -294,7 +291,7 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         await peer.ask(m.DeleteSegment(doomed), m.Done)
         assert "no room" in server.health()
         files.capacity_bytes = 8 << 20
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
                 pass
         assert await peer.read_all(segment_id, start=8 * KIB) == content[8 * KIB :] + b"again"

@@ -18,6 +18,7 @@ from millrace.wire.framing import encode
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, RefusedError, code_of, set_attribute
 from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.waiting import PATIENCE_S, until
 
 CONTAINERS = pytest.mark.parametrize("container", [QUIET, BUSY], ids=["log", "tier 2"])
 
@@ -50,10 +51,10 @@ async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) 
             await gone.start(m.CreateSegment("raw/a"))
             await gone.start(m.CreateStream("raw/s", 2, ""))
             assert server._open is not None
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(server._open.container._in_flight) < 2:
                     await gone.ask(m.ListStreams("", "", 10), m.StreamList)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while server.statistics()["server"].connections > 1:
                 await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         creating = await peer.start(m.CreateSegment("raw/a"))
@@ -257,9 +258,7 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
         ):
             assert await code_of(peer.ask(request, kind)) is ErrorCode.NO_SPACE
         files.capacity_bytes = 1 << 40
-        async with asyncio.timeout(20):
-            while server.health():  # noqa: ASYNC110  # asked as a probe asks
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.health())
         await peer.store(segment_id, b"x", event_number=1, **fields)
 
 
@@ -316,10 +315,10 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
                 await gone.start(request)
             control = SegmentControl(container)
             expired = control.expire_writers(marked=[named.writer_number], forgotten=[unnamed.writer_number])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(container._in_flight) < len(requests) + 1:
                     await peer.ask(m.ListStreams("", "", 10), m.StreamList)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while server.statistics()["server"].connections > 1:
                 await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         # Numbers that are on their way lie below those of the checkpoint now.
@@ -330,7 +329,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
         assert connection is not None
         connection.set_trace_callback(lambda sql: reads.append(sql) if threading.get_ident() == here else None)
         files.resume()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await expired
             while container._in_flight:
                 await peer.ask(m.ListStreams("", "", 10), m.StreamList)

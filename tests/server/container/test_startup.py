@@ -31,6 +31,7 @@ from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import PATIENCE_S, settled, until
 
 CONTAINER = "containers/0000"
 
@@ -62,7 +63,11 @@ async def filled(folder: Path, *, size: int, container: object = BUSY, storage: 
             (outcome,) = await peer.settled(await peer.append(segment_id, piece))
             if isinstance(outcome, Stored):
                 content += piece
-        await asyncio.sleep(0.2)
+        if container is BUSY:  # all of it goes to tier 2, and into a copy of the checkpoint
+            await settled(server)
+            assert server._open is not None
+            await server._open.flusher.checkpoint()
+            await server._open.flusher.copy()
     return content
 
 
@@ -175,7 +180,7 @@ async def test_chunks_that_nobody_knows_are_collected_after_the_grace(tmp_path: 
         Server(server_options(tmp_path, container=container)) as server,
         await Peer.connect(server.address) as peer,
     ):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while orphan.exists():
                 await peer.ask(m.ListStreams("", "", 1), m.StreamList)
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
@@ -331,9 +336,7 @@ async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: 
         connection.execute(f"UPDATE {table} SET {name} = {name} || 'x'")
     for _ in range(2):
         async with Server(options, storage=storage) as server:
-            async with asyncio.timeout(10):
-                while not set_aside(tmp_path) or server.health():  # noqa: ASYNC110  # asked as a probe asks
-                    await asyncio.sleep(0)
+            await until(lambda: set_aside(tmp_path) and not server.health())
             async with await Peer.connect(server.address) as peer:
                 assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).name == "a/b"
             assert server._fatal is None
@@ -386,7 +389,7 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
             await flusher.copy()
         content = await peer.read_all(segment_id)
         # A thread recycles them one after the other; a stop waits for one only.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while server._open.wal._pool._released:
                 await peer.info(segment_id)
     newest = storage.names(CHECKPOINT_PREFIX)[-1]
@@ -483,13 +486,11 @@ async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tm
         with contextlib.closing(sqlite3.connect(tmp_path / "checkpoint.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             running = asyncio.ensure_future(getattr(container, task)())
-            async with asyncio.timeout(10):
-                while not (clock.sleeper_count or running.done()):  # noqa: ASYNC110  # a thread tries to read
-                    await asyncio.sleep(0)
+            await until(lambda: clock.sleeper_count or running.done())
             assert not running.done()
             other.execute("ROLLBACK")
         clock.move(3600.0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await running
         assert container.container.checkpoint_damage is None
         assert container.container.state.garbage.names(DeleteAfter.COPY) == (
@@ -519,10 +520,9 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
         storage.away = True
         running = asyncio.ensure_future(container.collect_orphans())
-        async with asyncio.timeout(10):
-            while not (clock.sleeper_count or running.done()):  # noqa: ASYNC110  # as above
-                await asyncio.sleep(0)
-            assert not running.done()
-            clock.move(3600.0)
+        await until(lambda: clock.sleeper_count or running.done())
+        assert not running.done()
+        clock.move(3600.0)
+        async with asyncio.timeout(PATIENCE_S):
             await running
         assert container.container.state.garbage.names(DeleteAfter.COPY) == [orphan]

@@ -20,6 +20,7 @@ from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, KIB, MIB
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of, hello, read_request
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import PATIENCE_S
 
 PING = encode(m.Ping(), request_id=7)
 
@@ -328,7 +329,7 @@ async def test_of_a_flood_of_connections_the_newest_are_shed(tmp_path: Path) -> 
         for peer in peers:
             await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         await peers.pop().close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     peers.append(await Peer.connect(server.address))
@@ -373,7 +374,7 @@ async def test_a_peer_that_never_takes_its_acks_stores_what_it_sent(tmp_path: Pa
         segment_id = await good.create_segment("raw/a")
         async with await Peer.connect(server.address) as deaf:
             ids = await deaf.append(segment_id, *[b"x"] * 5000)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while (await good.info(segment_id)).length < 5000:
                     pass
             await deaf.settled(ids)

@@ -20,6 +20,7 @@ from millrace.wire.framing import encode
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, append_frame, code_of
 from tests.support.servers import QUIET, server_options
+from tests.support.waiting import PATIENCE_S, until
 
 IDLE = replace(QUIET, resident_count_max=0)
 COUNT = 12
@@ -34,9 +35,7 @@ async def checkpoint(server: Server) -> None:
 
 async def check_idle(server: Server) -> None:
     """Check that nothing is in memory, once nobody is connected."""
-    async with asyncio.timeout(10):
-        while server._connections:  # noqa: ASYNC110  # the server is told of the end in its own time
-            await asyncio.sleep(0)
+    await until(lambda: not server._connections)
     gc.collect()
     assert server._open is not None
     # The log still holds its last batch, and what that was about; the reader those whose indexes it has loaded.
@@ -187,7 +186,7 @@ async def test_nothing_is_read_for_one_who_has_not_said_hello(tmp_path: Path) ->
         host, port = server.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.writelines(append_frame(segment_id, b"x", request_id=1) for segment_id in segments)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionError):
                 await reader.read()
         writer.close()
@@ -269,9 +268,7 @@ async def test_a_damaged_row_that_is_read_late_is_restored(tmp_path: Path, asked
             async with await Peer.connect(server.address) as peer:
                 with contextlib.suppress(Exception):
                     await peer.ask(m.GetSegment(segments[5], ""), m.SegmentInfo)
-        async with asyncio.timeout(20):
-            while not list(path.parent.glob("checkpoint.db.damaged-1")) or server.health():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: list(path.parent.glob("checkpoint.db.damaged-1")) and not server.health())
         async with await Peer.connect(server.address) as peer:
             for segment_id in segments:
                 assert await peer.read_all(segment_id) == b"content %d" % segment_id

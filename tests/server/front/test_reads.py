@@ -13,6 +13,7 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import KIB, MIB
 from tests.support.protocol import Peer, RefusedError, code_of, read_request
 from tests.support.servers import BUSY, server_options
+from tests.support.waiting import PATIENCE_S, settled
 
 
 async def parked(peer: Peer, segment_id: int, offset: int, *, wait_ms: int = 60_000) -> int:
@@ -231,7 +232,7 @@ async def test_a_subscription_goes_from_tier_2_to_the_tail_without_a_seam(tmp_pa
     ):
         segment_id = await writer.create_segment("raw/a")
         await writer.store(segment_id, *pieces[:20])
-        await asyncio.sleep(0.2)
+        await settled(server)
         await reader.start(m.Subscribe(segment_id, 0, 4 * MIB))
 
         async def write() -> None:
@@ -277,7 +278,7 @@ async def test_a_connection_that_is_gone_leaves_no_reader_behind(tmp_path: Path)
             await gone.info(segment_id)
         assert server._open is not None
         watchers = server._open.container.segment(segment_id).watchers
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while watchers:
                 await peer.info(segment_id)
         await peer.store(segment_id, b"x")

@@ -13,6 +13,7 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.protocol import Peer, code_of, set_attribute
 from tests.support.servers import BUSY, server_options
+from tests.support.waiting import settled
 
 HANDLED = [
     cls
@@ -112,7 +113,7 @@ async def test_the_index_names_borders_of_appends_and_events_before_them(tmp_pat
             length += size
             borders[length] = 3 * (number + 1)
         if moved:
-            await asyncio.sleep(0.3)
+            await settled(server)
         index = await peer.ask(
             m.GetIndex(segment_id=segment_id, start=0, end=length, spacing_bytes=1, count_max=1000), m.Index
         )

@@ -17,6 +17,7 @@ from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of
 from tests.support.servers import server_options
+from tests.support.waiting import PATIENCE_S
 
 NAMED_S, UNNAMED_S = 2_000, 800
 STEP_S = 50
@@ -245,7 +246,7 @@ async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path
         assert server._expiry is not None
         request_id = peer.next_id()
         peer.push(append_frame(segment_id, b"one", request_id=request_id, event_number=1, **writer))
-        while not server._open.container.writers_in_flight():  # noqa: ASYNC110  # the loop has to turn
+        while not server._open.container.writers_in_flight():  # noqa: ASYNC110  # the very turn of the loop matters here
             await asyncio.sleep(0)
         await server._expiry._expire_idle([writer["writer_number"]], all_of_them)
         assert await peer.settled([request_id]) == [Stored(0, duplicate=False)]
@@ -303,7 +304,7 @@ async def test_the_server_looks_by_itself(tmp_path: Path) -> None:
     clock = ManualClock()
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
         await peer.open_writer("")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not server.statistics()["writers"].unnamed_expired_total:
                 await clock.advance(STEP_S)
 

@@ -16,6 +16,7 @@ from millrace.wire import messages as m
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage
+from tests.support.waiting import PATIENCE_S, until
 
 DAY_S = 86_400
 
@@ -160,7 +161,7 @@ async def test_a_jump_of_the_wall_clock_deletes_nothing(tmp_path: Path, storage:
         assert segment.start_offset == 0
         for _ in range(10):
             await clock.advance(2.0)
-        await asyncio.wait_for(_until(lambda: segment.start_offset > 0, clock), 5)
+        await asyncio.wait_for(_until(lambda: segment.start_offset > 0, clock), PATIENCE_S)
         assert 100 <= segment.start_offset < 900
         runner.cancel()
     young_from = 600  # the seventh append is 58 s old
@@ -353,14 +354,12 @@ async def test_the_runner_outlives_a_checkpoint_that_it_cannot_read(
                 connection.execute("UPDATE labels SET name = 'a/c'")
         with held(tmp_path) if trouble == "held" else contextlib.nullcontext():
             runner = asyncio.create_task(streams.runner.run())
-            async with asyncio.timeout(10):
-                while not (clock.sleeper_count or runner.done()):  # noqa: ASYNC110  # a thread tries to read
-                    await asyncio.sleep(0)
+            await until(lambda: clock.sleeper_count or runner.done())
             assert not runner.done()
         assert (streams.opened.container.checkpoint_damage is not None) == (trouble == "damaged")
         if trouble == "held":
             loaded_s = clock.monotonic_s()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while not streams.runner._watches:
                     await clock.advance(1.0)
                     assert not runner.done()

@@ -13,7 +13,8 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB, MIB
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
-from tests.support.wal import FOLDER, SMALL, OpenLog, append_run, control_run, create, open_log, recover, until
+from tests.support.waiting import until
+from tests.support.wal import FOLDER, SMALL, OpenLog, append_run, control_run, create, open_log, recover
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.both_loops]
 

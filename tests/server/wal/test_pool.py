@@ -11,6 +11,7 @@ from millrace.server.wal.batch import FileHeader, decode_file_header
 from millrace.server.wal.logfile import LogFile
 from millrace.server.wal.pool import FilePool
 from tests.support.files import MemoryFileSystem
+from tests.support.waiting import PATIENCE_S
 from tests.support.wal import FOLDER, OWNER, SMALL
 
 
@@ -40,7 +41,7 @@ def make_pool(files: MemoryFileSystem, pools: list[FilePool], options: WalOption
 def until(pool: FilePool, *, ready: int) -> None:
     """Wait until so many spares are ready, woken by the pool itself."""
     with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.ready_count == ready, timeout=10)
+        assert pool._changed.wait_for(lambda: pool.ready_count == ready, timeout=PATIENCE_S)
 
 
 def header_of(files: MemoryFileSystem, file: LogFile) -> FileHeader | None:
@@ -113,7 +114,7 @@ def test_more_recycled_files_than_are_kept_are_removed(files: MemoryFileSystem, 
 
     pool.recycle(3)
     with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.file_count == 1, timeout=10)
+        assert pool._changed.wait_for(lambda: pool.file_count == 1, timeout=PATIENCE_S)
 
     assert len(files.list_directory(FOLDER)) == 1
 
@@ -137,8 +138,8 @@ def test_a_file_whose_sync_fails_is_given_up_and_another_tried(
         pool.start()
         until(pool, ready=1)
     with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.full_count == 0 and pool.problem is None, timeout=10)
-        assert pool._changed.wait_for(lambda: pool.file_count == pool.ready_count, timeout=10)
+        assert pool._changed.wait_for(lambda: pool.full_count == 0 and pool.problem is None, timeout=PATIENCE_S)
+        assert pool._changed.wait_for(lambda: pool.file_count == pool.ready_count, timeout=PATIENCE_S)
 
     assert len(files.list_directory(FOLDER)) == pool.file_count == 1
     assert pool.take().number == 2
@@ -152,7 +153,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
         pool.prepare_now()
     pool.start()
     with pool._changed:
-        assert pool._changed.wait_for(lambda: "no room" in (pool.problem or ""), timeout=10)
+        assert pool._changed.wait_for(lambda: "no room" in (pool.problem or ""), timeout=PATIENCE_S)
     assert pool.unused_files(0) == 0
     assert files.list_directory(FOLDER) == []
 
@@ -163,7 +164,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
     assert pool.problem == "the disk has no room for another log file"
     files.capacity_bytes = 3 * SMALL.file_size_bytes
     with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.unused_files(0) == 3, timeout=10)
+        assert pool._changed.wait_for(lambda: pool.unused_files(0) == 3, timeout=PATIENCE_S)
 
 
 def test_what_was_counted_as_unused_stays_counted_until_its_taking_is_known(

@@ -5,7 +5,8 @@ import pytest
 from millrace.server.wal import Ending
 from millrace.wire.append_run import AppendRun
 from tests.support.files import MemoryFileSystem
-from tests.support.wal import FOLDER, SMALL, append_run, build_log, open_log, recover, until
+from tests.support.waiting import until
+from tests.support.wal import FOLDER, SMALL, append_run, build_log, open_log, recover
 
 pytestmark = pytest.mark.asyncio
 

@@ -25,6 +25,7 @@ from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import PATIENCE_S
 
 
 def segment_of(server: Server, segment_id: int) -> Segment:
@@ -39,7 +40,7 @@ def flusher_of(server: Server) -> Flusher:
 
 async def flushed(server: Server, peer: Peer, segment_id: int) -> None:
     """Wait until a segment is in tier 2."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while segment_of(server, segment_id).tail:
             await peer.info(segment_id)
 
@@ -56,7 +57,7 @@ async def test_a_full_tier_2_throttles_then_refuses_and_loses_nothing(tmp_path: 
         segment_id = await peer.create_segment("raw/a")
         content = b""
         refused = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while refused < 3:
                 piece = bytes([len(content) // KIB % 251]) * (4 * KIB)
                 (outcome,) = await peer.settled(await peer.append(segment_id, piece))
@@ -68,7 +69,7 @@ async def test_a_full_tier_2_throttles_then_refuses_and_loses_nothing(tmp_path: 
         assert len(content) > 300 * KIB
         assert await peer.read_all(segment_id) == content
         storage.capacity_bytes = None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"end")))[0], Stored):
                 pass
         await flushed(server, peer, segment_id)
@@ -139,7 +140,7 @@ async def test_chunks_are_deleted_only_when_no_copy_in_use_refers_to_them(tmp_pa
         await Peer.connect(server.address) as peer,
     ):
         segment_id = await peer.create_segment("raw/a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(referred) < 5:
                 await peer.store(segment_id, bytes(500))
                 await flushed(server, peer, segment_id)
@@ -160,7 +161,7 @@ async def test_flushing_goes_on_while_nobody_writes(tmp_path: Path) -> None:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, *[bytes(4 * KIB)] * 20)
         storage.open.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while segment_of(server, segment_id).tail.size >= 8 * KIB:
                 await peer.info(segment_id)
 
@@ -237,7 +238,7 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
         await peer.ask(m.DeleteSegment(doomed), m.Done)
         saved = flusher._checkpointer.saved
         checkpointing = asyncio.create_task(flusher.checkpoint())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while flusher._checkpointer.saved == saved:
                 await peer.info(kept)
         storage.may_delete.set()
@@ -313,7 +314,7 @@ async def test_a_log_that_was_full_at_the_stop_takes_appends_after_the_next_star
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         outcomes: list[object] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while ErrorCode.NO_SPACE not in outcomes:
                 outcomes = [*await peer.settled(await peer.append(segment_id, *[bytes(4 * KIB)] * 16))]
         length = (await peer.info(segment_id)).length
@@ -321,7 +322,7 @@ async def test_a_log_that_was_full_at_the_stop_takes_appends_after_the_next_star
         storage.failing = False
     assert not storage.names(CHECKPOINT_PREFIX)
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"end")))[0], Stored):
                 pass
         assert (await peer.info(segment_id)).length == length + 3

@@ -16,6 +16,7 @@ from millrace.server.container.state.container_state import ContainerState, Stor
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
+from tests.support.waiting import PATIENCE_S
 
 COUNT = 2 * BATCH_COUNT_MAX + 10
 """Segments 1, 3, 5 and so on up to that are stored; the even numbers are not."""
@@ -121,7 +122,7 @@ async def test_nobody_waits_for_more_than_a_batch(archive: SlowArchive) -> None:
     many = asyncio.ensure_future(bringer.bring(segments=everything))
     few = asyncio.ensure_future(bringer.bring(segments=[1]))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert numbers_of(await few) == [1]
     assert await asyncio.to_thread(archive.waiting.wait, 10)
     assert not many.done()

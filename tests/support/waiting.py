@@ -1,0 +1,40 @@
+"""Waiting in a test for what must come: by a condition, never for a time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from millrace.server.app import Server
+
+PATIENCE_S: Final = 120.0
+"""How long a test waits for what must come. Only a test that hangs waits so long, however busy the machine is."""
+
+
+async def until(predicate: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
+    """Let the loop, threads and other processes run until something is true, where nothing tells that it is."""
+    async with asyncio.timeout(within_s):
+        while not predicate():  # noqa: ASYNC110  # the one place where tests look again and again
+            await asyncio.sleep(0.001)
+
+
+async def settled(server: Server) -> None:
+    """Wait until the flusher has done all that it does by itself: flush, checkpoint, copy, and recycle the log."""
+    opened = server._open
+    assert opened is not None
+    flusher, state = opened.flusher, opened.container.state
+
+    def is_idle() -> bool:
+        plan = flusher._plan()
+        return not (
+            state.unflushed
+            or any(state.changes)
+            or state.garbage.waits_for_checkpoint
+            or state.garbage.waits_for_copy
+            or flusher._copying is not None
+            or plan.checkpoint
+            or plan.copy
+            or plan.recycle_through
+            or opened.wal._pool._released
+        )
+
+    await until(is_idle)
