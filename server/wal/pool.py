@@ -87,11 +87,6 @@ class FilePool:
         return len(self._ready)
 
     @property
-    def file_count(self) -> int:
-        """How many files the log has on disk, spares included."""
-        return self._file_count
-
-    @property
     def full_count(self) -> int:
         """How many full files are still needed."""
         return len(self._full)

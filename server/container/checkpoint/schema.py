@@ -183,25 +183,8 @@ def _kind_of(table: Table, **parts: Any) -> Kind[Any]:
 # --- segments ---
 
 
-def _load_segment(
-    *,
-    segment_id: int,
-    stream_id: int,
-    created_us: int,
-    start_offset: int,
-    length: int,
-    event_count: int,
-    flushed_offset: int,
-    sealed: int,
-    name: str,
-) -> Segment:
-    segment = Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id)
-    segment.start_offset = start_offset
-    segment.length = segment.next_offset = length
-    segment.event_count = event_count
-    segment.flushed_offset = flushed_offset
-    segment.sealed = bool(sealed)
-    return segment
+def _load_segment(*, sealed: int, **columns: Any) -> Segment:
+    return Segment(sealed=bool(sealed), **columns)
 
 
 CHUNKS: Final = Table(
@@ -397,20 +380,8 @@ def _stream_row(stream: Stream) -> Row:
     )
 
 
-def _load_stream(
-    *,
-    stream_id: int,
-    created_us: int,
-    epoch: int,
-    sealed: int,
-    name: str,
-    configuration: str,
-    parts: str,
-    epochs: str,
-) -> Stream:
-    stream = Stream(stream_id=stream_id, name=name, configuration=configuration, created_us=created_us)
-    stream.epoch = stream.admitted_epoch = epoch
-    stream.sealed = bool(sealed)
+def _load_stream(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Stream:
+    stream = Stream(sealed=bool(sealed), **columns)
     stream.parts = [
         StreamPart(
             segment_id=segment_id,

@@ -77,18 +77,30 @@ class Segment:
         "stream_id", "tail", "watchers", "writers",
     )  # fmt: skip
 
-    def __init__(self, *, segment_id: int, name: str, created_us: int, stream_id: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        segment_id: int,
+        name: str,
+        created_us: int,
+        stream_id: int = 0,
+        start_offset: int = 0,
+        length: int = 0,
+        event_count: int = 0,
+        flushed_offset: int = 0,
+        sealed: bool = False,
+    ) -> None:
         self.segment_id = segment_id
         self.name = name
         self.created_us = created_us
         self.stream_id = stream_id  # 0 for a raw segment
-        self.start_offset = 0
-        self.length = 0
-        self.event_count = 0
-        self.sealed = False
+        self.start_offset = start_offset
+        self.length = length
+        self.event_count = event_count
+        self.sealed = sealed
         self.deleted = False
         # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
-        self.flushed_offset = 0
+        self.flushed_offset = flushed_offset
         self.chunks: list[ChunkRecord] = []
         self.damages: list[DamagedRange] = []
         self.attributes: dict[str, bytes] = {}
@@ -99,7 +111,7 @@ class Segment:
         self.index = SparseIndex()
         self.watchers: set[Watcher] = set()
         # Admitted: where the next append goes, and whether a seal or a delete is queued.
-        self.next_offset = 0
+        self.next_offset = length
         self.closing = False
 
     def check_appendable(self) -> None:

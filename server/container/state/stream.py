@@ -19,20 +19,22 @@ class Stream:
         "name", "parts", "sealed", "stream_id",
     )  # fmt: skip
 
-    def __init__(self, *, stream_id: int, name: str, configuration: str, created_us: int) -> None:
+    def __init__(
+        self, *, stream_id: int, name: str, configuration: str, created_us: int, epoch: int = 0, sealed: bool = False
+    ) -> None:
         self.stream_id = stream_id
         self.name = name
         self.configuration = configuration
         self.created_us = created_us
         self.parts: list[StreamPart] = []
-        self.epoch = 0
+        self.epoch = epoch
         self.epochs: list[m.EpochRecord] = []
         # By kind and name.
         self.cuts: dict[tuple[int, str], m.SavedCut] = {}
-        self.sealed = False
+        self.sealed = sealed
         # Admitted: a seal or a delete is queued; the epoch that a queued scale begins.
         self.closing = False
-        self.admitted_epoch = 0
+        self.admitted_epoch = epoch
 
     @property
     def segment_ids(self) -> list[int]:

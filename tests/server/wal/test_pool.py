@@ -110,11 +110,11 @@ def test_more_recycled_files_than_are_kept_are_removed(files: MemoryFileSystem, 
         file.last_sequence = sequence
         pool.put_full(file)
     until(pool, ready=1)
-    assert pool.file_count == 4
+    assert pool._file_count == 4
 
     pool.recycle(3)
     with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.file_count == 1, timeout=PATIENCE_S)
+        assert pool._changed.wait_for(lambda: pool._file_count == 1, timeout=PATIENCE_S)
 
     assert len(files.list_directory(FOLDER)) == 1
 
@@ -139,9 +139,9 @@ def test_a_file_whose_sync_fails_is_given_up_and_another_tried(
         until(pool, ready=1)
     with pool._changed:
         assert pool._changed.wait_for(lambda: pool.full_count == 0 and pool.problem is None, timeout=PATIENCE_S)
-        assert pool._changed.wait_for(lambda: pool.file_count == pool.ready_count, timeout=PATIENCE_S)
+        assert pool._changed.wait_for(lambda: pool._file_count == pool.ready_count, timeout=PATIENCE_S)
 
-    assert len(files.list_directory(FOLDER)) == pool.file_count == 1
+    assert len(files.list_directory(FOLDER)) == pool._file_count == 1
     assert pool.take().number == 2
 
 
