@@ -158,19 +158,19 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
 def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) -> None:
     folder = found.folder
     recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner)
-    gone_through: dict[Path, int] = {}
+    gone_through: dict[str, int] = {}
     try:
         for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0):
             _apply(found, item)
             if isinstance(item, RecoveredBatch):
                 end = item.offset + item.size
-                on_bytes(end - gone_through.get(item.path, 0))
-                gone_through[item.path] = end
+                on_bytes(end - gone_through.get(item.place, 0))
+                gone_through[item.place] = end
     except (ServerError, OSError) as error:
         found.log_error = str(error)
     found.report = recovery.report
     for path, size in ((path, path.stat().st_size) for path in log_files(folder)):
-        on_bytes(max(0, size - gone_through.get(path, 0)))
+        on_bytes(max(0, size - gone_through.get(path.name, 0)))
 
 
 def join_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -236,6 +236,6 @@ def _apply(found: Container, item: RecoveredBatch | Damage) -> None:
     try:
         items = items_of(item)
     except WireError as error:
-        found.record_problems.append(f"{item.path.name}, batch at {item.offset}: a record cannot be decoded: {error!r}")
+        found.record_problems.append(f"{item.place}, batch at {item.offset}: a record cannot be decoded: {error!r}")
         return
     apply_batch(state, items, sequence=item.sequence, wall_time_us=item.wall_time_us, bytes_sink=take_note)

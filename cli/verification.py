@@ -147,7 +147,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     for damage in report.damages:
         result.findings.append(
             Finding(
-                file=_name(damage.path, folder),
+                file=_name(found.log_folder / damage.place, folder),
                 offset=damage.offset,
                 size=damage.size,
                 what=damage.reason,
@@ -160,14 +160,14 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
             "acknowledged; the next start cuts it"
         )
     checkpoint = found.checkpoint
-    if checkpoint is not None and report.files and 0 < report.last_sequence < checkpoint.sequence:
+    if checkpoint is not None and report.places and 0 < report.last_sequence < checkpoint.sequence:
         result.findings.append(
             Finding(
                 file=log_name,
                 what=f"the log ends at sequence {report.last_sequence}, the checkpoint knows of {checkpoint.sequence}",
             )
         )
-    if checkpoint is not None and not report.files:
+    if checkpoint is not None and not report.places:
         result.findings.append(Finding(file=log_name, what="there is no log file beside the checkpoint"))
     if checkpoint is None and report.first_sequence > 1:
         result.findings.append(

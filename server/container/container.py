@@ -33,7 +33,7 @@ from millrace.server.errors import (
     ThrottledError,
 )
 from millrace.server.host.clock import Clock
-from millrace.server.wal import Wal
+from millrace.server.wal import Log
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.framing import encode
@@ -97,7 +97,7 @@ class SegmentContainer:
         # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
         self.bringer = EntityLoader(state)
-        self._wal: Wal | None = None
+        self._wal: Log | None = None
         self._failure: ServerError | None = None
         self._relief: set[Callable[[], None]] = set()
         self._on_progress: Callable[[], None] = lambda: None
@@ -108,9 +108,8 @@ class SegmentContainer:
 
     def start(
         self,
-        wal: Wal,
+        wal: Log,
         *,
-        run_size_bytes_max: int,
         on_progress: Callable[[], None],
         on_failure: Callable[[ServerError], None],
     ) -> None:
@@ -118,12 +117,11 @@ class SegmentContainer:
 
         Args:
             wal: the started log.
-            run_size_bytes_max: the largest run, frames with their headers, that the log takes.
             on_progress: called after each applied batch (the flusher looks whether there is work).
             on_failure: called once if the log fails; the container then refuses everything.
         """
         self._wal = wal
-        self.run_size_bytes_max = min(run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
+        self.run_size_bytes_max = min(wal.run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         self._on_progress = on_progress
         self._on_failure = on_failure
 

@@ -16,7 +16,7 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, LogCorruptError
 from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
-from millrace.server.wal import Damage, Wal
+from millrace.server.wal import Damage, Log
 
 from .memtable import Extent
 
@@ -59,7 +59,7 @@ class Recovered:
 
 async def recover(
     checkpoints: CheckpointStore,
-    log: Wal,
+    log: Log,
     *,
     storage: ChunkStorage,
     was_damaged: bool,
@@ -124,7 +124,7 @@ def _load_whole(checkpoints: CheckpointStore) -> Checkpoint | None:
 
 
 def _replay(
-    state: ContainerState, wal: Wal, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, has_chunks: bool
+    state: ContainerState, wal: Log, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, has_chunks: bool
 ) -> None:
     """Apply what the log holds after the checkpoint, and hold again what is not in tier 2. Blocks.
 
@@ -159,7 +159,7 @@ def _replay(
     state.admit_as_durable()
 
 
-def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Wal) -> None:
+def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:
     """Raise if the log was recycled beyond what a restored copy needs: a newer copy is lost."""
     report = wal.report
     if report.last_sequence and report.first_sequence > checkpoint.replay_from:
@@ -169,7 +169,7 @@ def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Wal) -> None:
         )
 
 
-def _refuse_lost_checkpoint(wal: Wal, *, has_chunks: bool) -> None:
+def _refuse_lost_checkpoint(wal: Log, *, has_chunks: bool) -> None:
     """Raise unless the log goes back to its very beginning, so that it says all that a checkpoint could."""
     report = wal.report
     if report.last_sequence and report.first_sequence > 1:

@@ -9,7 +9,7 @@ from millrace.server.container.flush.flusher import Flusher
 from millrace.server.errors import CheckpointDamagedError, ServerError, ShuttingDownError, StorageError
 from millrace.server.host.clock import Clock
 from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Wal
+from millrace.server.wal import Log
 
 from .container import SegmentContainer
 from .options import ContainerOptions
@@ -41,7 +41,7 @@ class OpenContainer:
         self,
         *,
         container: SegmentContainer,
-        wal: Wal,
+        wal: Log,
         flusher: Flusher,
         checkpoints: CheckpointStore,
         storage: ChunkStorage,

@@ -34,7 +34,7 @@ from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import LogOwner, Wal, WalOptions
+from millrace.server.wal import Log, LogOwner, Wal, WalOptions
 
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
@@ -71,7 +71,7 @@ class ContainerEnvironment:
     on_failure: Callable[[ServerError], None]
     labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()
 
-    def make_log(self) -> Wal:
+    def make_log(self) -> Log:
         """Return the log, neither recovered nor started."""
         return Wal(
             self.files,
@@ -167,7 +167,7 @@ def _serve(
     environment: ContainerEnvironment,
     *,
     checkpoints: CheckpointStore,
-    log: Wal,
+    log: Log,
     container: SegmentContainer,
     checkpointer: Checkpointer,
     recovered: Recovered,
@@ -181,10 +181,9 @@ def _serve(
         container_epoch=recovered.epoch,
         page_size_bytes=environment.page_size_bytes,
     )
-    flusher = Flusher(container, wal=log, storage=environment.storage, uploader=uploader, checkpointer=checkpointer)
+    flusher = Flusher(container, log=log, storage=environment.storage, uploader=uploader, checkpointer=checkpointer)
     container.start(
         log,
-        run_size_bytes_max=environment.wal_options.run_size_bytes_max,
         on_progress=flusher.poke,
         on_failure=environment.on_failure,
     )

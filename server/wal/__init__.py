@@ -3,13 +3,16 @@
 from .log import Wal, WalStatistics
 from .log_end import Ending
 from .options import WalOptions
+from .protocol import Log, LogStatistics
 from .recovery import Recovery, log_paths
 from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
 
 __all__ = [
     "Damage",
     "Ending",
+    "Log",
     "LogOwner",
+    "LogStatistics",
     "RecoveredBatch",
     "Recovery",
     "RecoveryReport",

@@ -1,9 +1,9 @@
-"""The write-ahead log of one container, as the event loop sees it."""
+"""The write-ahead log of one container in files, as the event loop sees it."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES
 from .options import WalOptions
 from .pool import FilePool
+from .protocol import LogStatistics, OnDurable, OnFailure
 from .recovery import Recovery, log_paths
 from .repair import resume
 from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
@@ -31,38 +32,17 @@ _RUN_OVERHEAD_BYTES: Final = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BA
 
 NOBODY: Final = LogOwner()
 
-OnDurable = Callable[[list[AppendRun], int, int], None]
-OnFailure = Callable[[BaseException], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WalStatistics:
-    """What the log is doing."""
+class WalStatistics(LogStatistics):
+    """What a log in files is doing."""
 
-    durable_sequence: int
-    batch_count: int
-    # Since the start, headers included.
-    written_bytes: int
-    queued_bytes: int
     full_files: int
     spare_files: int
-    size_bytes: int
-    capacity_bytes: int
-    # How long the disk has been at the write in flight; 0 when there is none. Grows while a disk stalls.
-    write_age_s: float
-    # Why appends are refused, or None.
-    refusal: str | None
 
 
 class Wal:
-    """A durable queue of runs: what was handed back is on the disk, in the order submitted.
-
-    Life: `recover` (in a thread), `start`, then any number of `submit`, then `close`. Or it fails: a write or sync that
-    fails ends the log for ever, every run not handed back yet is of unknown outcome, and only another `Wal` on the
-    same folder, recovering, can tell.
-
-    All methods but `recover` belong to the thread of the event loop in which `start` was awaited.
-    """
+    """A `Log` in preallocated files, each used again when it is no longer needed."""
 
     def __init__(
         self,
@@ -122,17 +102,7 @@ class Wal:
         self._written_bytes = 0
 
     def recover(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
-        """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
-
-        It must be exhausted before `start`. Damaged ranges come as `Damage`, each in front of what could be salvaged
-        from it; reading goes on behind them. With `from_sequence` above 0, the caller says that it needs everything
-        from there on: a log that starts later is damage. Frames are views of whole files in memory: copy what is kept
-        for long.
-
-        Raises:
-            FolderVersionError: the log was written by a newer version, or belongs to somebody else.
-            OSError: a file cannot be read.
-        """
+        """Read the files back, see `Log`; makes the folder if it is missing."""
         self._files.make_directories(self._directory)
         recovery = Recovery(self._files, log_paths(self._files, self._directory), owner=self._owner)
         yield from recovery.batches(from_sequence)
@@ -156,31 +126,28 @@ class Wal:
         return self._durable_sequence
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of the log files that are still needed, the one being written included."""
-        return (self._pool.full_count + 1) * self._options.file_size_bytes
+    def run_size_bytes_max(self) -> int:
+        """The largest run that the log takes."""
+        return self._options.run_size_bytes_max
+
+    @property
+    def fullness(self) -> float:
+        """Which part of the files that there may be is in use, the one being written included."""
+        return (self._pool.full_count + 1) / self._options.files_max
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """Bytes of the full files; the one being written to is never recycled."""
+        return self._pool.full_count * self._options.file_size_bytes
 
     @property
     def capacity_bytes(self) -> int:
-        """The bound of `size_bytes`."""
+        """Bytes of all files that there may be."""
         return self._options.files_max * self._options.file_size_bytes
 
     @property
-    def file_size_bytes(self) -> int:
-        """Size of each file."""
-        return self._options.file_size_bytes
-
-    @property
-    def is_open(self) -> bool:
-        """Whether runs can be submitted."""
-        return self._is_open
-
-    @property
     def has_room(self) -> bool:
-        """Whether the largest possible run of appends would be taken now. When not, `refusal` says why.
-
-        Then appends are to be refused before anything was promised; control records may still be submitted.
-        """
+        """Whether the largest possible run of appends would be taken now."""
         return self.refusal is None
 
     @property
@@ -193,13 +160,7 @@ class Wal:
         return self._pool.problem or "the queue of the log is full"
 
     def submit(self, run: AppendRun) -> None:
-        """Queue a run for the next batch; never waits.
-
-        Raises:
-            LogClosedError: the log is closed, or has failed.
-            NoSpaceError: there is no room that could be promised to it. It was not queued. For appends that cannot
-                happen while `has_room`; control records have room beyond that.
-        """
+        """Queue a run for the next batch, see `Log`."""
         writer = self._writer
         if not self._is_open or writer is None:
             raise LogClosedError("the log is closed", subject=str(self._directory)) from self._failure
@@ -230,30 +191,13 @@ class Wal:
             queued_bytes=self._queued_bytes,
             full_files=self._pool.full_count,
             spare_files=self._pool.ready_count,
-            size_bytes=self.size_bytes,
-            capacity_bytes=self.capacity_bytes,
+            fullness=self.fullness,
             write_age_s=0.0 if since_s is None else max(0.0, self._clock.monotonic_s() - since_s),
             refusal=self.refusal,
         )
 
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
-        """Make the end of the log durable and ready for new batches, and start the threads.
-
-        Once this returns, everything that `recover` handed out is on the disk, whether it was synced before or not;
-        tell nobody of it earlier. Not to be cancelled.
-
-        Args:
-            on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
-                microseconds), in order. It must not raise.
-            on_failure: called in the loop, at most once, when runs will never be handed back: the log has failed
-                (LogFailedError), or was closed while it waited for space (LogClosedError).
-            after_sequence: new batches get higher sequences than this, and than the last batch of the log: a checkpoint
-                may know of batches that the log has lost.
-
-        Raises:
-            NoSpaceError: there is no room for the first file.
-            OSError: the end of the log could not be made good; nothing was started.
-        """
+        """Repair the end of the log, and start the threads; see `Log`."""
         assert self._recovery is not None, "recover was not exhausted"
         assert self._writer is None, "start is called once"
         loop = asyncio.get_running_loop()
@@ -282,11 +226,7 @@ class Wal:
         self._writer.start()
 
     async def close(self) -> None:
-        """Write what is queued, hand it back, and end; at once if the log has failed.
-
-        If no file can be made for what is queued, it is not waited for: those runs are of unknown outcome. Safe to
-        cancel and to call again: the closing goes on, and each call waits for its end.
-        """
+        """Write what is queued and end, see `Log`."""
         if self._writer is None or self._loop is None:
             return
         if self._closing is None:

@@ -109,8 +109,8 @@ class Recovery:
             last_sequence=max(0, self._expected - 1),
             batch_count=self._batch_count,
             size_bytes=self._size_bytes,
-            files=tuple(file.path for file in self.found),
-            end_path=self.end.file.path if self.end else None,
+            places=tuple(file.path.name for file in self.found),
+            end_place=self.end.file.path.name if self.end else "",
             end_offset=self.end.tail.offset if self.end else 0,
         )
         self._log_report()
@@ -128,7 +128,7 @@ class Recovery:
                 self._advance(file, batch)
                 offset = batch.end
                 if held is not None and held[2].sequence >= self._from_sequence:
-                    yield _recovered(held[0].path, held[1], held[2])
+                    yield _recovered(held[0].path.name, held[1], held[2])
                 continue
             if batch is not None and self._is_acceptable(file, batch):
                 yield from self._accept(file, view, batch)
@@ -160,7 +160,7 @@ class Recovery:
         if not self._expected and 0 < self._from_sequence < batch.sequence:
             yield from self._damage(
                 Damage(
-                    path=file.path,
+                    place=file.path.name,
                     offset=batch.offset,
                     size=0,
                     first_sequence=self._from_sequence,
@@ -175,7 +175,7 @@ class Recovery:
             held_file.is_damaged = True
             yield from self._damage(
                 Damage(
-                    path=held_file.path,
+                    place=held_file.path.name,
                     offset=held.offset,
                     size=held.size,
                     first_sequence=held.sequence,
@@ -204,7 +204,7 @@ class Recovery:
         """Hand out the batch that was held back."""
         held, self._held = self._held, None
         if held is not None and held[2].sequence >= self._from_sequence:
-            yield _recovered(held[0].path, held[1], held[2])
+            yield _recovered(held[0].path.name, held[1], held[2])
 
     def _resolve(
         self, index: int, view: memoryview, offset: int
@@ -240,7 +240,7 @@ class Recovery:
         self._chain = None
         yield from self._damage(
             Damage(
-                path=file.path,
+                place=file.path.name,
                 offset=offset,
                 size=end - offset,
                 first_sequence=expected,
@@ -306,7 +306,7 @@ class Recovery:
         self._chain = None
         yield from self._damage(
             Damage(
-                path=file.path,
+                place=file.path.name,
                 offset=batch.offset,
                 size=min(batch.size, len(view) - batch.offset),
                 first_sequence=batch.sequence,
@@ -317,7 +317,7 @@ class Recovery:
             )
         )
         if intact and batch.sequence >= self._from_sequence:
-            yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path, batch.offset, batch.size)
+            yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path.name, batch.offset, batch.size)
 
     def _damage(self, damage: Damage) -> Iterator[Damage]:
         """Report damage; what lies wholly below the sequences asked for is reported only in the end."""
@@ -392,7 +392,7 @@ class Recovery:
         logger.info(
             "log recovered ending=%s batches=%d bytes=%d sequences=%d-%d files=%d damages=%d",
             report.ending.value, report.batch_count, report.size_bytes, report.first_sequence, report.last_sequence,
-            len(report.files), len(report.damages),
+            len(report.places), len(report.damages),
         )  # fmt: skip
         if report.torn_bytes:
             logger.warning("log torn, incomplete batch cut bytes=%d", report.torn_bytes)
@@ -405,14 +405,14 @@ class _Step(Enum):
     LOG_ENDS = "log ends"
 
 
-def _recovered(path: Path, view: memoryview, batch: Batch) -> RecoveredBatch:
+def _recovered(place: str, view: memoryview, batch: Batch) -> RecoveredBatch:
     runs = [run for run, _ in decode_runs(view, batch)]
-    return RecoveredBatch(batch.sequence, batch.wall_time_us, runs, path, batch.offset, batch.size)
+    return RecoveredBatch(batch.sequence, batch.wall_time_us, runs, place, batch.offset, batch.size)
 
 
 def _header_damage(file: FoundFile) -> Damage:
     return Damage(
-        path=file.path,
+        place=file.path.name,
         offset=0,
         size=min(file.size_bytes, LOG_FILE_HEADER_BLOCK_BYTES),
         first_sequence=1,

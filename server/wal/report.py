@@ -28,14 +28,14 @@ class LogOwner:
 
 @dataclass(slots=True)
 class RecoveredBatch:
-    """A batch read back. Runs that were damaged are left out and named by the `Damage` in front of it."""
+    """A batch read back. Runs that were damaged are left out and named by the `Damage` before it."""
 
     sequence: int
     # Clock of the log when it was written, Unix microseconds.
     wall_time_us: int
     runs: list[AppendRun]
-    # Where it stands.
-    path: Path
+    # Where it is: the name of a file in the folder of the log.
+    place: str
     offset: int
     size: int
 
@@ -44,7 +44,8 @@ class RecoveredBatch:
 class Damage:
     """A range of the log that was acknowledged and cannot be read."""
 
-    path: Path
+    # The name of a file in the folder of the log.
+    place: str
     offset: int
     size: int
     # The batches concerned. With first > last no batch is lost: bytes are damaged that can be done without.
@@ -58,7 +59,7 @@ class Damage:
 
     def __str__(self) -> str:
         return (
-            f"{self.path.name} offset={self.offset} size={self.size} "
+            f"{self.place} offset={self.offset} size={self.size} "
             f"sequences={self.first_sequence}-{self.last_sequence} runs={len(self.runs)}"
             f"{'' if self.is_complete else '+unknown'}: {self.reason}"
         )
@@ -78,9 +79,9 @@ class RecoveryReport:
     last_sequence: int
     batch_count: int
     size_bytes: int
-    files: tuple[Path, ...]
-    # Where the log ends, None where there is no file.
-    end_path: Path | None
+    places: tuple[str, ...]
+    # Where the log ends, empty where there is nothing.
+    end_place: str
     end_offset: int
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.server.app import Server
+from millrace.server.wal import Wal
 
 PATIENCE_S: Final = 120.0
 """How long a test waits for what must come. Only a test that hangs waits so long, however busy the machine is."""
@@ -21,7 +22,8 @@ async def settled(server: Server) -> None:
     """Wait until the flusher has done all that it does by itself: flush, checkpoint, copy, and recycle the log."""
     opened = server._open
     assert opened is not None
-    flusher, state = opened.flusher, opened.container.state
+    flusher, state, log = opened.flusher, opened.container.state, opened.wal
+    assert isinstance(log, Wal)
 
     def is_idle() -> bool:
         plan = flusher._plan()
@@ -34,7 +36,7 @@ async def settled(server: Server) -> None:
             or plan.checkpoint
             or plan.copy
             or plan.recycle_through
-            or opened.wal._pool._released
+            or log._pool._released
         )
 
     await until(is_idle)

@@ -21,11 +21,11 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Wal
+from millrace.server.wal import Log
 
 from .checkpointer import Checkpointer
 from .log_recycler import LogRecycler
-from .selector import Plan, Situation, are_many, largest_first, plan, segments_to_flush
+from .selector import Plan, Situation, are_many, is_log_filling, largest_first, plan, segments_to_flush
 from .uploader import Uploader
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Flusher:
         self,
         container: SegmentContainer,
         *,
-        wal: Wal,
+        log: Log,
         storage: ChunkStorage,
         uploader: Uploader,
         checkpointer: Checkpointer,
@@ -56,7 +56,8 @@ class Flusher:
         self._storage = storage
         self._uploader = uploader
         self._checkpointer = checkpointer
-        self._recycler = LogRecycler(wal)
+        self._log = log
+        self._recycler = LogRecycler(log)
         self._work = asyncio.Event()
         self._copying: asyncio.Task[None] | None = None
 
@@ -64,7 +65,7 @@ class Flusher:
         """Look whether there is work; called after each batch, so it is quick."""
         if (
             self._state.tail_bytes >= self._options.flush_size_bytes
-            or self._recycler.is_filling
+            or is_log_filling(self._log.fullness)
             or self._changes_are_many
         ):
             self._work.set()
@@ -194,7 +195,7 @@ class Flusher:
         return segments_to_flush(
             self._state.unflushed.values(),
             tail_bytes=self._state.tail_bytes,
-            is_log_filling=self._recycler.is_filling,
+            is_log_filling=is_log_filling(self._log.fullness),
             now_us=self._clock.unix_us(),
             options=self._options,
         )
@@ -203,8 +204,8 @@ class Flusher:
         now_s = self._clock.monotonic_s()
         checkpointer, garbage = self._checkpointer, self._state.garbage
         situation = Situation(
-            log_full_bytes=self._recycler.full_bytes,
-            log_capacity_bytes=self._recycler.capacity_bytes,
+            log_reclaimable_bytes=self._log.reclaimable_bytes,
+            log_capacity_bytes=self._log.capacity_bytes,
             has_changes=any(self._state.changes),
             changes_are_many=self._changes_are_many,
             checkpoint_age_s=now_s - checkpointer.begun_s,

@@ -17,6 +17,7 @@ ADDED_COUNT_MAX: Final = 4_000
 CHANGED_COUNT_MAX: Final = 50_000
 """With so many new entities, or changed ones, a checkpoint is due: until then they are held in memory."""
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
+LOG_FULLNESS_LOW: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Situation:
     """What `plan` judges.
 
     Attributes:
-        log_full_bytes: of the log files that are full; the one being written to is never recycled.
+        log_reclaimable_bytes: what could be recycled of the log at most.
         log_capacity_bytes: what the log may grow to.
         has_changes: whether a checkpoint has anything to store.
         changes_are_many: whether that should not be held in memory much longer.
@@ -37,7 +38,7 @@ class Situation:
         garbage_waits_for_checkpoint, garbage_waits_for_copy: as the garbage queue says.
     """
 
-    log_full_bytes: int
+    log_reclaimable_bytes: int
     log_capacity_bytes: int
     has_changes: bool
     changes_are_many: bool
@@ -87,13 +88,13 @@ def _recycling_pays(s: Situation) -> bool:
     Soon, because a recycled file is in the memory of the system already: writing it again is several times as fast
     as writing a fresh one (measured 1.4 against 0.3 GB/s).
     """
-    full = s.log_full_bytes
+    full = s.log_reclaimable_bytes
     return full > 0 and (full >= 2 * s.copy_size_bytes or 2 * full > s.log_capacity_bytes)
 
 
-def is_log_filling(*, size_bytes: int, capacity_bytes: int) -> bool:
+def is_log_filling(fullness: float) -> bool:
     """Return whether bytes should be flushed before they are old: more than a quarter of the log is in use."""
-    return 4 * size_bytes > capacity_bytes
+    return fullness > LOG_FULLNESS_LOW
 
 
 def are_many(*, added_count: int, changed_count: int) -> bool:

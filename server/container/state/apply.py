@@ -124,7 +124,7 @@ def _apply_damage(fold: Fold, damage: Damage) -> None:
         segment = state.segments.get(segment_id)
         if segment is not None and offset >= segment.flushed_offset and size:
             segment.length = max(segment.length, offset + size)
-            state.add_damage(segment, offset, offset + size, f"{damage.path.name} at {damage.offset}")
+            state.add_damage(segment, offset, offset + size, f"{damage.place} at {damage.offset}")
 
 
 _APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {

@@ -12,6 +12,7 @@ from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
+from millrace.server.wal import Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
@@ -245,6 +246,7 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
         files.capacity_bytes = 0
         # Nothing is promised any more on what the disk said before.
         assert server._open is not None
+        assert isinstance(server._open.wal, Wal)
         await asyncio.to_thread(server._open.wal._pool._measure)
         # Control records eat up what is left of the log.
         for size in (60_000, 0):

@@ -23,6 +23,7 @@ from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
+from millrace.server.wal import Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -388,9 +389,11 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
             await flusher.checkpoint()
             await flusher.copy()
         content = await peer.read_all(segment_id)
+        wal = server._open.wal
+        assert isinstance(wal, Wal)
         # A thread recycles them one after the other; a stop waits for one only.
         async with asyncio.timeout(PATIENCE_S):
-            while server._open.wal._pool._released:
+            while wal._pool._released:
                 await peer.info(segment_id)
     newest = storage.names(CHECKPOINT_PREFIX)[-1]
     good = storage._chunks[newest]

@@ -70,8 +70,8 @@ def test_a_sound_log_is_read_back_whole(files: MemoryFileSystem) -> None:
 
     assert damages == []
     assert sequences(found) == [1, 2, 3, 4, 5, 6, 7]
-    assert [(batch.path, batch.offset, batch.size) for batch in found] == [
-        (batch.path, batch.offset, batch.size) for batch in placed
+    assert [(batch.place, batch.offset, batch.size) for batch in found] == [
+        (batch.path.name, batch.offset, batch.size) for batch in placed
     ]
     assert contents_of(found)[8] == [(10 * index, b"eight-%04d" % index) for index in range(7)]
     assert [batch.wall_time_us for batch in found] == [1000 * sequence for sequence in range(1, 8)]
@@ -83,8 +83,8 @@ def test_a_sound_log_is_read_back_whole(files: MemoryFileSystem) -> None:
         last_sequence=7,
         batch_count=7,
         size_bytes=sum(batch.size for batch in placed),
-        files=(FIRST, SECOND),
-        end_path=SECOND,
+        places=(FIRST.name, SECOND.name),
+        end_place=SECOND.name,
         end_offset=(placed[-1].offset + placed[-1].size + 7) // 8 * 8,
     )
 
@@ -95,7 +95,7 @@ def test_an_empty_folder_is_an_empty_log(files: MemoryFileSystem) -> None:
     found, damages, report = read(files)
 
     assert (found, damages) == ([], [])
-    assert (report.ending, report.last_sequence, report.end_path) == (Ending.END, 0, None)
+    assert (report.ending, report.last_sequence, report.end_place) == (Ending.END, 0, "")
 
 
 def test_a_new_log_without_batches_is_zeroed(files: MemoryFileSystem) -> None:
@@ -104,7 +104,7 @@ def test_a_new_log_without_batches_is_zeroed(files: MemoryFileSystem) -> None:
     found, damages, report = read(files)
 
     assert (found, damages) == ([], [])
-    assert (report.ending, report.end_path, report.end_offset) == (Ending.ZEROED, FIRST, 4096)
+    assert (report.ending, report.end_place, report.end_offset) == (Ending.ZEROED, FIRST.name, 4096)
 
 
 def test_only_what_is_asked_for_is_handed_out(files: MemoryFileSystem) -> None:
@@ -171,7 +171,7 @@ def test_damage_to_any_header_field_refuses_no_more_than_that_batch(
         assert damages == []
         return
     assert report.ending is Ending.CORRUPT
-    assert [(damage.path, damage.offset) for damage in damages] == [(FIRST, batch.offset)]
+    assert [(damage.place, damage.offset) for damage in damages] == [(FIRST.name, batch.offset)]
     assert report.damages == tuple(damages)
     if field in UNREADABLE_FIELDS:
         assert sequences(found) == [1, 2, 4, 5]
@@ -243,7 +243,7 @@ def test_a_lost_write_is_corruption_when_anything_follows(files: MemoryFileSyste
         assert sequences(found) == [sequence for sequence in range(1, 7) if sequence != lost]
         assert report.ending is Ending.CORRUPT
         assert [(damage.first_sequence, damage.last_sequence) for damage in damages] == [(lost, lost)]
-        assert damages[0].path == batch.path
+        assert damages[0].place == batch.path.name
         assert damages[0].offset == batch.offset
 
 
@@ -281,7 +281,7 @@ def test_a_file_that_is_gone_is_a_hole(files: MemoryFileSystem) -> None:
     found, damages, report = read(files)
 
     assert sequences(found) == [1, 2, 6, 7]
-    assert [(damage.first_sequence, damage.last_sequence, damage.path) for damage in damages] == [(3, 5, FIRST)]
+    assert [(damage.first_sequence, damage.last_sequence, damage.place) for damage in damages] == [(3, 5, FIRST.name)]
     assert report.last_sequence == 7
     assert placed[-1].sequence == 7
 
@@ -370,8 +370,8 @@ def test_a_damaged_file_header_costs_no_batch(files: MemoryFileSystem, path: Pat
     found, damages, report = read(files)
 
     assert sequences(found) == [1, 2, 3, 4, 5, 6, 7]
-    assert [(damage.path, damage.offset, damage.runs, damage.is_complete) for damage in damages] == [
-        (path, 0, (), True)
+    assert [(damage.place, damage.offset, damage.runs, damage.is_complete) for damage in damages] == [
+        (path.name, 0, (), True)
     ]
     assert report.ending is Ending.CORRUPT
 
@@ -383,7 +383,7 @@ def test_a_damaged_header_of_an_unused_file_is_named_too(files: MemoryFileSystem
     found, damages, _ = read(files)
 
     assert sequences(found) == [1, 2]
-    assert [damage.path for damage in damages] == [SECOND]
+    assert [damage.place for damage in damages] == [SECOND.name]
 
 
 def test_stale_batches_under_a_damaged_header_are_not_taken(files: MemoryFileSystem) -> None:

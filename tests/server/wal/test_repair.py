@@ -106,7 +106,7 @@ async def test_a_file_with_damage_is_not_written_any_more(files: MemoryFileSyste
     again = await open_log(files)
     assert [payload for _, payload in again.contents()[7]] == [b"00000", b"00002", b"00003", b"next"]
     assert len(again.damages) == 1
-    assert len({batch.path for batch in again.batches}) == 2
+    assert len({batch.place for batch in again.batches}) == 2
     await again.wal.close()
 
 
@@ -182,7 +182,7 @@ async def test_a_log_whose_last_file_is_unusable_goes_on_in_a_spare(files: Memor
     await log.wal.close()
 
     again = await open_log(files)
-    assert {batch.path for batch in again.batches} == {FIRST, SECOND}
+    assert {batch.place for batch in again.batches} == {FIRST.name, SECOND.name}
     assert len(again.contents()[7]) == 3
     await again.wal.close()
 

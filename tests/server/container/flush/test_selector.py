@@ -27,7 +27,7 @@ OPTIONS = ContainerOptions(
 )
 NOW_US = 1_000_000_000
 QUIET = Situation(
-    log_full_bytes=0,
+    log_reclaimable_bytes=0,
     log_capacity_bytes=100 * MIB,
     has_changes=False,
     changes_are_many=False,
@@ -44,7 +44,7 @@ QUIET = Situation(
 NOTHING = Plan(checkpoint=False, copy=False, recycle_through=0)
 SITUATIONS = st.builds(
     Situation,
-    log_full_bytes=st.integers(0, 200 * MIB),
+    log_reclaimable_bytes=st.integers(0, 200 * MIB),
     log_capacity_bytes=st.integers(1, 200 * MIB),
     has_changes=st.booleans(),
     changes_are_many=st.booleans(),
@@ -113,7 +113,7 @@ def test_what_is_left_is_young_and_small_and_the_largest_come_first(
 
 
 def test_the_log_is_filling_from_a_quarter_on() -> None:
-    assert [is_log_filling(size_bytes=size, capacity_bytes=100) for size in (0, 25, 26)] == [False, False, True]
+    assert [is_log_filling(fullness) for fullness in (0.0, 0.25, 0.26)] == [False, False, True]
 
 
 def test_many_new_or_changed_entities_are_stored_before_their_time() -> None:
@@ -132,24 +132,24 @@ def test_a_checkpoint_is_due_when_there_is_something_to_store_and_the_last_one_i
     assert plan(replace(young, checkpoint_age_s=10.0), OPTIONS).checkpoint
 
 
-@pytest.mark.parametrize("pressing", [{"changes_are_many": True}, {"log_full_bytes": 2 * MIB}])
+@pytest.mark.parametrize("pressing", [{"changes_are_many": True}, {"log_reclaimable_bytes": 2 * MIB}])
 def test_a_checkpoint_that_presses_is_due_almost_at_once(pressing: dict[str, Any]) -> None:
     pressed = replace(QUIET, has_changes=True, checkpoint_age_s=CHECKPOINT_INTERVAL_S_MIN, **pressing)
     assert plan(pressed, OPTIONS).checkpoint
     assert not plan(replace(pressed, checkpoint_age_s=0.09), OPTIONS).checkpoint
-    if "log_full_bytes" in pressing:
+    if "log_reclaimable_bytes" in pressing:
         # The copy that is being made is of the checkpoint before; a newer one would not recycle the log sooner.
         assert not plan(replace(pressed, is_copying=True), OPTIONS).checkpoint
 
 
 def test_a_copy_is_due_when_recycling_pays() -> None:
-    paying = replace(QUIET, replay_from=9, recycled_sequence=7, log_full_bytes=2 * MIB)
+    paying = replace(QUIET, replay_from=9, recycled_sequence=7, log_reclaimable_bytes=2 * MIB)
     assert plan(paying, OPTIONS).copy
     assert not plan(replace(paying, recycled_sequence=8), OPTIONS).copy
     assert not plan(replace(paying, is_copying=True), OPTIONS).copy
     large = replace(paying, copy_size_bytes=40 * MIB)
     assert not plan(large, OPTIONS).copy
-    assert plan(replace(large, log_full_bytes=51 * MIB), OPTIONS).copy, "it has to, the log is half full"
+    assert plan(replace(large, log_reclaimable_bytes=51 * MIB), OPTIONS).copy, "it has to, the log is half full"
 
 
 def test_a_copy_is_due_when_garbage_has_waited_for_it() -> None:

@@ -1,7 +1,6 @@
 """One fold: live, in recovery and for `verify`, the same log makes the same state."""
 
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -49,9 +48,7 @@ def read_back(items: list[BatchItem], *, sequence: int, wall_time_us: int) -> Re
     data = memoryview(b"".join(encoded.pieces))
     batch = decode_batch(data, 0, 1)
     assert batch is not None
-    return RecoveredBatch(
-        sequence, wall_time_us, [run for run, _ in decode_runs(data, batch)], Path("log"), 0, len(data)
-    )
+    return RecoveredBatch(sequence, wall_time_us, [run for run, _ in decode_runs(data, batch)], "log", 0, len(data))
 
 
 def tails_of(state: ContainerState) -> dict[int, list[tuple[Any, ...]]]:
@@ -123,7 +120,7 @@ def test_damage_in_the_log_is_a_range_that_is_refused_and_the_segment_keeps_its_
     apply(state, run_of(segment, offset=0, size=10, event_count=1))
     segment.flushed_offset = 10
     damage = Damage(
-        path=Path("wal-7"), offset=4096, size=99, first_sequence=3, last_sequence=3,
+        place="wal-7", offset=4096, size=99, first_sequence=3, last_sequence=3,
         runs=((1, 0, 10), (1, 10, 20), (1, 30, 0), (5, 0, 4)), is_complete=True,
     )  # fmt: skip
     sequence = state.sequence
