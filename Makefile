@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Arguments for the program behind serve, demo, elastic, bench, load and test: `make test ARGS="tests/wire -k frame"`.
+# Arguments for the program of serve, demo, elastic, bench, load, quick and test: `make test ARGS="tests/wire -k frame"`.
 ARGS ?=
 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
 
-.PHONY: help demo elastic torture million test check lint format serve bench load clean
+.PHONY: help demo elastic torture million quick test check lint format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ torture: $(INSTALLED)  ## kill a server that scales and forgets under load, agai
 
 million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)
+
+quick: $(INSTALLED)  ## the tests that are neither slow nor need Spark: the loop while you work
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not spark" $(ARGS)
 
 test: $(INSTALLED)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
