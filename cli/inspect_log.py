@@ -10,7 +10,7 @@ from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.logfile import log_file_name, log_file_number
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
+from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES
 from millrace.wire.schema.frame import FrameHeader
 from millrace.wire.schema.log import LOG_FILE_MAGIC, BatchHeader, LogFileHeader, RunEntry
 
@@ -126,9 +126,9 @@ def _holds(batch: RecoveredBatch) -> str:
 
 def _run_text(run: AppendRun) -> str:
     if run.kind == KIND_APPENDS:
-        size = len(run.frames) - APPEND_HEADER_SIZE_BYTES * run.frame_count
         writer = f" of writer {run.writer_number}" if run.writer_number else ""
-        return f"segment {run.segment_id} [{run.offset}, {run.offset + size}){writer}"
+        sequences = f" sequences {run.sequences.first} to {run.sequences.last}" if run.sequences else ""
+        return f"segment {run.segment_id} [{run.offset}, {run.offset + run.payload_size}){writer}{sequences}"
     return _type_name(run.frames[8])
 
 

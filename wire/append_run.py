@@ -5,14 +5,22 @@ durable and read as one; only what really differs per append (its outcome) has a
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.model.checksum import Buffer
 
-from .limits import APPEND_HEADER_SIZE_BYTES
+from .limits import APPEND_HEADER_SIZE_BYTES, SEQUENCED_APPEND_HEADER_SIZE_BYTES
 
 KIND_APPENDS: Final = 0
 KIND_CONTROL: Final = 1
+
+
+class Sequences(NamedTuple):
+    """The sequences of a sequenced append; see `messages.SequencedAppend`."""
+
+    first: int
+    last: int
+    stored_below: int
 
 
 @dataclass(slots=True)
@@ -36,6 +44,8 @@ class AppendRun:
     last_event_number: int = 0
     writer_epoch: int = 0
     kind: int = KIND_APPENDS
+    # Of its only append, None if that is a plain one or there are several.
+    sequences: Sequences | None = None
     # Of its first append; the others follow without a gap. Not stored in the log.
     request_id: int = 0
     # The length that the segment must have for its only append, or -1. Not stored in the log.
@@ -50,6 +60,7 @@ class AppendRun:
 
     def split(self, size: int, *, frame_count: int, event_count: int) -> tuple["AppendRun", "AppendRun"]:
         """Cut a run of a writer after its first `frame_count` appends, which have `size` bytes and so many events."""
+        assert self.sequences is None, "a sequenced append is a run of its own"
         number = self.event_number + event_count
         return (
             replace(
@@ -69,16 +80,21 @@ class AppendRun:
         )
 
     @property
+    def header_size(self) -> int:
+        """Bytes of a frame before its payload."""
+        return APPEND_HEADER_SIZE_BYTES if self.sequences is None else SEQUENCED_APPEND_HEADER_SIZE_BYTES
+
+    @property
     def payload_size(self) -> int:
         """How many bytes of the segment it holds: those of its appends without their headers."""
-        return len(self.frames) - APPEND_HEADER_SIZE_BYTES * self.frame_count
+        return len(self.frames) - self.header_size * self.frame_count
 
     @property
     def last_append_offset(self) -> int:
         """Where in the segment its last append starts."""
         offset = self.offset
         if self.frame_size:
-            return offset + (self.frame_count - 1) * (self.frame_size - APPEND_HEADER_SIZE_BYTES)
+            return offset + (self.frame_count - 1) * (self.frame_size - self.header_size)
         position = 0
         for _ in range(self.frame_count - 1):
             length = int.from_bytes(self.frames[position : position + 4], "little")

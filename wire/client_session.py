@@ -139,7 +139,7 @@ class ClientSession(Session):
             self.requests.end(subscription)
             self.put(encode(m.Unsubscribe(), request_id=subscription))
 
-    def append(self, payload: Buffer, subject: Any = None, **fields: int) -> int:
+    def append(self, payload: Buffer, subject: Any = None, **fields: Any) -> int:
         """Send one append, without copying its payload; return its id. The caller has asked `appends.has_room`.
 
         Args:

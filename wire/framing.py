@@ -16,6 +16,7 @@ from millrace.model.checksum import Buffer, crc32c
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 from . import messages as m
+from .append_run import Sequences
 from .codec import derive
 from .errors import ChecksumError, CodecError
 from .limits import (
@@ -23,18 +24,23 @@ from .limits import (
     CONTROL_FRAME_SIZE_BYTES_MAX,
     FRAME_HEADER_SIZE_BYTES,
     FRAME_SIZE_BYTES_MAX,
+    SEQUENCED_APPEND_HEADER_SIZE_BYTES,
 )
 from .schema.frame import FrameHeader as FrameHeaderLayout
 
 FRAME_HEADER: Final = derive(FrameHeaderLayout, name="FrameHeader")
 APPEND_HEADER: Final = derive(m.AppendHeader, name="AppendHeader")
+SEQUENCED_APPEND_HEADER: Final = derive(m.SequencedAppendHeader, name="SequencedAppendHeader")
 
 assert FRAME_HEADER.fixed is not None
 assert APPEND_HEADER.fixed is not None
 _pack_header = FRAME_HEADER.fixed.pack
 _unpack_header = FRAME_HEADER.fixed.unpack_from
 _pack_append = APPEND_HEADER.fixed.pack
+assert SEQUENCED_APPEND_HEADER.fixed is not None
+_pack_sequenced_append = SEQUENCED_APPEND_HEADER.fixed.pack
 _APPEND: Final = int(m.Append.type)
+_SEQUENCED_APPEND: Final = int(m.SequencedAppend.type)
 _DATA: Final = int(m.Data.type)
 
 # What stands in front of the payload of a DATA frame, which is written and read without being copied.
@@ -105,7 +111,7 @@ def _item_maker(item: Any) -> Callable[[Any], Any]:
     return make_nested
 
 
-_BINDINGS: Final = {cls: _Binding(cls) for cls in m.MESSAGES.values() if cls is not m.Append}
+_BINDINGS: Final = {cls: _Binding(cls) for number, cls in m.MESSAGES.items() if number not in m.APPENDS}
 
 
 def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
@@ -151,10 +157,11 @@ def encode_append_header(
     writer_epoch: int = 0,
     event_number: int = 0,
     expected_offset: int = -1,
+    sequences: Sequences | None = None,
 ) -> bytes:
-    """Return the 64 bytes that go in front of `payload`, which the caller sends behind them without a copy.
+    """Return the 64 bytes that go before `payload`, which the caller sends after them without a copy.
 
-    `payload` is a buffer of single bytes.
+    `payload` is a buffer of single bytes. With `sequences` the header is that of a sequenced append, of 88 bytes.
 
     Raises:
         CodecError: a value does not fit its field, or the payload is empty or above `APPEND_SIZE_BYTES_MAX`.
@@ -164,10 +171,17 @@ def encode_append_header(
         raise CodecError("AppendHeader", "length", f"payload of {size} bytes, not 1 to {APPEND_SIZE_BYTES_MAX}")
     length = APPEND_HEADER_SIZE_BYTES + size
     try:
-        rest = _pack_append(
-            length, 0, _APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
-            expected_offset, writer_epoch, 0,
-        )[8:]  # fmt: skip
+        if sequences is None:
+            rest = _pack_append(
+                length, 0, _APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
+                expected_offset, writer_epoch, 0,
+            )[8:]  # fmt: skip
+        else:
+            length = SEQUENCED_APPEND_HEADER_SIZE_BYTES + size
+            rest = _pack_sequenced_append(
+                length, 0, _SEQUENCED_APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
+                expected_offset, writer_epoch, 0, *sequences,
+            )[8:]  # fmt: skip
     except StructError as error:
         raise CodecError("AppendHeader", "", str(error)) from None
     checksum = crc32c(payload, crc32c(rest, length))
@@ -215,7 +229,7 @@ def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
     """
     header = decode_header(frame)
     cls = m.MESSAGES.get(header.type)
-    if cls is None or cls is m.Append:
+    if cls is None or header.type in m.APPENDS:
         raise CodecError("FrameHeader", "type", f"{header.type} is not the type of a message")
     if header.flags & ~cls.flags:
         raise CodecError("FrameHeader", "flags", f"is {header.flags:#04x}, with bits unknown in type {header.type}")

@@ -17,7 +17,8 @@ FRAME_HEADER_SIZE_BYTES: Final = 24
 HELLO_FRAME_SIZE_BYTES_MAX: Final = 16 * KIB
 """The largest first frame of a connection: a stranger is lent no more memory than this."""
 APPEND_HEADER_SIZE_BYTES: Final = 64
-FRAME_SIZE_BYTES_MAX: Final = APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_BYTES_MAX
+SEQUENCED_APPEND_HEADER_SIZE_BYTES: Final = APPEND_HEADER_SIZE_BYTES + 8 + 8 + 8
+FRAME_SIZE_BYTES_MAX: Final = SEQUENCED_APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_BYTES_MAX
 CONTROL_FRAME_SIZE_BYTES_MAX: Final = 1 * MIB
 """The largest frame that is neither an append nor a reply with data."""
 
@@ -25,6 +26,8 @@ EVENT_NUMBER_MAX: Final = (1 << 63) - 1
 """The last number an event of a writer can have: also a database of signed numbers holds it."""
 RUN_EVENT_COUNT_MAX: Final = (1 << 32) - 1
 """The most events of appends that the log enters as one run."""
+SEQUENCE_MAX: Final = (1 << 63) - 1
+"""The last sequence that a caller can give an event."""
 
 READ_SIZE_BYTES_MAX: Final = 8 * MIB
 """The most payload bytes of one read reply or one push."""

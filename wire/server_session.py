@@ -6,7 +6,7 @@ says so with `excuse` when it goes on. Outcomes of appends leave by `appends`, i
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from . import messages as m
 from .append_pipeline import AppendPipeline
@@ -16,8 +16,6 @@ from .framing import decode, encode
 from .receive_buffer import checked_control
 from .requests import RequestIds
 from .session import Role, Session, negotiate_version
-
-_APPEND: Final = int(m.Append.type)
 
 
 class Received(NamedTuple):
@@ -69,7 +67,7 @@ class ServerSession(Session):
         end = frames.frame_end()
         if not end:
             return None
-        if frames.data[frames.start + 8] == _APPEND:
+        if frames.data[frames.start + 8] in m.APPENDS:
             return self._take_appends(frames.start, end)
         checked_control(frames.view(frames.start, end))
         frame = self._next_frame()
@@ -98,7 +96,8 @@ class ServerSession(Session):
         limit = min(frames.end, max(end, start + self._run_size_bytes_max))
         run = scan_run(frames.data, view, start=start, end=limit)
         assert run is not None, "a whole append is here"
-        self.admit(_APPEND)
-        self._ids.check(_APPEND, run.request_id, count=run.frame_count)
+        kind = frames.data[start + 8]
+        self.admit(kind)
+        self._ids.check(kind, run.request_id, count=run.frame_count)
         self._consume(start + len(run.frames))
         return run

@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._lost is None and not self.has_room(size):
             await self.room_waiter()
 
-    def send_append(self, append: PendingAppend, payload: Buffer, **fields: int) -> None:
+    def send_append(self, append: PendingAppend, payload: Buffer, **fields: Any) -> None:
         """Send one append now. The caller has asked `has_room`.
 
         Args:

@@ -64,7 +64,7 @@ class Extent:
         run = self._run
         if run is not None:
             if run.frame_count == 1:
-                payload = memoryview(run.frames)[APPEND_HEADER_SIZE_BYTES:]
+                payload = memoryview(run.frames)[run.header_size :]
             else:
                 payload = memoryview(_stripped(run.frames, count=run.frame_count, size=run.frame_size))
             self._payload = payload

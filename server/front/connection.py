@@ -19,7 +19,12 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
 from millrace.wire.framing import encode
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, APPENDS_IN_FLIGHT_MAX, CONSOLE_PORT, FRAME_SIZE_BYTES_MAX
+from millrace.wire.limits import (
+    APPENDS_IN_FLIGHT_MAX,
+    CONSOLE_PORT,
+    FRAME_SIZE_BYTES_MAX,
+    SEQUENCED_APPEND_HEADER_SIZE_BYTES,
+)
 from millrace.wire.server_session import ServerSession
 from millrace.wire.session import negotiate_version
 
@@ -226,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             version=negotiate_version(version_min=message.version_min, version_max=message.version_max),
             features=0,
             frame_size_max=FRAME_SIZE_BYTES_MAX,
-            append_size_max=self._container.run_size_bytes_max - APPEND_HEADER_SIZE_BYTES,
+            append_size_max=self._container.run_size_bytes_max - SEQUENCED_APPEND_HEADER_SIZE_BYTES,
             appends_in_flight_max=APPENDS_IN_FLIGHT_MAX,
             server_id=self._server_id,
             server=SERVER_NAME,

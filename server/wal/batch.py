@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from millrace.model.checksum import crc32c
-from millrace.wire.append_run import AppendRun
+from millrace.wire.append_run import AppendRun, Sequences
 from millrace.wire.codec import derive
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify
@@ -52,10 +52,11 @@ _ENTRY: Final = _fixed(
     RunEntry,
     "RunEntry",
     "segment_id offset frames_size frame_count frame_size event_count writer_number last_event_number writer_epoch "
-    "kind reserved",
+    "kind reserved first_sequence last_sequence stored_below",
 )
 _HEADER_RESERVED: Final = bytes(16)
 _ENTRY_RESERVED: Final = bytes(3)
+_NOT_SEQUENCED: Final = (-1, -1, -1)
 _CHECKSUM: Final = Struct("<L")
 
 BATCH_HEADER_SIZE_BYTES: Final = _HEADER.size
@@ -69,7 +70,7 @@ _PIECE_SIZE_BYTES_MIN: Final = 32 * KIB
 """Frames at least this large are never copied."""
 
 assert BATCH_HEADER_SIZE_BYTES == 64
-assert RUN_ENTRY_SIZE_BYTES == 56
+assert RUN_ENTRY_SIZE_BYTES == 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +170,12 @@ def encode_batch(
     for run in runs:
         data = run.frames
         size = len(data)
+        first_sequence, last_sequence, stored_below = run.sequences or _NOT_SEQUENCED
         pack_into(
             head, position,
             run.segment_id, run.offset, size, run.frame_count, run.frame_size, run.event_count,
             run.writer_number, run.last_event_number, run.writer_epoch, run.kind, _ENTRY_RESERVED,
+            first_sequence, last_sequence, stored_below,
         )  # fmt: skip
         position += RUN_ENTRY_SIZE_BYTES
         frames.append(data)
@@ -242,11 +245,15 @@ def decode_runs(data: memoryview, batch: Batch) -> list[tuple[AppendRun, int]]:
     position = batch.offset + BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * batch.run_count
     runs = []
     for entry in _entries(data, batch.offset, batch.run_count):
-        segment_id, offset, size, frame_count, frame_size, event_count, writer, last_event, epoch, kind, _ = entry
+        (
+            segment_id, offset, size, frame_count, frame_size, event_count, writer, last_event, epoch, kind, _,
+            first_sequence, last_sequence, stored_below,
+        ) = entry  # fmt: skip
         frames = data[position : position + size]
         position += size
+        sequences = Sequences(first_sequence, last_sequence, stored_below) if first_sequence >= 0 else None
         run = AppendRun(
-            segment_id, offset, frames, frame_count, frame_size, event_count, writer, last_event, epoch, kind
+            segment_id, offset, frames, frame_count, frame_size, event_count, writer, last_event, epoch, kind, sequences
         )
         runs.append((run, size))
     return runs

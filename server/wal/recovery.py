@@ -26,7 +26,6 @@ from pathlib import Path
 from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import FileSystem
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSION
 
 from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
@@ -296,7 +295,7 @@ class Recovery:
             if len(run.frames) == size and is_run_intact(run):
                 intact.append(run)
             else:
-                headers_size = APPEND_HEADER_SIZE_BYTES * run.frame_count if run.kind == KIND_APPENDS else 0
+                headers_size = run.header_size * run.frame_count if run.kind == KIND_APPENDS else 0
                 lost.append((run.segment_id, run.offset, size - headers_size))
         file.is_damaged = True
         file.last_sequence = batch.sequence
@@ -348,9 +347,9 @@ class Recovery:
         found.salt = header.salt
 
     def _check_identity(self, path: Path, header: FileHeader) -> None:
-        if header.version > LOG_FILE_VERSION:
+        if header.version != LOG_FILE_VERSION:
             raise FolderVersionError(
-                f"written in version {header.version}; this server reads up to version {LOG_FILE_VERSION}",
+                f"written in version {header.version}; this server reads version {LOG_FILE_VERSION}",
                 subject=str(path),
             )
         owner = LogOwner(header.container_id, header.server_id)

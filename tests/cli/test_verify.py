@@ -1,5 +1,6 @@
 """Behaviour 41 as `verify` sees it: whatever is damaged is named, with file and offset, and nothing is changed."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,12 @@ import pytest
 import millrace
 from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
+from millrace.server.app import Server
+from millrace.wire.append_run import Sequences
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_inspect import chunk_of, flip, log_file
+from tests.support.protocol import Peer
+from tests.support.servers import server_options
 
 Verify = Callable[[Path], list[dict[str, Any]]]
 
@@ -266,3 +271,22 @@ def test_a_folder_in_use_is_refused_and_one_after_merges_and_recycling_is_sound(
     assert refused.code == 1
     assert "another server owns this folder" in refused.err
     assert verify(tmp_path) == []
+
+
+def test_sequenced_appends_are_shown_and_gone_through(run: Run, verify: Verify, tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with Server(server_options(tmp_path)) as started, await Peer.connect(started.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            writer = await peer.open_writer("w", segment_id)
+            fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
+            await peer.store(segment_id, b"event", event_number=1, sequences=Sequences(1041, 1043, 17), **fields)
+
+    asyncio.run(fill())
+
+    assert verify(tmp_path) == []
+    assert "sequences 1041 to 1043" in run("inspect", log_file(tmp_path)).out
+    shown = run("inspect", log_file(tmp_path), "--hex").out
+    # In the table of runs, and in the frame.
+    assert shown.count("first_sequence") > 1
+    assert shown.count("1041") > 1
+    assert "SEQUENCED_APPEND" in shown

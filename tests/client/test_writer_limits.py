@@ -16,12 +16,12 @@ from millrace.client.write.options import WriterOptions
 from millrace.model.block_packing import size_of_single
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, KIB, MIB
+from millrace.wire.limits import KIB, MIB, SEQUENCED_APPEND_HEADER_SIZE_BYTES
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
 pytestmark = pytest.mark.asyncio
 
-LARGEST_APPEND_BYTES = 64 * KIB - APPEND_HEADER_SIZE_BYTES
+LARGEST_APPEND_BYTES = 64 * KIB - SEQUENCED_APPEND_HEADER_SIZE_BYTES
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """One message of each type that the golden bytes hold, with values that tell the fields apart."""
 
-from typing import Final
+from typing import Any, Final
 
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 
 _MESSAGES: Final[list[m.Message]] = [
     m.Hello(
@@ -162,7 +163,7 @@ _MESSAGES: Final[list[m.Message]] = [
 SAMPLES: Final = {message.type.name.lower(): message for message in _MESSAGES}
 """By the name of the file. Request id and flags are those of the file."""
 
-APPEND: Final = {
+_APPEND: Final[dict[str, Any]] = {
     "request_id": 41,
     "segment_id": 42,
     "payload": b"three events",
@@ -172,4 +173,8 @@ APPEND: Final = {
     "event_number": 45,
     "expected_offset": 46,
 }
-"""The fields of the append in `append.hex`, which has no message."""
+APPENDS: Final = {
+    "append": _APPEND,
+    "sequenced_append": {**_APPEND, "sequences": Sequences(1 << 40, (1 << 40) + 9, 47)},
+}
+"""The fields of the appends, which are not messages in memory; by the name of the file."""

@@ -12,7 +12,7 @@ import pytest
 from millrace.wire import messages as m
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import decode, decode_header, encode, encode_append_header, verify
-from tests.golden.samples import APPEND, SAMPLES
+from tests.golden.samples import APPENDS, SAMPLES
 
 FOLDER = Path(__file__).parent / "v1"
 
@@ -25,7 +25,7 @@ def test_there_are_bytes_for_every_type_of_frame() -> None:
     names = {cls.type.name.lower() for cls in m.MESSAGES.values()}
 
     assert {path.stem for path in FOLDER.iterdir()} == names
-    assert {*SAMPLES, "append"} == names
+    assert {*SAMPLES, *APPENDS} == names
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -48,17 +48,19 @@ def test_a_message_is_read_as_it_was(name: str) -> None:
     assert header.type == SAMPLES[name].type
 
 
-def test_an_append_is_written_as_it_was() -> None:
-    fields: dict[str, Any] = dict(APPEND)
+@pytest.mark.parametrize("name", APPENDS)
+def test_an_append_is_written_as_it_was(name: str) -> None:
+    fields: dict[str, Any] = APPENDS[name]
 
-    assert (encode_append_header(**fields) + fields["payload"]).hex(" ") == golden("append").hex(" ")
+    assert (encode_append_header(**fields) + fields["payload"]).hex(" ") == golden(name).hex(" ")
 
 
-def test_an_append_is_read_as_it_was() -> None:
-    data = bytearray(golden("append"))
+@pytest.mark.parametrize("name", APPENDS)
+def test_an_append_is_read_as_it_was(name: str) -> None:
+    data = bytearray(golden(name))
     run = scan_run(data, memoryview(data), start=0, end=len(data))
 
     assert run is not None
-    read = {name: getattr(run, name) for name in APPEND if name != "payload"}
-    assert {**read, "payload": bytes(run.frames[64:])} == APPEND
+    read = {field: getattr(run, field) for field in APPENDS[name] if field != "payload"}
+    assert {**read, "payload": bytes(run.frames[run.header_size :])} == APPENDS[name]
     assert (run.frames, run.frame_count, run.frame_size) == (data, 1, len(data))

@@ -55,7 +55,7 @@ def hello(*, token: str = "", version: int = 1) -> bytes:
     return encode(message, request_id=0)
 
 
-def append_frame(segment_id: int, payload: bytes, *, request_id: int, **fields: int) -> bytes:
+def append_frame(segment_id: int, payload: bytes, *, request_id: int, **fields: Any) -> bytes:
     """Return an append; `fields` are those of `encode_append_header`."""
     return encode_append_header(request_id=request_id, segment_id=segment_id, payload=payload, **fields) + payload
 
@@ -212,7 +212,7 @@ class Peer:
         else:
             self.replies[header.request_id] = reply
 
-    async def append(self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: int) -> list[int]:
+    async def append(self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: Any) -> list[int]:
         """Send appends of one event each, numbered from `event_number` on; return their request ids."""
         first = self.next_id(len(payloads))
         self._sizes |= {first + index: len(payload) for index, payload in enumerate(payloads)}
@@ -243,7 +243,7 @@ class Peer:
                 self.note(*received)
         return outcomes
 
-    async def store(self, segment_id: int, *payloads: bytes, **fields: int) -> list[int]:
+    async def store(self, segment_id: int, *payloads: bytes, **fields: Any) -> list[int]:
         """Append and return the offsets; every append must be acknowledged, and not as a duplicate."""
         outcomes = await self.settled(await self.append(segment_id, *payloads, **fields))
         for outcome in outcomes:

@@ -112,8 +112,8 @@ def declarations(draw: st.DrawFn, *, depth: int = 2) -> c.Struct:
     return c.Struct(*named)
 
 
-MESSAGES = [cls for cls in m.MESSAGES.values() if cls is not m.Append]
-"""All but the append, which is scanned in place and has no object."""
+MESSAGES = [cls for cls in m.MESSAGES.values() if cls.type not in m.APPENDS]
+"""All but appends, which are scanned in place and have no objects."""
 
 
 def message_of(cls: type[m.Message], values: Values) -> m.Message:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.model.checksum import crc32c
 from millrace.wire import messages as m
-from millrace.wire.append_run import AppendRun
+from millrace.wire.append_run import AppendRun, Sequences
 from millrace.wire.append_scan import scan_run
 from millrace.wire.errors import ChecksumError, ProtocolError
 from millrace.wire.framing import encode, encode_append_header, encode_body
@@ -395,3 +395,68 @@ def test_the_header_of_a_client_is_read_back() -> None:
         writer_epoch=6,
         request_id=9,
     )
+
+
+# --- sequenced appends ---
+
+
+def sequenced(sequences: tuple[int, int, int] = (5, 9, 3), *, payload: bytes = b"abc", **fields: Any) -> bytes:
+    """A sequenced append of three events."""
+    numbers = {"segment_id": 7, "request_id": 1, "event_count": 3, "writer_number": 2, "event_number": 1} | fields
+    return encode_append_header(payload=payload, sequences=Sequences(*sequences), **numbers) + payload
+
+
+NUMBERS = st.integers(-1, 12)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.integers(1, 5))
+def test_a_sequenced_append_is_read_with_its_sequences_if_they_ascend(
+    first: int, last: int, below: int, count: int
+) -> None:
+    found = scan(sequenced((first, last, below), event_count=count))
+
+    if 0 <= below <= first and last - first + 1 >= count:
+        assert isinstance(found, AppendRun)
+        assert (found.sequences, found.header_size) == ((first, last, below), 88)
+        assert (found.payload_size, found.event_count, found.last_event_number) == (3, count, count)
+    else:
+        assert found is ProtocolError
+
+
+def test_a_sequenced_append_is_a_run_of_its_own() -> None:
+    """Whatever follows it, or whatever it follows, in the pattern of its numbers."""
+    numbers: dict[str, Any] = {"segment_id": 7, "event_count": 3, "writer_number": 2, "payload": b"abc"}
+    plain = [encode_append_header(request_id=1 + i, event_number=1 + 3 * i, **numbers) + b"abc" for i in range(2)]
+    firsts = [sequenced(), plain[0]]
+    seconds = [sequenced((10, 12, 5), request_id=2, event_number=4), plain[1]]
+
+    for first, second in [(firsts[0], seconds[0]), (firsts[0], seconds[1]), (firsts[1], seconds[0])]:
+        found = scan(first + second)
+        assert isinstance(found, AppendRun)
+        assert (found.frames, found.frame_count) == (first, 1)
+
+
+def test_a_sequenced_append_has_a_writer() -> None:
+    assert scan(sequenced(writer_number=0, event_number=0)) is ProtocolError
+
+
+@pytest.mark.parametrize("size", [0, 1, 23, 24])
+def test_a_sequenced_append_has_a_payload_after_its_longer_header(size: int) -> None:
+    frame = bytearray(sequenced(payload=b"x" * 30)[: 64 + size])
+    frame[:4] = len(frame).to_bytes(4, "little")
+    frame[4:8] = crc32c(memoryview(frame)[8:], len(frame)).to_bytes(4, "little")
+
+    assert scan(bytes(frame)) is ProtocolError
+
+
+def test_every_flipped_bit_of_a_sequenced_append_is_refused() -> None:
+    frame = bytearray(sequenced())
+    for bit in range(64, 8 * len(frame)):
+        frame[bit // 8] ^= 1 << bit % 8
+        assert not isinstance(scan(bytes(frame)), AppendRun)
+        frame[bit // 8] ^= 1 << bit % 8
+
+
+def test_a_sequenced_append_in_pieces_is_no_run_until_it_is_whole() -> None:
+    frame = sequenced()
+    assert {scan(frame[:size]) for size in range(len(frame))} == {None}

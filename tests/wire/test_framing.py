@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import (
     decode,
@@ -84,7 +85,7 @@ def test_noise_with_a_good_header_gives_a_message_or_a_codec_error(body: bytes, 
     assert encode(message, request_id=1) == frame
 
 
-@pytest.mark.parametrize("frame_type", [0, 8, m.Append.type, 127, 145, 255])
+@pytest.mark.parametrize("frame_type", [0, 8, m.Append.type, m.SequencedAppend.type, 127, 145, 255])
 def test_a_type_without_a_message_is_refused(frame_type: int) -> None:
     """Behaviour 49: an unknown type."""
     with pytest.raises(CodecError, match=r"FrameHeader\.type"):
@@ -175,6 +176,21 @@ def test_an_append_header_is_what_construct_reads(payload: bytes, fields: dict[s
     parsed = m.AppendHeader.parse(header)
     assert parsed.length == 64 + len(payload)
     assert {name: parsed[name] for name in {**expected, **fields}} == {**expected, **fields}
+
+
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(st.binary(min_size=1, max_size=80), request_ids, st.builds(Sequences, I64, I64, I64))
+def test_the_header_of_a_sequenced_append_is_what_construct_reads(
+    payload: bytes, request_id: int, sequences: Sequences
+) -> None:
+    header = encode_append_header(request_id=request_id, segment_id=7, payload=payload, sequences=sequences)
+
+    verify(memoryview(header + payload))
+    parsed = m.SequencedAppendHeader.parse(header)
+    assert (parsed.type, parsed.length, parsed.request_id) == (m.SequencedAppend.type, 88 + len(payload), request_id)
+    assert (parsed.first_sequence, parsed.last_sequence, parsed.stored_below) == sequences
 
 
 @pytest.mark.parametrize(

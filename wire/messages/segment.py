@@ -5,7 +5,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from construct import Const, Int32ul, Struct
 
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, SEQUENCED_APPEND_HEADER_SIZE_BYTES
 from millrace.wire.schema.frame import FrameHeader
 
 from .declaration import (
@@ -57,10 +57,32 @@ class Append(Request[AppendAck]):
     payload: Rest
 
 
+@message(41, kw_only=True)
+class SequencedAppend(Request[AppendAck]):
+    """Append events that have sequences, numbers given by the caller; scanned like APPEND.
+
+    The server stores and logs them. It does not compare them yet, so a client must not rely on it.
+    """
+
+    segment_id: U64
+    writer_number: U64  # above 0
+    event_number: U64
+    expected_offset: I64
+    writer_epoch: U32
+    reserved_tail: ClassVar = Const(0, Int32ul)
+    first_sequence: I64  # from 0
+    last_sequence: I64  # at least `event_count` - 1 above the first: ascending, gaps are allowed
+    stored_below: I64  # everything that the writer wrote below it is stored; at most `first_sequence`
+    payload: Rest
+
+
+APPENDS: Final = frozenset({Append.type, SequencedAppend.type})
+"""What is scanned in place, not decoded."""
 AppendHeader: Final = Struct(*FrameHeader.subcons, *Append.layout.subcons[:-1])
-"""What stands before the payload of an append."""
+SequencedAppendHeader: Final = Struct(*FrameHeader.subcons, *SequencedAppend.layout.subcons[:-1])
 
 assert AppendHeader.sizeof() == APPEND_HEADER_SIZE_BYTES
+assert SequencedAppendHeader.sizeof() == SEQUENCED_APPEND_HEADER_SIZE_BYTES
 
 
 class SegmentDescription(NamedTuple):

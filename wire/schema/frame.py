@@ -25,6 +25,13 @@ An append has a fixed header of 64 bytes and is stored in the log exactly as it 
     60     4    reserved          0
     64     ...  payload           1 byte to 16 MiB
 
+A sequenced append has a header of 88 bytes, which begins like that of an append:
+
+    64     8    first_sequence    from 0; sequences are given by the caller, and ascend from event to event
+    72     8    last_sequence     at least `event_count` - 1 above the first
+    80     8    stored_below      everything that the writer wrote below it is stored; at most `first_sequence`
+    88     ...  payload           1 byte to 16 MiB
+
 The first frame of a client is HELLO, the first of the server its HELLO_REPLY (or an ERROR_REPLY); neither is above
 16 KiB, so that strangers are lent little memory, and so that TLS, whose first bytes would be a longer length, is told
 apart. Appends of one connection to one segment are applied in order. They are answered by APPEND_ACK, cumulative over

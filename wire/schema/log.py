@@ -7,7 +7,7 @@ File header (64 bytes; the rest of its block is zero):
 
     offset  size  field             meaning
     0       4     magic             "MRWL"
-    4       2     version           1
+    4       2     version           2
     6       2     flags             1 = recycled: bytes behind the last batch may stem from an earlier use of the file
     8       8     container_id      the container whose log this is
     16      16    server_id         identity of the data folder (a UUID)
@@ -17,7 +17,7 @@ File header (64 bytes; the rest of its block is zero):
     56      4     reserved          0
     60      4     checksum          CRC-32C of bytes 0..60, in every version
 
-Batch (`table` = 64 + 56 * run_count):
+Batch (`table` = 64 + 80 * run_count):
 
     offset  size  field             meaning
     0       4     magic             "MRWB"
@@ -30,7 +30,7 @@ Batch (`table` = 64 + 56 * run_count):
     36      4     run_count
     40      8     wall_time_us      clock of the log when the batch was built, Unix microseconds (signed)
     48      16    reserved          0
-    64      56*n  run table         one entry per run
+    64      80*n  run table         one entry per run
     table   ...   frames            the frames of the runs, in the order of the table, without gaps
 
 Run entry. A run is some whole frames of one segment, exactly as they arrived, or one control record:
@@ -47,27 +47,30 @@ Run entry. A run is some whole frames of one segment, exactly as they arrived, o
     48      4     writer_epoch
     52      1     kind              0 = appends, 1 = control record
     53      3     reserved          0
+    56      8     first_sequence    of a sequenced append, which is a run of its own; -1 otherwise
+    64      8     last_sequence     -1 if not sequenced
+    72      8     stored_below      -1 if not sequenced
 
 When a batch is valid: its checksum holds, its salt is the one of the file, its sequence follows the one before (in this
 file or the last), and its `previous_checksum` is the checksum of that one. The table has a checksum of its own, so
 that a flipped bit among the frames leaves readable which ranges of which segments it hit.
 
 What a crash can leave. One batch is written at a time, and the next only after its sync, so at most the last one
-can be incomplete, in any subset of its sectors. What stands behind the last batch is zeros, remains of that batch, or,
-in a recycled file, batches under an older salt. A valid batch of the same salt *behind* an invalid one is not what
+can be incomplete, in any subset of its sectors. What follows the last batch is zeros, remains of that batch, or,
+in a recycled file, batches under an older salt. A valid batch of the same salt *after* an invalid one is not what
 a crash leaves: that is corruption. A batch of no runs is written when the log is closed: it proves that the one before
 was acknowledged, which the last batch of a log cannot prove of itself.
 
-Version 1 is the first.
+Version 1 had run entries without sequences; it is not read.
 
 Example: the header of file 3 of container 1, then batch 9 with one run of a control record of 8 bytes:
 
-    4d52574c 0100 0000 0100000000000000 000102030405060708090a0b0c0d0e0f 0300000000000000
-    efcdab8967452301 0700000000000000 00000000 eda200b9
-    4d525742 80000000 5af8d5df bd17f56a 0900000000000000 efcdab8967452301 0df0fe0f 01000000
+    4d52574c 0200 0000 0100000000000000 000102030405060708090a0b0c0d0e0f 0300000000000000
+    efcdab8967452301 0700000000000000 00000000 14b2331e
+    4d525742 98000000 f574aaf2 b95dc635 0900000000000000 efcdab8967452301 0df0fe0f 01000000
     40420f0000000000 00000000000000000000000000000000
     0000000000000000 0000000000000000 08000000 01000000 08000000 00000000 0000000000000000
-    0000000000000000 00000000 01 000000
+    0000000000000000 00000000 01 000000 ffffffffffffffff ffffffffffffffff ffffffffffffffff
     6d696c6c72616365
 """
 
@@ -76,7 +79,7 @@ from typing import Final
 from construct import Bytes, Const, Int8ul, Int16ul, Int32ul, Int64sl, Int64ul, Struct
 
 LOG_FILE_MAGIC: Final = int.from_bytes(b"MRWL", "little")
-LOG_FILE_VERSION: Final = 1
+LOG_FILE_VERSION: Final = 2
 LOG_FILE_RECYCLED: Final = 1
 """Flag of a file whose space was used before, under another salt."""
 LOG_FILE_HEADER_BLOCK_BYTES: Final = 4096
@@ -127,4 +130,7 @@ RunEntry = Struct(
     "writer_epoch" / Int32ul,
     "kind" / Int8ul,
     "reserved" / Const(bytes(3)),
+    "first_sequence" / Int64sl,
+    "last_sequence" / Int64sl,
+    "stored_below" / Int64sl,
 )

@@ -8,6 +8,7 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, Stored, append_frame
 from tests.support.servers import BUSY, QUIET, server_options
@@ -230,3 +231,30 @@ async def test_writers_survive_a_restart(tmp_path: Path, container: Any) -> None
         writer = await peer.open_writer("w", segment_id)
         assert (writer.known, writer.states[0].last_event_number) == (1, 4)
         assert writer.writer_epoch > fields["writer_epoch"]
+
+
+@pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in tier 2"])
+@pytest.mark.asyncio
+async def test_sequenced_appends_are_stored_like_others(tmp_path: Path, options: Any) -> None:
+    """Their longer headers are no part of the segment, also when they are read back from the log or from tier 2."""
+    async with (
+        Server(server_options(tmp_path, container=options)) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        fields = await opened(peer, segment_id)
+        for number in range(1, 6):
+            sequences = Sequences(10 * number, 10 * number, 10)
+            payload = b"event-%d " % number
+            await peer.store(segment_id, payload, event_number=number, sequences=sequences, **fields)
+        await peer.store(segment_id, b"plain ", b"two", event_number=6, **fields)
+        again = await peer.append(segment_id, b"event-3 ", event_number=3, sequences=Sequences(30, 30, 10), **fields)
+        assert await peer.settled(again) == [Stored(-1, duplicate=True)]
+        expected = b"event-1 event-2 event-3 event-4 event-5 plain two"
+        assert await peer.read_all(segment_id) == expected
+    async with (
+        Server(server_options(tmp_path, container=options)) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        assert await peer.read_all(segment_id) == expected
+        assert (await peer.open_writer("w", segment_id)).states == [m.WriterState(segment_id, 7)]

@@ -18,7 +18,7 @@ from tests.support.waiting import settled
 HANDLED = [
     cls
     for cls in m.MESSAGES.values()
-    if issubclass(cls, m.Request) and cls not in {m.Hello, m.Append, m.Read, m.Subscribe}
+    if issubclass(cls, m.Request) and cls not in {m.Hello, m.Append, m.SequencedAppend, m.Read, m.Subscribe}
 ]
 """Requests that the connection does not answer itself."""
 

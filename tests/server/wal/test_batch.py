@@ -18,12 +18,13 @@ from millrace.server.wal.batch import (
     encode_file_header,
     is_run_intact,
 )
-from millrace.wire.append_run import KIND_CONTROL, AppendRun
+from millrace.wire.append_run import KIND_CONTROL, AppendRun, Sequences
 from millrace.wire.schema import log as schema
 from tests.support.wal import append_run, control_run, payload_of
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
+I63 = st.integers(0, 2**63 - 1)
 RUNS = st.builds(
     AppendRun,
     segment_id=U64,
@@ -36,6 +37,7 @@ RUNS = st.builds(
     last_event_number=U64,
     writer_epoch=U32,
     kind=st.integers(0, 255),
+    sequences=st.none() | st.builds(Sequences, I63, I63, I63),
 )
 HEADERS = st.builds(
     FileHeader,
@@ -60,7 +62,7 @@ def test_a_batch_is_what_the_declaration_builds(
     batch = encode_batch(runs, sequence=sequence, salt=salt, previous_checksum=previous, wall_time_us=wall)
     data = b"".join(batch.pieces)
     header = schema.BatchHeader.parse(data)
-    table_end = 64 + 56 * len(runs)
+    table_end = 64 + 80 * len(runs)
 
     assert (header.size, header.run_count, header.sequence, header.salt) == (len(data), len(runs), sequence, salt)
     assert (header.previous_checksum, header.wall_time_us) == (previous, wall)
@@ -69,10 +71,12 @@ def test_a_batch_is_what_the_declaration_builds(
     assert schema.BatchHeader.build(header) == data[:64]
     position = table_end
     for index, run in enumerate(runs):
-        entry = schema.RunEntry.parse(data[64 + 56 * index : 64 + 56 * (index + 1)])
+        entry = schema.RunEntry.parse(data[64 + 80 * index : 64 + 80 * (index + 1)])
         for field in dataclasses.fields(run):
-            if field.name not in {"frames", "request_id", "expected_offset", "context"}:
+            if field.name not in {"frames", "sequences", "request_id", "expected_offset", "context"}:
                 assert entry[field.name] == getattr(run, field.name), field.name
+        stored = (entry.first_sequence, entry.last_sequence, entry.stored_below)
+        assert stored == (run.sequences or (-1, -1, -1))
         assert data[position : position + entry.frames_size] == run.frames
         position += entry.frames_size
     assert position == len(data)
@@ -116,7 +120,7 @@ def test_whatever_bit_is_flipped_the_table_survives_unless_it_was_hit() -> None:
     whole = encoded(runs)
     batch = decode_batch(memoryview(whole), 0, 5)
     data = bytearray(whole)
-    table_end = 64 + 56 * 2
+    table_end = 64 + 80 * 2
     for bit in range(8 * len(data)):
         data[bit // 8] ^= 1 << bit % 8
         damaged = decode_damaged_batch(memoryview(data), 0, 5)
@@ -168,7 +172,7 @@ def test_large_frames_are_not_copied_and_small_ones_are_joined(sizes: list[int])
     assert decoded is not None
     assert [bytes(run.frames) for run, _ in decode_runs(memoryview(data), decoded)] == [run.frames for run in runs]
     assert len(batch.pieces) <= 7
-    if sum(sizes) > 256 * 1024:
+    if sum(sizes) > 280 * 1024:
         large = [run.frames for run in runs if len(run.frames) >= 32 * 1024]
         assert all(any(piece is frames for piece in batch.pieces) for frames in large)
 
@@ -200,7 +204,7 @@ def test_every_flipped_bit_of_a_file_header_is_noticed() -> None:
 
 def test_a_newer_version_is_read_as_such() -> None:
     header = FileHeader(
-        version=2, recycled=False, container_id=1, server_id=uuid.UUID(int=7), file_number=3, salt=9, sequence_floor=2
+        version=3, recycled=False, container_id=1, server_id=uuid.UUID(int=7), file_number=3, salt=9, sequence_floor=2
     )
 
     assert decode_file_header(encode_file_header(header)) == header

@@ -190,7 +190,7 @@ def test_a_flip_in_any_byte_of_a_batch_is_found_and_costs_at_most_that_batch(fil
     batch = placed[1]
     whole = files.content(FIRST)
     expected = {segment_id: set(runs) for segment_id, runs in contents_of(read(files)[0]).items()}
-    table_end = 64 + 2 * 56
+    table_end = 64 + 2 * 80
     frames_size = len(batch.runs[0].frames)
     for position in range(batch.size):
         overwrite(files, FIRST, batch.offset + position, bytes([whole[batch.offset + position] ^ 0x10]))
@@ -436,11 +436,11 @@ def test_a_newer_version_is_refused_with_both_named(files: MemoryFileSystem) -> 
     """Behaviour 47."""
     build_log(files, batches(1))
     header = FileHeader(
-        version=2, recycled=False, container_id=1, server_id=OWNER.server_id, file_number=1, salt=1, sequence_floor=0
+        version=3, recycled=False, container_id=1, server_id=OWNER.server_id, file_number=1, salt=1, sequence_floor=0
     )
     overwrite(files, FIRST, 0, encode_file_header(header))
 
-    with pytest.raises(FolderVersionError, match="written in version 2; this server reads up to version 1"):
+    with pytest.raises(FolderVersionError, match="written in version 3; this server reads version 2"):
         read(files)
 
 

@@ -17,7 +17,8 @@ HELLO 1, HELLO_REPLY 2, ERROR_REPLY 3, PING 4, PONG 5, THROTTLE 6, DONE 7, APPEN
 CREATE_SEGMENT 18, GET_SEGMENT 19, SEGMENT_INFO 20, SEAL_SEGMENT 21, TRUNCATE_SEGMENT 22, DELETE_SEGMENT 23,
 MERGE_SEGMENT 24, LIST_SEGMENTS 25, SEGMENT_LIST 26, READ 27, DATA 28, SUBSCRIBE 29, CREDIT 30, UNSUBSCRIBE 31,
 SET_ATTRIBUTE 32, GET_ATTRIBUTE 33, ATTRIBUTE 34, OPEN_WRITER 35, WRITER_OPENED 36, GET_WRITER 37, GET_INDEX 38,
-SEEK 39, INDEX 40, CREATE_STREAM 48, GET_STREAM 49, STREAM_INFO 50, LIST_STREAMS 51, STREAM_LIST 52, SEAL_STREAM 53,
+SEEK 39, INDEX 40, SEQUENCED_APPEND 41,
+CREATE_STREAM 48, GET_STREAM 49, STREAM_INFO 50, LIST_STREAMS 51, STREAM_LIST 52, SEAL_STREAM 53,
 TRUNCATE_STREAM 54, DELETE_STREAM 55, SCALE_STREAM 56, GET_STREAM_HISTORY 57, STREAM_HISTORY 58, UPDATE_STREAM 59,
 EXPLAIN_STREAM 60, EXPLANATION 61, SAVE_CUT 62, FORGET_CUT 63, LIST_CUTS 64, CUT_LIST 65,
 SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
@@ -134,7 +135,9 @@ def naming_fields(cls: type[m.Message]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("cls", [cls for cls in REQUESTS if cls is not m.Append], ids=lambda cls: str(cls.__name__))
+@pytest.mark.parametrize(
+    "cls", [cls for cls in REQUESTS if cls.type not in m.APPENDS], ids=lambda cls: str(cls.__name__)
+)
 def test_every_field_that_names_something_says_so(cls: type[m.Message]) -> None:
     """A field that is forgotten would make the event loop read a disk. Appends have a check of their own."""
     found = dict(cls.entity_fields)
