@@ -16,7 +16,7 @@ from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, Check
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
 from millrace.server.container.memtable import Extent
 from millrace.server.container.recovery import CHECKPOINT_NAME, LOG_FOLDER, state_of
-from millrace.server.container.state.apply import apply_batch, items_of
+from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import ServerError
@@ -230,12 +230,8 @@ def _apply(found: Container, item: RecoveredBatch | Damage) -> None:
             else:
                 ranges.append((extent.offset, extent.end))
 
-    if isinstance(item, Damage):
-        apply_batch(state, [item], sequence=state.sequence, wall_time_us=0, bytes_sink=take_note)
-        return
     try:
-        items = items_of(item)
+        apply_recovered(state, item, bytes_sink=take_note)
     except WireError as error:
+        assert isinstance(item, RecoveredBatch), "damage is not decoded"
         found.record_problems.append(f"{item.place}, batch at {item.offset}: a record cannot be decoded: {error!r}")
-        return
-    apply_batch(state, items, sequence=item.sequence, wall_time_us=item.wall_time_us, bytes_sink=take_note)

@@ -6,9 +6,9 @@ stored already is cut at that border, so that a writer may resend whatever it ha
 
 from typing import Protocol
 
+from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
-from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AppendTooLargeError,
     ConditionFailedError,
@@ -39,47 +39,45 @@ class PendingAppend:
     """Appends of one owner with consecutive request ids, on their way to one outcome.
 
     Attributes:
-        segment: None if there is none of the id that was named.
         settled: whether the outcome is known; then `error` says how it failed, None if it is durable.
         offset: of the first byte of the first append, -1 where it is not kept.
         duplicate: whether all of it was stored before.
+        pins: keep segment and writer in memory until it is settled.
+        followers: appends that were sent again while this one was on its way: they end as it does.
     """
 
     __slots__ = (
-        "count", "duplicate", "error", "followers", "offset", "owner", "request_id", "segment", "segment_id", "settled",
-        "size", "writer", "writer_number",
+        "count", "duplicate", "error", "followers", "offset", "owner", "pins", "request_id", "segment_id", "settled",
+        "writer_number",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        owner: Owner,
-        segment: Segment | None,
-        *,
-        segment_id: int,
-        request_id: int,
-        count: int,
-        writer_number: int = 0,
-    ) -> None:
+    def __init__(self, owner: Owner, run: AppendRun) -> None:
         self.owner = owner
-        self.segment = segment
-        self.segment_id = segment_id
-        self.writer_number = writer_number
-        # Held, so that it is in memory when the append is applied.
-        self.writer: Writer | None = None
-        self.request_id = request_id
-        self.count = count
+        self.segment_id = run.segment_id
+        self.writer_number = run.writer_number
+        self.request_id = run.request_id
+        self.count = run.frame_count
         self.offset = -1
-        self.size = 0
         self.duplicate = False
         self.settled = False
         self.error: ServerError | None = None
-        # Appends that were sent again while this one was on its way: they end as it does.
+        self.pins: Pins | None = None
         self.followers: list[PendingAppend] = []
+
+    def settle(self) -> None:
+        """End as durable."""
+        self.settled = True
+        self._release()
 
     def fail(self, error: ServerError) -> None:
         """End as failed."""
         self.error = error
         self.settled = True
+        self._release()
+
+    def _release(self) -> None:
+        if self.pins is not None:
+            self.pins.release()
 
 
 def check_condition(segment: Segment, run: AppendRun) -> None:

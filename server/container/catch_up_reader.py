@@ -75,7 +75,8 @@ class CatchUpReader:
         """
         for chunk in list(segment.chunks):
             if chunk.start_offset < end and chunk.end_offset > start:
-                if chunk.name in self._indexed:
+                # A segment that was evicted since, and loaded again, has an index of its own.
+                if self._indexed.get(chunk.name, (None,))[0] is segment:
                     self._indexed.move_to_end(chunk.name)
                     continue
                 try:

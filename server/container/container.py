@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from millrace.server.cache import PendingRead
+from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.residency.loader import EntityLoader
 from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
@@ -58,21 +59,32 @@ RETRY_AFTER_MS: Final = 200
 
 
 class Decision:
-    """A record on its way through the log."""
+    """A record on its way through the log.
 
-    __slots__ = ("followers", "future", "record", "subjects")
+    Attributes:
+        pins: keep what it is about in memory until it is settled: its admitted view is nowhere else.
+        followers: appends that end when it does.
+    """
 
-    def __init__(self, record: m.Message, future: asyncio.Future[None], subjects: tuple[object, ...]) -> None:
+    __slots__ = ("followers", "future", "pins", "record")
+
+    def __init__(self, record: m.Record, future: asyncio.Future[None]) -> None:
         self.record = record
-        # What it is about stays in memory: its admitted view is nowhere else.
-        self.subjects = subjects
         self.future = future
+        self.pins = Pins()
         self.followers: list[PendingAppend] = []
+
+    def settle(self) -> None:
+        """End as durable and applied; nobody may be waiting any more."""
+        if not self.future.done():
+            self.future.set_result(None)
+        self.pins.release()
 
     def fail(self, error: ServerError) -> None:
         """End as failed; nobody may be waiting any more."""
         if not self.future.done():
             self.future.set_exception(error)
+        self.pins.release()
 
 
 class SegmentContainer:
@@ -96,7 +108,7 @@ class SegmentContainer:
         self.has_failed = False
         # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
-        self.bringer = EntityLoader(state)
+        self.loader = EntityLoader(state)
         self._wal: Log | None = None
         self._failure: ServerError | None = None
         self._relief: set[Callable[[], None]] = set()
@@ -167,22 +179,22 @@ class SegmentContainer:
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
         self._check_room()
-        pending = PendingAppend(
-            owner,
-            segment,
-            segment_id=segment.segment_id,
-            request_id=run.request_id,
-            count=run.frame_count,
-            writer_number=run.writer_number,
-        )
+        assert self._wal is not None
+        state = self.state
+        pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
         run.context = pending
+        # First the pins, then the log, which may refuse; only then the admitted view moves.
+        with state.segments.pin((run.segment_id,)) as pins:
+            if run.writer_number:
+                state.writers.pin((run.writer_number,), into=pins)
+            self._wal.submit(run)
+            pending.pins = pins.transfer()
+        assert state.segments.peek(run.segment_id) is segment, "the view that moves is that of a pinned segment"
         if run.writer_number:
-            pending.writer = self.state.writers.peek(run.writer_number)
+            assert state.writers.is_pinned(run.writer_number)
             progress_of(segment, run.writer_number).admitted = run.last_event_number
         segment.next_offset += run.payload_size
-        assert self._wal is not None
-        self._wal.submit(run)
         self._in_flight.append(pending)
         return pending
 
@@ -191,14 +203,7 @@ class SegmentContainer:
         known, new = deduplicate(segment, run)
         assert known is not None, "the caller saw that it starts with what was sent before"
         progress = progress_of(segment, run.writer_number)
-        again = PendingAppend(
-            owner,
-            segment,
-            segment_id=segment.segment_id,
-            request_id=known.request_id,
-            count=known.frame_count,
-            writer_number=run.writer_number,
-        )
+        again = PendingAppend(owner, known)
         again.duplicate = True
         if known.last_event_number == progress.durable and known.frame_count == 1:
             again.offset = progress.last_offset
@@ -208,18 +213,11 @@ class SegmentContainer:
                 result.append(self._admit(new, owner, segment))
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
-                refused = PendingAppend(
-                    owner,
-                    segment,
-                    segment_id=segment.segment_id,
-                    request_id=new.request_id,
-                    count=new.frame_count,
-                    writer_number=run.writer_number,
-                )
+                refused = PendingAppend(owner, new)
                 refused.fail(error)
                 result.append(refused)
         if known.last_event_number <= progress.durable:
-            again.settled = True
+            again.settle()
         else:
             # Stored by an earlier append that is still on its way: no ack before that one is durable. It is in flight,
             # so what was submitted last ends no earlier than it does.
@@ -274,23 +272,32 @@ class SegmentContainer:
 
     # --- decisions ---
 
-    def decide(self, record: m.Message, *subjects: object) -> asyncio.Future[None]:
-        """Log a decision about some segments, streams or writers; the future resolves when it is durable and applied.
+    def decide(self, record: m.Record) -> asyncio.Future[None]:
+        """Log a decision; the future resolves when it is durable and applied.
 
-        The caller has checked the decision against the admitted view and moved that view. Cancelling the wait does
-        not undo the decision.
+        The caller has checked the decision against the admitted view, and moves that view in the same step; what the
+        record names is pinned until it is settled. Cancelling the wait does not undo the decision.
 
         Raises:
             ServerError: the container takes no requests.
         """
         self._check_running()
         assert self._wal is not None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         frame = encode(record)
-        decision = Decision(record, future, subjects)
-        self._wal.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self.state.pin_required(m.required_entities(record)) as pins:
+            decision = Decision(record, future)
+            self._wal.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
+            decision.pins = pins.transfer()
         self._in_flight.append(decision)
         return future
+
+    def is_resident(self, run: AppendRun) -> bool:
+        """Return whether `append` finds segment and writer of a run without loading, also that there are none."""
+        state = self.state
+        return state.segments.is_resident(run.segment_id) and (
+            not run.writer_number or state.writers.is_resident(run.writer_number)
+        )
 
     def segment(self, segment_id: int) -> Segment:
         """Return a segment by id.
@@ -338,14 +345,10 @@ class SegmentContainer:
         pending = self._in_flight.popleft()
         assert pending is run.context
         run.context = None
-        if isinstance(pending, PendingAppend):
-            pending.settled = True
-            owners.add(pending.owner)
-        elif not pending.future.done():
-            pending.future.set_result(None)
-        for follower in pending.followers:
-            follower.settled = True
-            owners.add(follower.owner)
+        for ended in (pending, *pending.followers):
+            ended.settle()
+            if isinstance(ended, PendingAppend):
+                owners.add(ended.owner)
 
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
@@ -356,11 +359,10 @@ class SegmentContainer:
         logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self._in_flight), error)
         owners: set[Owner] = set()
         for pending in self._in_flight:
-            pending.fail(failure)
-            for append in (pending, *pending.followers):
-                if isinstance(append, PendingAppend):
-                    append.fail(failure)
-                    owners.add(append.owner)
+            for ended in (pending, *pending.followers):
+                ended.fail(failure)
+                if isinstance(ended, PendingAppend):
+                    owners.add(ended.owner)
         self._in_flight.clear()
         for owner in owners:
             owner.settle()

@@ -97,7 +97,7 @@ class SegmentControl:
         """Let the segment take no more appends, for ever. Appends admitted before are stored."""
         self._refuse_part_of_stream(segment)
         if not segment.sealed:
-            decided = self._container.decide(m.SegmentSealed(segment.segment_id), segment)
+            decided = self._container.decide(m.SegmentSealed(segment.segment_id))
             segment.closing = True
             await decided
 
@@ -117,7 +117,7 @@ class SegmentControl:
             )
         if offset > segment.start_offset:
             self._refuse_merging(segment)
-            decided = self._container.decide(m.SegmentTruncated(segment.segment_id, offset), segment)
+            decided = self._container.decide(m.SegmentTruncated(segment.segment_id, offset))
             self._truncating[segment.segment_id] = decided
             decided.add_done_callback(lambda _: self._truncated(segment.segment_id, decided))
             await asyncio.shield(decided)
@@ -160,7 +160,7 @@ class SegmentControl:
             size=size,
             event_count=source.event_count,
         )
-        decided = self._container.decide(record, target, source)
+        decided = self._container.decide(record)
         target.next_offset += size
         pair = target.segment_id, source_id
         self._merging[pair] = decided
@@ -171,7 +171,7 @@ class SegmentControl:
         """Delete the segment with everything in it."""
         self._refuse_part_of_stream(segment)
         self._refuse_merging(segment)
-        decided = self._container.decide(m.SegmentDeleted(segment.segment_id), segment)
+        decided = self._container.decide(m.SegmentDeleted(segment.segment_id))
         segment.closing = True
         self._deleting.add(segment.segment_id)
         decided.add_done_callback(lambda _: self._deleting.discard(segment.segment_id))
@@ -203,7 +203,6 @@ class SegmentControl:
         version = self._attribute_version
         decided = self._container.decide(
             m.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""),
-            segment,
         )
         self._attributes[place] = (value, version)
         decided.add_done_callback(lambda _: self._attribute_decided(place, version))
@@ -244,7 +243,6 @@ class SegmentControl:
             m.WriterRecorded(
                 writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
             ),
-            writer,
         )
         writer.admitted_epoch = epoch
         if writer_id and not known:
@@ -264,7 +262,6 @@ class SegmentControl:
         expired_us = self._container.clock.unix_us()
         decided = self._container.decide(
             m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
-            *map(self._state.writers.get, (*marked, *forgotten)),
         )
         self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
         return decided

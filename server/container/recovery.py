@@ -11,7 +11,7 @@ from typing import Final
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
 from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX
-from millrace.server.container.state.apply import apply_batch, items_of
+from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, LogCorruptError
@@ -34,7 +34,7 @@ def state_of(
     state = ContainerState(stored, resident_count_max=resident_count_max)
     state.sequence = checkpoint.sequence if checkpoint else 0
     for link in checkpoints.segments.links():
-        state.link(state.segments[link.source_id], link)
+        state.link(link)
     return state
 
 
@@ -132,31 +132,31 @@ def _replay(
         LogCorruptError: the checkpoint is lost, and the log alone does not tell what there was.
     """
     # Those that the log has lost the bytes of are to be found here at the end.
-    unflushed = [state.segments[segment_id] for segment_id in checkpoints.segments.unflushed()]
+    unflushed = checkpoints.segments.unflushed()
 
     def hold(segment: Segment, extent: Extent) -> None:
         if extent.end > max(segment.flushed_offset, segment.start_offset):
             extent.copy_frames()
             state.hold(segment, extent)
 
-    is_numbered = False
-    for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
-        if isinstance(item, Damage):
-            logger.error("log damaged %s", item)
-            apply_batch(state, [item], sequence=state.sequence, wall_time_us=0, bytes_sink=hold)
-            continue
-        if not is_numbered and item.sequence > state.sequence:
-            is_numbered = True
+    with state.segments.pin(unflushed):
+        is_numbered = False
+        for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
+            if isinstance(item, Damage):
+                logger.error("log damaged %s", item)
+            elif not is_numbered and item.sequence > state.sequence:
+                is_numbered = True
+                _number_events(state)
+            apply_recovered(state, item, bytes_sink=hold)
+        if not is_numbered:
             _number_events(state)
-        apply_batch(state, items_of(item), sequence=item.sequence, wall_time_us=item.wall_time_us, bytes_sink=hold)
-    if not is_numbered:
-        _number_events(state)
-    if checkpoint is None:
-        _refuse_lost_checkpoint(wal, has_chunks=has_chunks)
-    for segment in {*unflushed, *state.segments.present()}:
-        if segment.flushed_offset < segment.length and not segment.deleted:
-            _mark_gaps(state, segment)
-    state.admit_as_durable()
+        if checkpoint is None:
+            _refuse_lost_checkpoint(wal, has_chunks=has_chunks)
+        # All that may have gaps is in memory: it was unflushed before, or has changed.
+        for segment in state.segments.present():
+            if segment.flushed_offset < segment.length:
+                _mark_gaps(state, segment)
+        state.admit_as_durable()
 
 
 def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:

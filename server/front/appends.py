@@ -57,14 +57,7 @@ class Appends:
             taken = self._container.append(run, self)
         except ServerError as error:
             self._counters.requests_failed_total += run.frame_count
-            refused = PendingAppend(
-                self,
-                None,
-                segment_id=run.segment_id,
-                request_id=run.request_id,
-                count=run.frame_count,
-                writer_number=run.writer_number,
-            )
+            refused = PendingAppend(self, run)
             refused.fail(error)
             taken = [refused]
         self._session.appends.add(taken)

@@ -6,6 +6,7 @@ it: a later append may not overtake it, a CREDIT must find its subscription.
 
 from collections.abc import Awaitable, Callable
 
+from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
@@ -43,7 +44,7 @@ class Dispatcher:
         progressed: Callable[[], None],
     ) -> None:
         self._handlers = handlers
-        self._bringer = handlers.container.bringer
+        self._container = handlers.container
         self._session = session
         self._outlet = outlet
         self._flow = flow
@@ -67,16 +68,16 @@ class Dispatcher:
         return not self._tasks and not self._session.appends.count
 
     def take_appends(self, run: AppendRun) -> None:
-        """Hand a run of appends to the container, once its segment and its writer are resident."""
-        bringer = self._bringer
-        if self._session.is_draining or (
-            bringer.has_segment(run.segment_id) and (not run.writer_number or bringer.has_writer(run.writer_number))
-        ):
+        """Hand a run of appends to the container, once its segment and its writer are resident.
+
+        A run that waits was checked, and is not looked at again.
+        """
+        if self._session.is_draining or self._container.is_resident(run):
             self.appends.take(run)
             return
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
-            bringer.bring(segments=[run.segment_id], writers=writers),
+            self._container.loader.pin(segments=[run.segment_id], writers=writers),
             lambda: self.appends.take(run),
             # The checkpoint cannot be read: the container is about to be started again.
             failed=lambda _: self._abort(),
@@ -85,9 +86,9 @@ class Dispatcher:
     def take(self, message: m.Message, request_id: int) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
         match message:
-            case m.Read() | m.Subscribe() if not self._bringer.has_segment(message.segment_id):
+            case m.Read() | m.Subscribe() if not self._container.state.segments.is_resident(message.segment_id):
                 self._take_when_loaded(
-                    self._handlers.bring(message),
+                    self._handlers.pin(message),
                     lambda: self._take_read(message, request_id),
                     failed=lambda error: self._outlet.send_error(request_id, error),
                 )
@@ -135,18 +136,17 @@ class Dispatcher:
             self._outlet.send(frame)
 
     def _take_when_loaded(
-        self, loading: Awaitable[object], take: Callable[[], None], *, failed: Callable[[ServerError], None]
+        self, loading: Awaitable[Pins], take: Callable[[], None], *, failed: Callable[[ServerError], None]
     ) -> None:
         self._flow.set(Reason.LOADING, True)
         _ = self._tasks.start(self._load(loading, take, failed), name="load")
 
     async def _load(
-        self, loading: Awaitable[object], take: Callable[[], None], failed: Callable[[ServerError], None]
+        self, loading: Awaitable[Pins], take: Callable[[], None], failed: Callable[[ServerError], None]
     ) -> None:
         try:
-            held = await loading
-            take()
-            del held  # pinned until here: what was admitted is held by its owner from now on
+            with await loading:
+                take()
         except ServerError as error:
             failed(error)
         finally:

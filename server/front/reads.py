@@ -144,7 +144,9 @@ class Reads:
             self.outlet.send_data(request_id, segment, offset, found)
         else:
             self._count_fetching(size_max)
-            _ = self.tasks.start(self._fetch(found, segment, offset, size_max, request_id), name="read")
+            pins = self.container.state.segments.pin([segment.segment_id])
+            task = self.tasks.start(self._fetch(found, segment, offset, size_max, request_id), name="read")
+            task.add_done_callback(lambda _: pins.release())
 
     async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
         try:
@@ -164,7 +166,7 @@ class Reads:
 class ParkedRead:
     """A read that waits at the tail for bytes, for the end of the segment, or for its time to run out."""
 
-    __slots__ = ("_offset", "_reads", "_request_id", "_segment", "_size_max", "_timer")
+    __slots__ = ("_offset", "_pins", "_reads", "_request_id", "_segment", "_size_max", "_timer")
 
     def __init__(
         self,
@@ -183,6 +185,7 @@ class ParkedRead:
         self._size_max = size_max
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._answer)
         segment.watchers.add(self)
+        self._pins = reads.container.state.segments.pin([segment.segment_id])
 
     def segment_changed(self) -> None:
         """Answer, for there is something to say."""
@@ -192,6 +195,7 @@ class ParkedRead:
         """Leave without an answer."""
         self._timer.cancel()
         self._segment.watchers.discard(self)
+        self._pins.release()
 
     def _answer(self) -> None:
         self.cancel()
@@ -209,7 +213,8 @@ class Subscription:
     """Pushes a segment from an offset on, as far as the reader gave credit."""
 
     __slots__ = (
-        "_credit_bytes", "_fetching", "_has_ended", "_is_continuing", "_offset", "_reads", "_request_id", "_segment",
+        "_credit_bytes", "_fetching", "_has_ended", "_is_continuing", "_offset", "_pins", "_reads", "_request_id",
+        "_segment",
     )  # fmt: skip
 
     def __init__(
@@ -230,6 +235,7 @@ class Subscription:
         self._is_continuing = False
         self._has_ended = False
         segment.watchers.add(self)
+        self._pins = reads.container.state.segments.pin([segment.segment_id])
 
     def segment_changed(self) -> None:
         """Push what there is now."""
@@ -244,6 +250,7 @@ class Subscription:
         """Push nothing any more."""
         self._has_ended = True
         self._segment.watchers.discard(self)
+        self._pins.release()
         if self._fetching is not None:
             self._fetching.cancel()
 

@@ -12,6 +12,7 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import checked_writer_id
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
+from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import InvalidArgumentError
@@ -59,17 +60,17 @@ class Handlers:
         handler: Handler | None = getattr(self, f"_{message.type.name.lower()}", None)
         if handler is None:
             raise InvalidArgumentError(f"{message.type.name} is not a request")
-        _held = await self.bring(message)
-        return await handler(message)
+        with await self.pin(message):
+            return await handler(message)
 
-    async def bring(self, message: m.Message) -> list[object]:
-        """Bring what a request names into memory; it is there as long as the result is held.
+    async def pin(self, message: m.Message) -> Pins:
+        """Load what a request names, and keep it in memory until that is released.
 
         Raises:
             StorageError: the checkpoint cannot be read.
         """
         named = m.required_entities(message)
-        return await self.container.bringer.bring(segments=named.segments, writers=named.writers, streams=named.streams)
+        return await self.container.loader.pin(segments=named.segments, writers=named.writers, streams=named.streams)
 
     async def _create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
         return segment_info(await self._control.create(message.name))
@@ -100,17 +101,17 @@ class Handlers:
         return segment_info(target)
 
     async def _list_segments(self, message: m.ListSegments) -> m.SegmentList:
-        bringer = self.container.bringer
         after = message.after
         segments: list[Segment] = []
         more = True
         # A page of nothing but segments that were merged is not the last one.
         while more and not segments:
-            names, more = await bringer.names(
+            names, more = await self.container.loader.names(
                 self.container.state.segments, prefix=message.prefix, after=after, count_max=_page_count(message)
             )
-            held = await bringer.bring(segments=names)
-            segments = [segment for segment in held if isinstance(segment, Segment) and segment.link is None]
+            with await self.container.loader.pin(segments=names):
+                found = map(self.container.state.segments.find, names)
+                segments = [segment for segment in found if segment is not None and segment.link is None]
             after = names[-1] if names else after
         return m.SegmentList([m.SegmentDescription(*astuple(segment_info(segment))) for segment in segments], int(more))
 
@@ -197,7 +198,7 @@ class Handlers:
                 message.tag, prefix=message.prefix, after=message.after, count_max=count_max
             )
         else:
-            names, more = await self.container.bringer.names(
+            names, more = await self.container.loader.names(
                 self.container.state.streams, prefix=message.prefix, after=message.after, count_max=count_max
             )
         return m.StreamList([m.ListedStream(name) for name in names], int(more))

@@ -134,7 +134,7 @@ class StreamController:
         stream = self.find(name)
         await self._scaled(name)
         if not stream.sealed:
-            decided = self._decide(stream, m.StreamSealed(stream.stream_id))
+            decided = self._container.decide(m.StreamSealed(stream.stream_id))
             self._close(stream)
             await decided
         return stream
@@ -168,7 +168,7 @@ class StreamController:
             sealed_ids=list(sealed_ids),
             created=[m.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
-        decided = self._scaling[name] = self._decide(stream, record)
+        decided = self._scaling[name] = self._container.decide(record)
         stream.admitted_epoch = epoch
         for segment_id in sealed_ids:
             self._container.segment(segment_id).closing = True
@@ -191,7 +191,7 @@ class StreamController:
         stream = self.find(name)
         _check_configuration(configuration, name)
         if configuration != stream.configuration:
-            await self._decide(stream, m.StreamUpdated(stream.stream_id, configuration))
+            await self._container.decide(m.StreamUpdated(stream.stream_id, configuration))
         return stream
 
     async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[m.SavedPosition]) -> None:
@@ -214,8 +214,7 @@ class StreamController:
         stream = self.find(stream_name)
         self._check_retained(stream, positions)
         self._check_room_for_cut(stream, (kind, name), len(positions))
-        decided = self._decide(
-            stream,
+        decided = self._container.decide(
             m.CutSaved(
                 stream_id=stream.stream_id,
                 kind=kind,
@@ -237,7 +236,7 @@ class StreamController:
         stream = self.find(stream_name)
         if (kind, name) not in stream.cuts:
             return False
-        await self._decide(stream, m.CutForgotten(stream.stream_id, kind, name))
+        await self._container.decide(m.CutForgotten(stream.stream_id, kind, name))
         return True
 
     async def truncate(self, name: str, positions: Sequence[m.CutPosition]) -> Stream:
@@ -265,7 +264,7 @@ class StreamController:
         everything |= {segment_id: length_of(segment_id) for segment_id in sorted(lineage.before(everything))}
         if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything.items()):
             record = m.StreamTruncated(stream.stream_id, [m.CutPosition(*each) for each in everything.items()])
-            await self._decide(stream, record)
+            await self._container.decide(record)
         return stream
 
     async def delete(self, name: str) -> bool:
@@ -279,7 +278,7 @@ class StreamController:
             return False
         if not stream.sealed:
             raise StreamNotSealedError("only a sealed stream can be deleted; seal it first", subject=name)
-        await self._decide(stream, m.StreamDeleted(stream.stream_id))
+        await self._container.decide(m.StreamDeleted(stream.stream_id))
         return True
 
     def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord]) -> bool:
@@ -384,10 +383,6 @@ class StreamController:
         """Raise StreamSealedError if the stream takes no more events."""
         if stream.sealed or stream.closing:
             raise StreamSealedError("the stream is sealed", subject=stream.name)
-
-    def _decide(self, stream: Stream, record: m.Message) -> asyncio.Future[None]:
-        segments = [self._state.segments.get(segment_id) for segment_id in stream.segment_ids]
-        return self._container.decide(record, stream, *segments)
 
     def _close(self, stream: Stream) -> None:
         stream.closing = True

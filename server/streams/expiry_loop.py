@@ -87,19 +87,19 @@ class ExpiryRunner:
 
     async def _expire_idle(self, numbers: list[int], limits: Borders) -> None:
         """Let those of some writers expire that are idle: at most a page of them, which is a record."""
-        _held = await self._container.bringer.bring(writers=numbers)
-        facts = self._facts(numbers)
-        plan = decide(facts.values(), limits)
-        if plan.marked or plan.forgotten:
-            await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
-            marks = sum(facts[number].is_named for number in plan.forgotten)
-            self.statistics.named_expired_total += len(plan.marked)
-            self.statistics.unnamed_expired_total += len(plan.forgotten) - marks
-            self.statistics.marks_forgotten_total += marks
-            logger.info(
-                "writers expired named=%d unnamed=%d marks_forgotten=%d",
-                len(plan.marked), len(plan.forgotten) - marks, marks,
-            )  # fmt: skip
+        with await self._container.loader.pin(writers=numbers):
+            facts = self._facts(numbers)
+            plan = decide(facts.values(), limits)
+            if plan.marked or plan.forgotten:
+                await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
+                marks = sum(facts[number].is_named for number in plan.forgotten)
+                self.statistics.named_expired_total += len(plan.marked)
+                self.statistics.unnamed_expired_total += len(plan.forgotten) - marks
+                self.statistics.marks_forgotten_total += marks
+                logger.info(
+                    "writers expired named=%d unnamed=%d marks_forgotten=%d",
+                    len(plan.marked), len(plan.forgotten) - marks, marks,
+                )  # fmt: skip
 
     def _facts(self, numbers: list[int]) -> dict[int, WriterFacts]:
         busy = self._container.writers_in_flight().union(self._state.expiring_writers)

@@ -158,16 +158,18 @@ class StreamsRunner:
         asked = [stream_id for stream_id, watch in self._watches.items() if now_s - watch.asked_s < CURIOSITY_S]
         for stream_id in {*self._awake, *asked}:
             try:
-                stream, _held = await self._bring(stream_id)
+                pins = await self._container.loader.pin(streams=[stream_id])
             except ServerError as error:
                 logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
                 continue
-            if stream is not None and not stream.sealed:
-                for plan in await self._look(stream, now_s=now_s):
-                    await self._carry_out(stream, plan)
-            if stream is None or self._is_at_rest(stream, now_s=now_s):
-                self._awake.discard(stream_id)
-            await asyncio.sleep(0)  # thousands of streams must not hold up the appends
+            with pins:
+                stream = self._state.streams.get(stream_id)
+                if stream is not None and not stream.sealed:
+                    for plan in await self._look(stream, now_s=now_s):
+                        await self._carry_out(stream, plan)
+                if stream is None or self._is_at_rest(stream, now_s=now_s):
+                    self._awake.discard(stream_id)
+                await asyncio.sleep(0)  # thousands of streams must not hold up the appends
         for stream_id, watch in list(self._watches.items()):
             if stream_id not in self._awake and now_s - watch.asked_s >= CURIOSITY_S and not watch.truncations:
                 del self._watches[stream_id]
@@ -179,31 +181,33 @@ class StreamsRunner:
         self.statistics.retaining_streams = len(wanted)
         for stream_id in sorted(wanted - self._empty):
             try:
-                stream, _held = await self._bring(stream_id)
+                pins = await self._container.loader.pin(streams=[stream_id])
             except ServerError as error:
                 logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
                 continue
-            policy = stream and config_of(stream.configuration).retention
-            await asyncio.sleep(0)  # as above
-            if stream is None or not policy:
-                continue
-            self._observe()
-            if self._has_unkept_jump:
-                await self.keep_readings()
-            if self._has_unkept_jump:
-                return
-            try:
-                decision = self._decide(stream, policy, is_sharp=False)
-                if decision.near is not None:
-                    await self._sharpen(decision.near)
-                    decision = self._decide(stream, policy, is_sharp=True)
-                self._watch(stream).retention_remarks = decision.remarks
-                if decision.cut is not None:
-                    await self._truncate(stream, decision.cut, decision.reason)
-            except ServerError as error:
-                self._refused(stream, error)
-            if not self._facts(stream).size_bytes:
-                self._empty.add(stream_id)
+            with pins:
+                stream = self._state.streams.get(stream_id)
+                policy = stream and config_of(stream.configuration).retention
+                await asyncio.sleep(0)  # as above
+                if stream is None or not policy:
+                    continue
+                self._observe()
+                if self._has_unkept_jump:
+                    await self.keep_readings()
+                if self._has_unkept_jump:
+                    return
+                try:
+                    decision = self._decide(stream, policy, is_sharp=False)
+                    if decision.near is not None:
+                        await self._sharpen(decision.near)
+                        decision = self._decide(stream, policy, is_sharp=True)
+                    self._watch(stream).retention_remarks = decision.remarks
+                    if decision.cut is not None:
+                        await self._truncate(stream, decision.cut, decision.reason)
+                except ServerError as error:
+                    self._refused(stream, error)
+                if not self._facts(stream).size_bytes:
+                    self._empty.add(stream_id)
         self._empty &= wanted
 
     def _take_touched(self) -> None:
@@ -212,11 +216,6 @@ class StreamsRunner:
         touched |= self._state.reconfigured_streams.keys()
         self._awake |= touched & self._catalog.scaling
         self._empty -= touched
-
-    async def _bring(self, stream_id: int) -> tuple[Stream | None, list[object]]:
-        """Return a stream, None if it is gone, and what must be held to have it and its segments in memory."""
-        held = await self._container.bringer.bring(streams=[stream_id])
-        return self._state.streams.get(stream_id), held
 
     def _is_at_rest(self, stream: Stream, *, now_s: float) -> bool:
         """Return whether nothing can happen to a stream until it is written to: it is quiet and cannot be merged."""

@@ -96,6 +96,7 @@ class MemoryFileSystem:
         self._flowing = threading.Event()
         self._flowing.set()
         self.stalled = threading.Event()
+        self._stalled_folder = ""
 
     # The seam
 
@@ -202,8 +203,9 @@ class MemoryFileSystem:
         """Let the next write to a file of this name reach the disk that many bytes off."""
         self._next_misdirected = (name, by)
 
-    def stall(self) -> None:
-        """Let syncs hang from now on; `stalled` is set when one does."""
+    def stall(self, *, folder: str = "") -> None:
+        """Let syncs hang, of all files or of those in a folder of that name; `stalled` is set when one does."""
+        self._stalled_folder = folder
         self.stalled.clear()
         self._flowing.clear()
 
@@ -277,7 +279,7 @@ class MemoryFileSystem:
             file.inode.unsynced.append(write)
 
     def _datasync(self, file: "MemoryFile") -> None:
-        if not self._flowing.is_set():
+        if not self._flowing.is_set() and self._stalled_folder in ("", file.path.parent.name):
             self.stalled.set()
             self._flowing.wait()
         with self._lock:

@@ -56,7 +56,7 @@ List32 = Annotated[list[Item], c.Int32ul]
 
 
 class Entity(Enum):
-    """What a field of a request can name. The value is its field in `Required`."""
+    """What a field of a request or a record can name. The value is its field in `Required`."""
 
     SEGMENT = "segments"
     WRITER = "writers"
@@ -65,7 +65,9 @@ class Entity(Enum):
 
 SegmentId = Annotated[int, c.Int64ul, Entity.SEGMENT]
 SegmentName = Annotated[str, _TEXT, Entity.SEGMENT]
+WriterNumber = Annotated[int, c.Int64ul, Entity.WRITER]
 WriterId = Annotated[str, _TEXT, Entity.WRITER]
+StreamId = Annotated[int, c.Int64ul, Entity.STREAM]
 StreamName = Annotated[str, _TEXT, Entity.STREAM]
 
 
@@ -204,7 +206,7 @@ def _is_structure(item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Required:
-    """What a request names, by number or by name. With a stream its segments are meant too."""
+    """What a message names, by number or by name. With a stream its segments are meant too."""
 
     segments: tuple[int | str, ...] = ()
     writers: tuple[int | str, ...] = ()
@@ -212,7 +214,7 @@ class Required:
 
 
 def required_entities(request: Message) -> Required:
-    """Return what must be in memory when a request is carried out.
+    """Return what must be in memory when a request is carried out, or a record applied; not what it creates.
 
     The number 0 and the empty name stand for nothing. Of more items than a request may list none is named: it will be
     refused.

@@ -1,6 +1,21 @@
 """Records of decisions: frames of the same form, written to the log by the server and refused from the network."""
 
-from .declaration import I64, U8, U32, U64, Blob, List16, List32, Record, Text, message
+from .declaration import (
+    I64,
+    U8,
+    U32,
+    U64,
+    Blob,
+    List16,
+    List32,
+    Record,
+    SegmentId,
+    StreamId,
+    Text,
+    WriterId,
+    WriterNumber,
+    message,
+)
 from .stream import CutPosition, SavedPosition, SegmentRangeRecord
 
 
@@ -17,14 +32,14 @@ class SegmentCreated(Record):
 class SegmentSealed(Record):
     """A segment takes no more appends."""
 
-    segment_id: U64
+    segment_id: SegmentId
 
 
 @message(130)
 class SegmentTruncated(Record):
     """A segment starts at `offset`."""
 
-    segment_id: U64
+    segment_id: SegmentId
     offset: U64
 
 
@@ -32,15 +47,15 @@ class SegmentTruncated(Record):
 class SegmentDeleted(Record):
     """A segment is gone."""
 
-    segment_id: U64
+    segment_id: SegmentId
 
 
 @message(132, kw_only=True)
 class SegmentMerged(Record):
     """The bytes of one segment are now in another."""
 
-    target_id: U64
-    source_id: U64
+    target_id: SegmentId
+    source_id: SegmentId
     target_offset: U64  # of the first byte of the source in the target
     source_start: U64
     size: U64
@@ -51,7 +66,7 @@ class SegmentMerged(Record):
 class AttributeSet(Record):
     """An attribute has a value, or none."""
 
-    segment_id: U64
+    segment_id: SegmentId
     present: U8
     key: Text
     value: Blob
@@ -61,10 +76,10 @@ class AttributeSet(Record):
 class WriterRecorded(Record):
     """A writer was opened under an epoch."""
 
-    writer_number: U64
+    writer_number: WriterNumber
     writer_epoch: U32
     opened_us: I64
-    writer_id: Text
+    writer_id: WriterId
 
 
 @message(143, kw_only=True)
@@ -72,8 +87,8 @@ class WritersExpired(Record):
     """Nothing is known any more of what these writers wrote."""
 
     expired_us: I64
-    marked: List32[U64]  # writers that leave a mark: named ones
-    forgotten: List32[U64]  # writers, and marks, that leave nothing
+    marked: List32[WriterNumber]  # writers that leave a mark: named ones
+    forgotten: List32[WriterNumber]  # writers, and marks, that leave nothing
 
 
 @message(144)
@@ -98,7 +113,7 @@ class StreamCreated(Record):
 class StreamScaled(Record):
     """An epoch of a stream begins; segments are sealed, their successors exist."""
 
-    stream_id: U64
+    stream_id: StreamId
     epoch: U32  # the one that begins
     scaled_us: I64
     cause: Text
@@ -110,7 +125,7 @@ class StreamScaled(Record):
 class StreamUpdated(Record):
     """A stream has another configuration."""
 
-    stream_id: U64
+    stream_id: StreamId
     configuration: Text
 
 
@@ -118,7 +133,7 @@ class StreamUpdated(Record):
 class CutSaved(Record):
     """A cut has a name."""
 
-    stream_id: U64
+    stream_id: StreamId
     kind: U8
     name: Text
     saved_us: I64
@@ -129,7 +144,7 @@ class CutSaved(Record):
 class CutForgotten(Record):
     """A cut has no name any more."""
 
-    stream_id: U64
+    stream_id: StreamId
     kind: U8
     name: Text
 
@@ -138,14 +153,14 @@ class CutForgotten(Record):
 class StreamSealed(Record):
     """A stream and all its segments take no more appends."""
 
-    stream_id: U64
+    stream_id: StreamId
 
 
 @message(137)
 class StreamTruncated(Record):
     """The segments of a stream start at these positions."""
 
-    stream_id: U64
+    stream_id: StreamId
     positions: List16[CutPosition]
 
 
@@ -153,4 +168,4 @@ class StreamTruncated(Record):
 class StreamDeleted(Record):
     """A stream and its segments are gone."""
 
-    stream_id: U64
+    stream_id: StreamId

@@ -1,25 +1,43 @@
-"""Things with a number and a name, of which most lie on disk: those in use, and those that changed, are in memory.
+"""Identity map of segments, streams and writers: keeps recently used, dirty and pinned entities; loads the others.
 
-A container may own millions of segments, streams and writers, of which few are in use. A shelf hands them out by number
-or by name. What it has not in memory it loads from the *archive*, which is the last checkpoint; so an idle thing costs
-disk, not memory. Three rules make that safe:
+A container may own millions of segments, streams and writers, of which few are in use. Its caches, one for each kind,
+hand them out by number or by name. What is not in memory is loaded from the *archive*, which is the last checkpoint; so
+an idle entity costs disk, not memory.
 
-- There is never more than one object for a thing: whoever still holds an object that the shelf let go of is found again
-  (the shelf refers to all objects weakly), and `get` returns that very object.
-- What changed is held until a checkpoint has stored it; so what is loaded is always what was let go of.
+The life of an entity in memory:
+
+    add ------------------------> dirty <--------------- changed --------------+
+                                  |    ^                                       |
+                          take    |    | give_back (or changed meanwhile)      |
+                                  v    |                                       |
+                                  taken                                        |
+                                  |                                            |
+                          stored  |                                            |
+                                  v            unpin (the last)                |
+    get, pin -- load --> clean and pinned <-----------------> evictable -------+
+                                                 pin              |
+                                                                  v  the cache is full
+                                                               evicted
+
+An entity is *evictable* if nothing pins it, if it is not dirty (it is as the last checkpoint has it), and if no
+checkpoint under way has taken it. Four rules make eviction safe:
+
+- There is one object for an entity in memory: `get` and `pin` return that very object until it is evicted.
+- Who changes an entity, or holds it while waiting for something, pins it before: `pin` counts, `Pins.release` counts
+  back, and nothing else does. A change to an object that was evicted would be lost, so it is an assertion.
+- What changed stays until a checkpoint has stored it; so what is loaded is always what was evicted.
 - What was deleted or renamed since the last checkpoint is known by its number and by its old name.
 
-Loading blocks. In the event loop it is done ahead, by `loader.EntityLoader`, in a thread; `get` loads only what was
-not loaded before.
+Loading blocks. For the event loop, `loader.EntityLoader` does it before, in a thread. The pattern is known as an
+identity map with a unit of work (M. Fowler, Patterns of Enterprise Application Architecture).
 """
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, Generic, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
 
@@ -32,14 +50,14 @@ ARCHIVE_PAGE_COUNT: Final = 1000
 
 
 class Archive(Protocol[Item_co]):
-    """Where the things of one kind lie that are not in memory. All methods block and may be called from any thread."""
+    """Has the entities of one kind as they were stored last. All methods block and may be called from any thread."""
 
     def load(self, number: int) -> Item_co | None:
-        """Return a thing as it was stored last, None if it was not."""
+        """Return an entity as it was stored last, None if it was not."""
         ...
 
     def find(self, name: str) -> int:
-        """Return the number of the newest thing of that name, 0 if there is none."""
+        """Return the number of the newest entity of that name, 0 if there is none."""
         ...
 
     def numbers(self, *, after: int, count_max: int) -> list[int]:
@@ -52,7 +70,7 @@ class Archive(Protocol[Item_co]):
 
 
 class EmptyArchive:
-    """The archive of what was never stored."""
+    """The archive in which nothing was ever stored."""
 
     def load(self, number: int) -> None:
         """Return None: nothing is stored."""
@@ -72,7 +90,7 @@ class EmptyArchive:
 
 @dataclass(slots=True)
 class CacheChanges(Generic[Item]):
-    """What changed on a shelf since a checkpoint: the things themselves, what is gone, and whose the names are now."""
+    """What changed in a cache since a checkpoint: the entities, what is deleted, and whose the names are now."""
 
     changed: dict[int, Item] = field(default_factory=dict)
     # How many of them are new.
@@ -94,15 +112,58 @@ class CacheChanges(Generic[Item]):
         self.names.update(later.names)
 
 
+class Pins:
+    """Entities that stay in memory, until `release`; made by `EntityCache.pin`.
+
+    A context manager that releases at its end. `transfer` hands the entities on to an owner that lives longer.
+    """
+
+    __slots__ = ("_is_released", "_pinned")
+
+    def __init__(self) -> None:
+        self._pinned: list[tuple[EntityCache[Any], int]] = []
+        self._is_released = False
+
+    def __len__(self) -> int:
+        return len(self._pinned)
+
+    def __enter__(self) -> "Pins":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def transfer(self) -> "Pins":
+        """Return other pins of the same entities, which its new owner releases; these pin nothing any more."""
+        assert not self._is_released, "released already"
+        other = Pins()
+        other._pinned, self._pinned = self._pinned, []
+        self._is_released = True
+        return other
+
+    def release(self) -> None:
+        """Let the entities be evicted, as far as nothing else pins them. Releasing twice is fine."""
+        self._is_released = True
+        pinned, self._pinned = self._pinned, []
+        for cache, number in pinned:
+            cache._unpin(number)  # noqa: SLF001  # pins and their counts are one thing
+
+    def add(self, cache: "EntityCache[Any]", number: int) -> bool:
+        """Take note that an entity was pinned for this; False if there is nobody any more who would release it."""
+        if not self._is_released:
+            self._pinned.append((cache, number))
+        return not self._is_released
+
+
 class EntityCache(Generic[Item]):
-    """The things of one kind; belongs to the event loop, or to the one thread that recovers.
+    """The entities of one kind; belongs to the event loop, or to the one thread that recovers.
 
     Args:
-        number_of, name_of: what a thing is found by; an empty name leads nowhere.
-        archive: where things lie that are not in memory.
+        number_of, name_of: the keys of an entity; an empty name is none.
+        archive: has the entities that are not in memory.
         count: how many there are in the archive.
         stored_below: nothing in the archive has a number from this on.
-        resident_count_max: so many things are held that nobody uses and that did not change.
+        resident_count_max: so many evictable entities stay in memory.
     """
 
     def __init__(
@@ -116,20 +177,22 @@ class EntityCache(Generic[Item]):
         resident_count_max: int = RESIDENT_COUNT_MAX,
     ) -> None:
         self.archive: Archive[Item] = EmptyArchive() if archive is None else archive
-        # How often a checkpoint was stored: what a thread read before that may be older than what memory forgot since.
+        # How often a checkpoint was stored: what a thread read before that may be older than what was evicted since.
         self.generation = 0
         self.number_of = number_of
         self._name_of = name_of
         self._count = count
         self._stored_below = stored_below
         self._resident_count_max = resident_count_max
-        # Everything in memory, whoever holds it.
-        self._present: WeakValueDictionary[int, Item] = WeakValueDictionary()
-        self._present_names: WeakValueDictionary[str, Item] = WeakValueDictionary()
-        # What the shelf itself holds for having been used last.
-        self._resident: OrderedDict[int, Item] = OrderedDict()
+        # Everything in memory.
+        self._resident: dict[int, Item] = {}
+        self._resident_names: dict[str, Item] = {}
+        # Of what is pinned, how often; never 0. Also of what was deleted meanwhile, whose number is never given again.
+        self._pin_counts: dict[int, int] = {}
+        # What may be evicted, and nothing else; the one that was used last at the end.
+        self._evictable: OrderedDict[int, None] = OrderedDict()
         # Numbers and names that were asked for in vain. Numbers are given once, and a name that comes into use passes
-        # `add` or `rename`: what is absent stays so until then.
+        # `add` or `renamed`: what is absent stays so until then.
         self._absent: OrderedDict[int | str, None] = OrderedDict()
         self._pending: CacheChanges[Item] = CacheChanges()
         # What the checkpoint under way stores.
@@ -148,82 +211,96 @@ class EntityCache(Generic[Item]):
         return item
 
     def get(self, number: int) -> Item | None:
-        """Return a thing by its number, None if there is none. Blocks if it must be loaded."""
+        """Return an entity by its number, None if there is none. Blocks if it must be loaded."""
         item = self._resident.get(number)
         if item is not None:
-            self._resident.move_to_end(number)
-            return item
-        item = self._present.get(number)
-        if item is None:
-            if self._is_known_absent(number):
-                return None
-            item = self.archive.load(number)
-            if item is None:
-                self._remember_absence(number)
-                return None
-            self._enter(item)
-        self._hold(number, item)
+            if number in self._evictable:
+                self._evictable.move_to_end(number)
+        elif (item := self._load(number)) is not None:
+            self._consider(number)
         return item
 
     def find(self, name: str) -> Item | None:
-        """Return a thing by its name, None if there is none. Blocks if it must be loaded."""
-        item = self._present_names.get(name)
+        """Return an entity by its name, None if there is none. Blocks if it must be loaded."""
+        item = self._resident_names.get(name)
         if item is not None:
-            self._hold(self.number_of(item), item)
             return item
-        number = self._changed_number(name)
-        if number is None:
-            if not name or name in self._absent:
-                return None
-            number = self.archive.find(name)
-        item = self.get(number) if number else None
-        if item is None:
-            self._remember_absence(name)
+        number = self._find_number(name)
+        return self.get(number) if number else None
+
+    def loaded(self, number: int) -> Item | None:
+        """Return an entity by its number, None if there is none, without loading: whoever asks has it pinned."""
+        item = self._resident.get(number)
+        assert item is not None or self._is_known_absent(number), "neither pinned nor loaded"
         return item
 
     def peek(self, number: int) -> Item | None:
-        """Return a thing if it is in memory."""
-        return self._present.get(number)
+        """Return an entity if it is in memory."""
+        return self._resident.get(number)
+
+    def pin(self, keys: Iterable[int | str], *, into: Pins | None = None) -> Pins:
+        """Keep entities in memory, by number or name, until they are released; those that do not exist are left out.
+
+        Blocks if one must be loaded.
+
+        Args:
+            into: pins to which they are added.
+        """
+        pins = Pins() if into is None else into
+        for key in keys:
+            number = self._find_number(key) if isinstance(key, str) else key
+            if number in self._resident or (number and self._load(number) is not None):
+                self._pin(number, pins)
+        return pins
+
+    def is_pinned(self, number: int) -> bool:
+        """Return whether an entity is kept in memory by somebody."""
+        return number in self._pin_counts
+
+    @property
+    def pin_counts(self) -> Mapping[int, int]:
+        """How often each entity is pinned that is."""
+        return self._pin_counts
 
     def expect_new(self, number: int) -> None:
         """Take note that nothing has this number yet, so that nobody looks for it."""
         self._remember_absence(number)
 
-    def is_at_hand(self, number: int) -> bool:
-        """Return whether `get` answers from memory."""
-        return number in self._resident or number in self._present or self._is_known_absent(number)
-
-    def is_name_at_hand(self, name: str) -> bool:
-        """Return whether `find` answers from memory."""
-        if name in self._present_names or name in self._absent or not name:
+    def is_resident(self, key: int | str) -> bool:
+        """Return whether `get`, or `find` for a name, answers from memory."""
+        if isinstance(key, int):
+            return key in self._resident or self._is_known_absent(key)
+        if key in self._resident_names or key in self._absent or not key:
             return True
-        number = self._changed_number(name)
-        return number is not None and (not number or self.is_at_hand(number))
+        number = self._changed_number(key)
+        return number is not None and (not number or self.is_resident(number))
 
-    def adopt(self, number: int, item: Item | None, *, generation: int) -> bool:
-        """Take over what a thread read from the archive when this was the generation; False if it may be outdated."""
-        if self.is_at_hand(number):
-            return True
-        if generation != self.generation:
-            return False
-        if item is None:
-            self._remember_absence(number)
-        else:
-            self._enter(item)
-            self._hold(number, item)
-        return True
+    def install(
+        self, key: int | str, number: int, item: Item | None, *, generation: int, pins: Iterable[Pins] = ()
+    ) -> bool:
+        """Take over what a thread read from the archive for a key when this was the generation, and pin it.
 
-    def adopt_absence(self, name: str, *, generation: int) -> bool:
-        """Take over that the archive had no such name in this generation; False if that may be outdated."""
-        if self.is_name_at_hand(name):
-            return True
-        if generation != self.generation:
-            return False
-        self._remember_absence(name)
+        Returns:
+            Whether that is current; else it is not taken over.
+        """
+        if not self.is_resident(key):
+            if generation != self.generation:
+                return False
+            if item is None:
+                self._remember_absence(key)
+            elif number not in self._resident:
+                self._enter(item)
+        if isinstance(key, str):
+            found = self._resident_names.get(key)
+            number = 0 if found is None else self.number_of(found)
+        if number in self._resident:
+            for each in pins:
+                self._pin(number, each)
+            self._consider(number)
         return True
 
     def add(self, item: Item) -> None:
-        """Put a new thing on the shelf; it has changed."""
+        """Take in a new entity; it is dirty."""
         number = self.number_of(item)
         self._count += 1
         self._pending.added_count += 1
@@ -233,38 +310,42 @@ class EntityCache(Generic[Item]):
         self._point(self._name_of(item), number)
 
     def changed(self, item: Item) -> None:
-        """Take note that a thing differs from what the archive has; nothing if it is gone."""
+        """Take note that an entity differs from what the archive has; nothing if it is deleted."""
         number = self.number_of(item)
-        if self._present.get(number) is item:
+        if self._resident.get(number) is item:
             self._pending.changed[number] = item
+            self._evictable.pop(number, None)
+        else:
+            assert self._is_known_absent(number), "a change to what was evicted is lost"
 
     def remove(self, number: int) -> Item | None:
-        """Take a thing off the shelf for ever and return it; None if there is none. Blocks if it must be loaded."""
-        item = self.get(number)
+        """Delete an entity and return it; None if there is none. Blocks if it must be loaded."""
+        item = self._resident.get(number) or self._load(number)
         if item is None:
             return None
         self._count -= 1
-        self._resident.pop(number, None)
-        del self._present[number]
+        self._evict(number, item)
         self._pending.changed.pop(number, None)
         self._pending.gone.add(number)
+        self._remember_absence(number)
         self._leave(self._name_of(item), number)
         return item
 
     def renamed(self, item: Item, *, old_name: str) -> None:
-        """Take note that a thing has another name now; it has changed."""
+        """Take note that an entity has another name now; it is dirty."""
         number = self.number_of(item)
+        assert self._resident.get(number) is item, "a change to what was evicted is lost"
         self._leave(old_name, number)
-        self._present_names[self._name_of(item)] = item
+        self._resident_names[self._name_of(item)] = item
         self._point(self._name_of(item), number)
-        self._pending.changed[number] = item
+        self.changed(item)
 
     def present(self) -> list[Item]:
         """Return everything that is in memory."""
-        return list(self._present.values())
+        return list(self._resident.values())
 
     def values(self) -> Iterator[Item]:
-        """Yield everything, by number; holds nothing of it. Blocks, and nothing may change meanwhile."""
+        """Yield everything, by number; keeps nothing of it in memory. Blocks, and nothing may change meanwhile."""
         new = sorted(self._pending.changed.keys() | self._taken.changed.keys())
         place = 0
         last = 0
@@ -310,7 +391,7 @@ class EntityCache(Generic[Item]):
         )
 
     def is_stored(self, number: int) -> bool:
-        """Return whether a thing is as the archive has it."""
+        """Return whether an entity is as the archive has it."""
         return not any(number in changes.changed or number in changes.gone for changes in (self._pending, self._taken))
 
     def take(self) -> CacheChanges[Item]:
@@ -321,12 +402,11 @@ class EntityCache(Generic[Item]):
 
     def stored(self, *, stored_below: int) -> None:
         """Say that the archive has what was taken; every number in it lies below that."""
-        for number, item in self._taken.changed.items():
-            if number not in self._pending.gone:
-                self._hold(number, item)
-        self._taken = CacheChanges()
+        taken, self._taken = self._taken, CacheChanges()
         self._stored_below = max(self._stored_below, stored_below)
         self.generation += 1
+        for number in taken.changed:
+            self._consider(number)
 
     def give_back(self) -> None:
         """Say that what was taken may not have been stored."""
@@ -338,25 +418,80 @@ class EntityCache(Generic[Item]):
 
     def _existing(self, numbers: Sequence[int]) -> Iterator[Item]:
         for number in numbers:
-            item = self._present.get(number)
+            item = self._resident.get(number)
             if item is None and not self._is_gone(number):
                 item = self.archive.load(number)
             if item is not None:
                 yield item
 
-    def _enter(self, item: Item) -> None:
-        self._present[self.number_of(item)] = item
-        if name := self._name_of(item):
-            newer = self._present_names.get(name)
-            if newer is None or self.number_of(newer) <= self.number_of(item):
-                self._present_names[name] = item
+    def _find_number(self, name: str) -> int:
+        """Return the number that a name leads to, 0 if there is none. Blocks if the archive must be asked."""
+        item = self._resident_names.get(name)
+        if item is not None:
+            return self.number_of(item)
+        number = self._changed_number(name)
+        if number is None:
+            if not name or name in self._absent:
+                return 0
+            number = self.archive.find(name)
+        # What the archive still has under a name may be deleted since.
+        if not number or self._is_gone(number):
+            self._remember_absence(name)
+            return 0
+        return number
 
-    def _hold(self, number: int, item: Item) -> None:
-        """Hold a thing for having been used last, and let go of the one that was not used for longest."""
+    def _load(self, number: int) -> Item | None:
+        """Read an entity that is not in memory, and keep it there; who calls this pins it, or considers it."""
+        if self._is_known_absent(number):
+            return None
+        item = self.archive.load(number)
+        if item is None:
+            self._remember_absence(number)
+            return None
+        self._enter(item)
+        return item
+
+    def _enter(self, item: Item) -> None:
+        number = self.number_of(item)
+        assert number not in self._resident, "one object for an entity"
         self._resident[number] = item
-        self._resident.move_to_end(number)
-        if len(self._resident) > self._resident_count_max:
-            self._resident.popitem(last=False)
+        if name := self._name_of(item):
+            newer = self._resident_names.get(name)
+            if newer is None or self.number_of(newer) <= number:
+                self._resident_names[name] = item
+
+    def _pin(self, number: int, pins: Pins) -> None:
+        if pins.add(self, number):
+            self._pin_counts[number] = self._pin_counts.get(number, 0) + 1
+            self._evictable.pop(number, None)
+
+    def _unpin(self, number: int) -> None:
+        count = self._pin_counts[number] - 1
+        assert count >= 0
+        if count:
+            self._pin_counts[number] = count
+        else:
+            del self._pin_counts[number]
+            self._consider(number)
+
+    def _consider(self, number: int) -> None:
+        """Let an entity be evicted some time, if it may be; and evict those that were not used for longest."""
+        is_dirty = number in self._pending.changed or number in self._taken.changed
+        if is_dirty or number in self._pin_counts or number not in self._resident:
+            return
+        self._evictable[number] = None
+        self._evictable.move_to_end(number)
+        while len(self._evictable) > self._resident_count_max:
+            oldest, _ = self._evictable.popitem(last=False)
+            self._evict(oldest, self._resident[oldest])
+
+    def _evict(self, number: int, item: Item) -> None:
+        """Let go of an entity."""
+        del self._resident[number]
+        self._evictable.pop(number, None)
+        name = self._name_of(item)
+        if self._resident_names.get(name) is item:
+            del self._resident_names[name]
 
     def _point(self, name: str, number: int) -> None:
         if name:
@@ -364,10 +499,10 @@ class EntityCache(Generic[Item]):
             self._pending.names[name] = number
 
     def _leave(self, name: str, number: int) -> None:
-        """Let a name lead nowhere, unless it leads to another thing by now."""
-        other = self._present_names.get(name)
+        """Let a name lead nowhere, unless it leads to another entity by now."""
+        other = self._resident_names.get(name)
         if other is not None and self.number_of(other) == number:
-            del self._present_names[name]
+            del self._resident_names[name]
         if name and self._changed_number(name) in (None, number):
             self._pending.names[name] = 0
 

@@ -9,7 +9,8 @@ state is a function of the log, and a checkpoint of it is only a shortcut.
     ranges lost to damage    here
     records of decisions     `apply_segments`, `apply_writers`, `apply_streams`
 
-There is no loop, future, clock or I/O in it, and it tells nobody: what others wait for is in the `Applied` that it
+There is no loop, future, clock or I/O in it: what a batch is about is pinned before, by admission in the running server
+and by `apply_recovered` else. And it tells nobody: what others wait for is in the `Applied` that it
 returns. What happens to the bytes of a run is the business of the sink: the running server holds all of them in the
 tail of the segment, recovery only those that are not in tier 2, and `verify` takes note of where they are.
 
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.server.container.memtable import Extent
+from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.wal import Damage, RecoveredBatch
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
@@ -76,6 +78,33 @@ def apply_batch(
     return Applied(woken=state.take_woken())
 
 
+def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:
+    """Load and pin what a batch is about, as far as it exists; blocks."""
+    pins = Pins()
+    for item in items:
+        if isinstance(item, AppendRun):
+            state.segments.pin([item.segment_id], into=pins)
+            state.writers.pin([item.writer_number], into=pins)
+        elif isinstance(item, Damage):
+            state.segments.pin([segment_id for segment_id, _, _ in item.runs], into=pins)
+        else:
+            state.pin_required(m.required_entities(item), into=pins)
+    return pins
+
+
+def apply_recovered(state: ContainerState, item: RecoveredBatch | Damage, *, bytes_sink: BytesSink) -> None:
+    """Apply what was read back from a log; blocks, for what it is about is loaded before.
+
+    Raises:
+        WireError: a record cannot be decoded; nothing was applied.
+    """
+    items: list[BatchItem] = [item] if isinstance(item, Damage) else items_of(item)
+    # Damage is told before the batches of which something was salvaged, and is no batch itself.
+    sequence, wall_time_us = (state.sequence, 0) if isinstance(item, Damage) else (item.sequence, item.wall_time_us)
+    with pin_items(state, items):
+        apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=bytes_sink)
+
+
 def items_of(batch: RecoveredBatch) -> list[BatchItem]:
     """Return the items of a batch that was read back.
 
@@ -87,7 +116,7 @@ def items_of(batch: RecoveredBatch) -> list[BatchItem]:
 
 def _apply_run(fold: Fold, run: AppendRun, *, is_new: bool, bytes_sink: BytesSink) -> None:
     state = fold.state
-    segment = state.segments.get(run.segment_id)
+    segment = state.segments.loaded(run.segment_id)
     if segment is None:
         if not is_new:
             return  # deleted before the checkpoint
@@ -121,7 +150,7 @@ def _apply_damage(fold: Fold, damage: Damage) -> None:
     """Let segments be as long as they were, and refuse reads of what is lost of them."""
     state = fold.state
     for segment_id, offset, size in damage.runs:
-        segment = state.segments.get(segment_id)
+        segment = state.segments.loaded(segment_id)
         if segment is not None and offset >= segment.flushed_offset and size:
             segment.length = max(segment.length, offset + size)
             state.add_damage(segment, offset, offset + size, f"{damage.place} at {damage.offset}")

@@ -45,7 +45,7 @@ def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:
     """Let segments take no more appends."""
     state = fold.state
     for segment_id in segment_ids:
-        segment = state.segments.get(segment_id)
+        segment = state.segments.loaded(segment_id)
         if segment is not None:
             segment.sealed = True
             state.segments.changed(segment)
@@ -56,7 +56,7 @@ def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
     """Move the starts of segments to the offsets of these positions, never backwards."""
     state = fold.state
     for segment_id, offset in positions:
-        segment = state.segments.get(segment_id)
+        segment = state.segments.loaded(segment_id)
         if segment is None or segment.link is not None or offset <= segment.start_offset:
             continue  # one that was merged belongs to its target now
         segment.start_offset = min(offset, segment.length)
@@ -83,14 +83,14 @@ def _segment_truncated(fold: Fold, record: m.SegmentTruncated) -> None:
 
 
 def _segment_deleted(fold: Fold, record: m.SegmentDeleted) -> None:
-    segment = fold.state.segments.get(record.segment_id)
+    segment = fold.state.segments.loaded(record.segment_id)
     if segment is not None and segment.link is None:  # one that was merged belongs to its target now
         fold.state.delete_segments([record.segment_id])
 
 
 def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
     state = fold.state
-    target, source = state.segments.get(record.target_id), state.segments.get(record.source_id)
+    target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
     if target is None:
         return
     _set_attribute(state, target, merge_marker(record.source_id), b"")
@@ -107,7 +107,6 @@ def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
         old_name, source.name = source.name, f"{source.name}#merged-{source.segment_id}"
         state.segments.renamed(source, old_name=old_name)
         state.link(
-            source,
             LinkedExtent(
                 target_id=target.segment_id,
                 offset=record.target_offset,
@@ -124,7 +123,7 @@ def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
 
 
 def _attribute_set(fold: Fold, record: m.AttributeSet) -> None:
-    segment = fold.state.segments.get(record.segment_id)
+    segment = fold.state.segments.loaded(record.segment_id)
     if segment is not None:
         _set_attribute(fold.state, segment, record.key, record.value if record.present else None)
 

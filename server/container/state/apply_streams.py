@@ -34,7 +34,7 @@ def _stream_created(fold: Fold, record: m.StreamCreated) -> None:
 
 
 def _stream_scaled(fold: Fold, record: m.StreamScaled) -> None:
-    stream = fold.state.streams.get(record.stream_id)
+    stream = fold.state.streams.loaded(record.stream_id)
     if stream is None or record.epoch <= stream.epoch:
         return
     _begin_epoch(
@@ -66,7 +66,7 @@ def _begin_epoch(fold: Fold, stream: Stream, epoch: m.EpochRecord) -> None:
 
 
 def _stream_updated(fold: Fold, record: m.StreamUpdated) -> None:
-    stream = fold.state.streams.get(record.stream_id)
+    stream = fold.state.streams.loaded(record.stream_id)
     if stream is not None:
         stream.configuration = record.configuration
         fold.state.reconfigured_streams[record.stream_id] = record.configuration
@@ -74,7 +74,7 @@ def _stream_updated(fold: Fold, record: m.StreamUpdated) -> None:
 
 
 def _stream_sealed(fold: Fold, record: m.StreamSealed) -> None:
-    stream = fold.state.streams.get(record.stream_id)
+    stream = fold.state.streams.loaded(record.stream_id)
     if stream is None:
         return
     stream.sealed = True
@@ -85,7 +85,7 @@ def _stream_sealed(fold: Fold, record: m.StreamSealed) -> None:
 def _stream_truncated(fold: Fold, record: m.StreamTruncated) -> None:
     state = fold.state
     truncate_segments(fold, record.positions)
-    stream = state.streams.get(record.stream_id)
+    stream = state.streams.loaded(record.stream_id)
     if stream is None:
         return
     # What is wholly before the cut is gone; a reader at its end continues with the successors. The members of the cut
@@ -112,14 +112,14 @@ def _stream_deleted(fold: Fold, record: m.StreamDeleted) -> None:
 
 
 def _cut_saved(fold: Fold, record: m.CutSaved) -> None:
-    stream = fold.state.streams.get(record.stream_id)
+    stream = fold.state.streams.loaded(record.stream_id)
     if stream is not None:
         stream.cuts[record.kind, record.name] = m.SavedCut(record.kind, record.name, record.saved_us, record.positions)
         fold.state.streams.changed(stream)
 
 
 def _cut_forgotten(fold: Fold, record: m.CutForgotten) -> None:
-    stream = fold.state.streams.get(record.stream_id)
+    stream = fold.state.streams.loaded(record.stream_id)
     if stream is not None:
         stream.cuts.pop((record.kind, record.name), None)
         fold.state.streams.changed(stream)

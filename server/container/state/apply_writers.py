@@ -23,7 +23,7 @@ def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
     progress.durable = max(progress.durable, run.last_event_number)
     progress.last_offset = run.last_append_offset
     state.touch("progress", segment.segment_id, run.writer_number)
-    writer = state.writers.get(run.writer_number)
+    writer = state.writers.loaded(run.writer_number)
     # Seldom, as its row is stored again each time.
     if writer is not None and (
         writer.seen_uptime_us != state.uptime_us or abs(fold.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US
@@ -35,7 +35,7 @@ def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
 
 def _writer_recorded(fold: Fold, record: m.WriterRecorded) -> None:
     state = fold.state
-    writer = state.writers.get(record.writer_number)
+    writer = state.writers.loaded(record.writer_number)
     if writer is None:
         before = state.writers.find(record.writer_id)
         if before is not None:
@@ -58,7 +58,7 @@ def _writers_expired(fold: Fold, record: m.WritersExpired) -> None:
     state = fold.state
     state.forget_progress([*record.marked, *record.forgotten])
     for number in record.marked:
-        writer = state.writers.get(number)
+        writer = state.writers.loaded(number)
         if writer is not None:
             writer.expired_us = record.expired_us
             writer.seen_uptime_us = state.uptime_us

@@ -13,7 +13,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX, Archive, CacheChanges, EntityCache
+from millrace.server.container.residency.entity_cache import (
+    RESIDENT_COUNT_MAX,
+    Archive,
+    CacheChanges,
+    EntityCache,
+    Pins,
+)
+from millrace.wire import messages as m
 
 from .garbage import DeleteAfter, GarbageQueue
 from .segment import ChunkRecord, Segment
@@ -96,12 +103,30 @@ class ContainerState:
         self._woken: set[Segment] = set()
         # Bytes of all tails: durable, not yet in tier 2, held in memory.
         self.tail_bytes = 0
-        # Segments with a tail.
+        # Segments with a tail, and segments whose bytes are in the tail of another, which they were merged into. Both
+        # kinds are pinned by the state itself: their tails and links are nowhere else.
         self.unflushed: dict[int, Segment] = {}
-        # Segments whose bytes stand in the tail of another, which they were merged into.
         self.merged: dict[int, Segment] = {}
+        self._tail_pins: dict[int, Pins] = {}
+        self._link_pins: dict[int, Pins] = {}
         # Chunks that nothing refers to any more.
         self.garbage = GarbageQueue()
+
+    def pin_required(self, required: m.Required, *, into: Pins | None = None) -> Pins:
+        """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""
+        pins = self.segments.pin(required.segments, into=into)
+        self.writers.pin(required.writers, into=pins)
+        self.streams.pin(required.streams, into=pins)
+        for key in required.streams:
+            stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
+            if stream is not None:
+                self.segments.pin(stream.segment_ids, into=pins)
+        return pins
+
+    @property
+    def own_pin_count(self) -> int:
+        """How many pins the state itself holds, for tails and merged segments."""
+        return len(self._tail_pins) + len(self._link_pins)
 
     def take_id(self) -> int:
         """Return a fresh id for a segment, a writer or a stream; never given twice."""
@@ -176,10 +201,14 @@ class ContainerState:
 
     def hold(self, segment: Segment, extent: Extent | LinkedExtent) -> None:
         """Keep the bytes of a run in the tail of its segment until `release`."""
+        number = segment.segment_id
+        if number not in self.unflushed:
+            self.unflushed[number] = segment
+            self._tail_pins[number] = self.segments.pin([number])
+            assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
         segment.tail.add(extent)
         if isinstance(extent, Extent):
             self.tail_bytes += extent.size
-        self.unflushed[segment.segment_id] = segment
 
     def release(self, segment: Segment, offset: int, *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT) -> None:
         """Drop the tail of a segment up to `offset`: its bytes are in tier 2, or were truncated or deleted.
@@ -194,8 +223,8 @@ class ContainerState:
                 self.delete_segments([extent.source_id], delete_after=delete_after)
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
-        if not segment.tail:
-            self.unflushed.pop(segment.segment_id, None)
+        if not segment.tail and self.unflushed.pop(segment.segment_id, None) is not None:
+            self._tail_pins.pop(segment.segment_id).release()
 
     def admit_as_durable(self) -> None:
         """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery.
@@ -209,11 +238,13 @@ class ContainerState:
         for writer in self.writers.present():
             writer.admitted_epoch = writer.epoch
 
-    def link(self, source: Segment, link: LinkedExtent) -> None:
-        """Let the bytes of a merged segment stand in the tail of its target."""
+    def link(self, link: LinkedExtent) -> None:
+        """Put the bytes of a merged segment into the tail of its target."""
+        self._link_pins[link.source_id] = self.segments.pin([link.source_id])
+        source = self.merged[link.source_id] = self.segments[link.source_id]
         source.link = link
-        self.merged[source.segment_id] = source
-        self.hold(self.segments[link.target_id], link)
+        with self.segments.pin([link.target_id]):
+            self.hold(self.segments[link.target_id], link)
 
     def orphan(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""
@@ -239,7 +270,8 @@ class ContainerState:
             segment = self.segments.remove(segment_id)
             if segment is None:
                 continue
-            self.merged.pop(segment_id, None)
+            if self.merged.pop(segment_id, None) is not None:
+                self._link_pins.pop(segment_id).release()
             segment.deleted = True
             self.garbage.add((chunk.name for chunk in segment.chunks), delete_after=delete_after)
             self.release(segment, segment.length, delete_after=delete_after)

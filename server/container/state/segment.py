@@ -72,7 +72,7 @@ class Segment:
     """One segment; see the module docstring for its two views."""
 
     __slots__ = (
-        "__weakref__", "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count",
+        "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count",
         "flushed_offset", "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset",
         "stream_id", "tail", "watchers", "writers",
     )  # fmt: skip

@@ -15,7 +15,7 @@ class Stream:
     """A stream; `parts` holds every segment that still has something to read, in the order of creation."""
 
     __slots__ = (
-        "__weakref__", "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs",
+        "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs",
         "name", "parts", "sealed", "stream_id",
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ class Writer:
     """
 
     __slots__ = (
-        "__weakref__", "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "seen_uptime_us", "writer_id",
+        "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "seen_uptime_us", "writer_id",
         "writer_number",
     )  # fmt: skip
 

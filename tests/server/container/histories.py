@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.residency.entity_cache import EntityCache
-from millrace.server.container.state.apply import Applied, BatchItem, BytesSink, apply_batch
+from millrace.server.container.state.apply import Applied, BatchItem, BytesSink, apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.wire import messages as m
@@ -32,9 +32,9 @@ def apply(
     bytes_sink: BytesSink = lambda segment, extent: None,
 ) -> Applied:
     """Apply items as one batch, the next one if no sequence is given; their bytes are dropped."""
-    return apply_batch(
-        state, items, sequence=sequence or state.sequence + 1, wall_time_us=wall_time_us, bytes_sink=bytes_sink
-    )
+    sequence = sequence or state.sequence + 1
+    with pin_items(state, items):
+        return apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=bytes_sink)
 
 
 def run_of(

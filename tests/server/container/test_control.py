@@ -296,7 +296,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             await server._open.flusher.checkpoint()
             await gone.create_segment("raw/last")  # the log holds its last batch
 
-            files.stall()
+            files.stall(folder="wal")
             requests: list[m.Message] = [
                 m.CreateSegment("raw/new"),
                 m.SealSegment(ids[0]),

@@ -1,12 +1,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.residency.entity_cache import EntityCache, Pins
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class MemoryArchive:
         return sorted(name for name in names if name > after and name)[:count_max]
 
 
-def shelf_over(archive: MemoryArchive, *, resident_count_max: int = 0, next_number: int = 1) -> EntityCache[Thing]:
+def cache_over(archive: MemoryArchive, *, resident_count_max: int = 0, next_number: int = 1) -> EntityCache[Thing]:
     return EntityCache(
         number_of=lambda thing: thing.number,
         name_of=lambda thing: thing.name,
@@ -54,15 +54,16 @@ def shelf_over(archive: MemoryArchive, *, resident_count_max: int = 0, next_numb
 NAMES = [f"name-{number}" for number in range(8)]
 
 
-class Shelves(RuleBasedStateMachine):
-    """A shelf that lets go of everything at once, beside a dictionary that keeps all."""
+class Caches(RuleBasedStateMachine):
+    """A cache that evicts everything at once, beside a dictionary that keeps all."""
 
     def __init__(self) -> None:
         super().__init__()
         self.archive = MemoryArchive()
-        self.shelf = shelf_over(self.archive)
+        self.cache = cache_over(self.archive)
         self.model: dict[int, tuple[str, int]] = {}
         self.next_number = 1
+        self.pins: list[Pins] = []
         self.held: list[Thing] = []
         self.taken: list[Thing] = []
         self.taken_next = 0
@@ -77,15 +78,16 @@ class Shelves(RuleBasedStateMachine):
             return
         thing = Thing(self.next_number, name if is_named else "")
         self.next_number += 1
-        self.shelf.add(thing)
+        self.cache.add(thing)
         self.model[thing.number] = (thing.name, 0)
 
     @rule(choice=st.integers(0, 99), value=st.integers(1, 9))
     def change(self, choice: int, value: int) -> None:
         if (number := self.number(choice)) is not None:
-            thing = self.shelf[number]
-            thing.value = value
-            self.shelf.changed(thing)
+            with self.cache.pin([number]):
+                thing = self.cache[number]
+                thing.value = value
+                self.cache.changed(thing)
             self.model[number] = (thing.name, value)
 
     @rule(choice=st.integers(0, 99), name=st.sampled_from(NAMES))
@@ -93,32 +95,47 @@ class Shelves(RuleBasedStateMachine):
         number = self.number(choice)
         if number is None or any(other == name for other, _ in self.model.values()):
             return
-        thing = self.shelf[number]
-        old_name, thing.name = thing.name, name
-        self.shelf.renamed(thing, old_name=old_name)
+        with self.cache.pin([number]):
+            thing = self.cache[number]
+            old_name, thing.name = thing.name, name
+            self.cache.renamed(thing, old_name=old_name)
         self.model[number] = (name, thing.value)
 
     @rule(choice=st.integers(0, 99))
     def remove(self, choice: int) -> None:
         if (number := self.number(choice)) is not None:
-            self.shelf.remove(number)
+            self.cache.remove(number)
             del self.model[number]
-            assert self.shelf.remove(number) is None
+            assert self.cache.remove(number) is None
 
-    @rule(choice=st.integers(0, 99))
-    def hold(self, choice: int) -> None:
-        """Somebody keeps an object: whatever happens, the shelf hands out that very one."""
+    @rule(choice=st.integers(0, 99), by_name=st.booleans(), is_handed_on=st.booleans())
+    def pin(self, choice: int, by_name: bool, is_handed_on: bool) -> None:
+        """Whatever happens to what is pinned, the cache hands out that very object."""
         if (number := self.number(choice)) is not None:
-            self.held.append(self.shelf[number])
+            name, _ = self.model[number]
+            pins = self.cache.pin([name if by_name and name else number])
+            self.pins.append(pins.transfer() if is_handed_on else pins)
+            self.held.append(self.cache[number])
 
     @rule()
-    def let_go(self) -> None:
+    def release(self) -> None:
+        for pins in self.pins:
+            pins.release()
+            pins.release()
+        self.pins.clear()
         self.held.clear()
+        assert not self.cache.pin_counts
+
+    @invariant()
+    def only_what_must_stay_is_in_memory(self) -> None:
+        dirty = {*self.cache.changes.changed, *(thing.number for thing in self.taken if self.taken_next)}
+        resident = {thing.number for thing in self.cache.present()}
+        assert resident == {number for number in self.model if number in dirty or self.cache.is_pinned(number)}
 
     @precondition(lambda self: not self.taken_next)
     @rule()
     def take(self) -> None:
-        changes = self.shelf.take()
+        changes = self.cache.take()
         self.removals = set(changes.gone)
         self.taken = [replace(thing) for thing in changes.changed.values()]
         self.taken_next = self.next_number
@@ -130,27 +147,27 @@ class Shelves(RuleBasedStateMachine):
             for number in self.removals:
                 self.archive.things.pop(number, None)
             self.archive.things.update((thing.number, thing) for thing in self.taken)
-            self.shelf.stored(stored_below=self.taken_next)
+            self.cache.stored(stored_below=self.taken_next)
         else:
-            self.shelf.give_back()
+            self.cache.give_back()
         self.taken_next = 0
 
     @invariant()
     def everything_is_there_as_it_should_be(self) -> None:
-        assert len(self.shelf) == len(self.model)
+        assert len(self.cache) == len(self.model)
         for number in range(1, self.next_number + 2):
-            thing = self.shelf.get(number)
+            thing = self.cache.get(number)
             assert (thing and (thing.name, thing.value)) == self.model.get(number)
-            assert self.shelf.is_at_hand(number) or thing is not None
+            assert self.cache.is_resident(number) or thing is not None
         numbers = {name: number for number, (name, _) in self.model.items() if name}
         for name in NAMES:
-            found = self.shelf.find(name)
+            found = self.cache.find(name)
             assert (found and found.number) == numbers.get(name)
-        assert self.shelf.find("") is None
-        assert [thing.number for thing in self.shelf.values()] == sorted(self.model)
+        assert self.cache.find("") is None
+        assert [thing.number for thing in self.cache.values()] == sorted(self.model)
         for thing in self.held:
             if thing.number in self.model:
-                assert self.shelf.get(thing.number) is thing
+                assert self.cache.get(thing.number) is thing
 
     @invariant()
     def pages_have_all_names(self) -> None:
@@ -158,13 +175,13 @@ class Shelves(RuleBasedStateMachine):
         for prefix, after, count in (("", "", 3), ("name-", "name-2", 2), ("name-5", "", 9)):
             stored = self.archive.names(prefix=prefix, after=after, count_max=count)
             last = stored[-1] if len(stored) == count else None
-            assert self.shelf.names(stored, prefix=prefix, after=after, last=last) == [
+            assert self.cache.names(stored, prefix=prefix, after=after, last=last) == [
                 name for name in expected if name.startswith(prefix) and name > after and (last is None or name <= last)
             ]
 
 
-Shelves.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
-TestShelves = Shelves.TestCase
+Caches.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestCaches = Caches.TestCase
 
 
 def stored_things(count: int) -> Iterator[tuple[int, Thing]]:
@@ -172,43 +189,72 @@ def stored_things(count: int) -> Iterator[tuple[int, Thing]]:
         yield number, Thing(number, f"name-{number}")
 
 
-def test_what_is_not_in_use_is_let_go_of() -> None:
+def test_what_was_not_used_for_longest_is_evicted() -> None:
     archive = MemoryArchive(dict(stored_things(100)))
-    shelf = shelf_over(archive, resident_count_max=10, next_number=101)
+    cache = cache_over(archive, resident_count_max=10, next_number=101)
     for number in range(1, 101):
-        assert shelf.get(number)
-    assert len(shelf.present()) == 10
+        assert cache.get(number)
+    assert len(cache.present()) == 10
     archive.reads = 0
-    assert all(shelf.get(number) for number in range(91, 101))
+    assert all(cache.get(number) for number in range(91, 101))
     assert archive.reads == 0
-    assert shelf.get(1)
+    assert cache.get(1)
     assert archive.reads == 1
+    assert cache.get(92)
+    assert cache.peek(91) is None
+
+
+def test_what_is_pinned_does_not_count_and_is_not_evicted() -> None:
+    archive = MemoryArchive(dict(stored_things(9)))
+    cache = cache_over(archive, resident_count_max=1, next_number=10)
+    pins = cache.pin([1, 2, "name-3", 1, 77, "nobody"])
+    assert dict(cache.pin_counts) == {1: 2, 2: 1, 3: 1}
+    assert len(pins) == 4
+    cache.get(8)
+    assert [thing.number for thing in cache.present()] == [1, 2, 3, 8]
+    pins.release()
+    assert len(cache.present()) == 1
+
+
+def test_a_change_to_what_was_evicted_is_an_assertion() -> None:
+    cache = cache_over(MemoryArchive(dict(stored_things(2))), next_number=3)
+    thing = cache[1]
+    with pytest.raises(AssertionError, match="evicted"):
+        cache.changed(thing)
+    with pytest.raises(AssertionError, match="neither pinned nor loaded"):
+        cache.loaded(1)
+    with cache.pin([1]):
+        removed = cache.remove(1)
+        assert removed is not None
+        cache.changed(removed)
+        assert cache.loaded(1) is None
 
 
 def test_what_changed_is_held_until_it_is_stored() -> None:
     archive = MemoryArchive(dict(stored_things(100)))
-    shelf = shelf_over(archive, next_number=101)
-    for number in range(1, 51):
-        shelf.changed(shelf[number])
-    assert len(shelf.present()) == 50
-    shelf.take()
-    assert len(shelf.present()) == 50
-    shelf.stored(stored_below=101)
-    assert len(shelf.present()) == 0
+    cache = cache_over(archive, next_number=101)
+    with cache.pin(range(1, 51)):
+        for number in range(1, 51):
+            cache.changed(cache[number])
+    assert len(cache.present()) == 50
+    cache.take()
+    assert len(cache.present()) == 50
+    cache.stored(stored_below=101)
+    assert len(cache.present()) == 0
 
 
 def test_what_is_absent_is_asked_for_once() -> None:
     archive = MemoryArchive(dict(stored_things(3)))
-    shelf = shelf_over(archive, next_number=10)
+    cache = cache_over(archive, next_number=10)
     for _ in range(3):
-        assert shelf.get(5) is None
-        assert shelf.find("nobody") is None
-        assert shelf.get(10) is None  # never given yet: no need to look
+        assert cache.get(5) is None
+        assert cache.find("nobody") is None
+        assert cache.get(10) is None  # never given yet: no need to look
     assert archive.reads == 2
-    assert shelf.is_at_hand(5)
-    assert shelf.is_name_at_hand("nobody")
-    shelf.add(Thing(10, "nobody"))
-    found = shelf.find("nobody")
+    assert cache.is_resident(5)
+    assert cache.is_resident("nobody")
+    cache.add(Thing(10, "nobody"))
+    found = cache.find("nobody")
     assert found is not None
     assert found.number == 10
 
@@ -216,29 +262,35 @@ def test_what_is_absent_is_asked_for_once() -> None:
 def test_what_was_read_before_a_checkpoint_was_stored_is_not_taken_over() -> None:
     """A thread may be slow: meanwhile what it read was loaded, changed, stored and forgotten."""
     archive = MemoryArchive(dict(stored_things(3)))
-    shelf = shelf_over(archive, next_number=10)
-    generation = shelf.generation
+    cache = cache_over(archive, next_number=10)
+    generation = cache.generation
     outdated = archive.load(1)
-    thing = shelf[1]
-    thing.value = 7
-    shelf.changed(thing)
-    shelf.take()
+    with cache.pin([1]):
+        thing = cache[1]
+        thing.value = 7
+        cache.changed(thing)
+    cache.take()
     archive.things[1] = replace(thing)
-    shelf.stored(stored_below=10)
+    cache.stored(stored_below=10)
     del thing
 
-    assert not shelf.adopt(1, outdated, generation=generation)
-    assert not shelf.adopt_absence("nobody", generation=generation)
-    assert shelf[1].value == 7
+    pins = Pins()
+    assert not cache.install(1, 1, outdated, generation=generation, pins=[pins])
+    assert not cache.install("nobody", 0, None, generation=generation, pins=[pins])
+    assert len(pins) == 0
+    assert cache[1].value == 7
 
 
 @given(st.lists(st.integers(1, 20)))
 def test_one_object_for_a_thing(numbers: list[int]) -> None:
     archive = MemoryArchive(dict(stored_things(20)))
-    shelf = shelf_over(archive, resident_count_max=2, next_number=21)
-    held: dict[int, Any] = {}
-    for number in numbers:
-        assert shelf[number] is held.setdefault(number, shelf[number])
-        other = archive.load(number)
-        assert shelf.adopt(number, other, generation=shelf.generation)
-        assert shelf[number] is held[number]
+    cache = cache_over(archive, resident_count_max=2, next_number=21)
+    held: dict[int, Thing] = {}
+    with Pins() as pins:
+        for number in numbers:
+            assert cache.install(number, number, archive.load(number), generation=cache.generation, pins=[pins])
+            assert cache[number] is held.setdefault(number, cache[number])
+            assert cache.install(f"name-{number}", number, archive.load(number), generation=cache.generation)
+            assert cache[number] is held[number]
+        assert sum(cache.pin_counts.values()) == len(numbers)
+    assert len(cache.present()) <= 2

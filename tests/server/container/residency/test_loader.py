@@ -1,4 +1,4 @@
-"""Many who want something from the checkpoint at the same time, and one thread that reads it."""
+"""Many requests for entities in the checkpoint at the same time, and one thread that reads it."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ import pytest
 
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
-from millrace.server.container.residency import entity_cache as shelves
+from millrace.server.container.residency import entity_cache
 from millrace.server.container.residency.entity_cache import EmptyArchive
 from millrace.server.container.residency.loader import BATCH_COUNT_MAX, EntityLoader
 from millrace.server.container.state.container_state import ContainerState, Stored
@@ -81,104 +81,112 @@ def archive() -> Iterator[SlowArchive]:
     archive.gate.set()
 
 
-def numbers_of(held: list[object]) -> list[int]:
-    return [segment.segment_id for segment in held if isinstance(segment, Segment)]
+def pinned(state: ContainerState) -> dict[int, int]:
+    return dict(sorted(state.segments.pin_counts.items()))
 
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_many_who_want_the_same_share_one_read(archive: SlowArchive) -> None:
-    bringer = EntityLoader(state_over(archive))
+async def test_concurrent_requests_for_one_entity_share_a_read(archive: SlowArchive) -> None:
+    state = state_over(archive)
+    loader = EntityLoader(state)
 
-    held = await asyncio.gather(*(bringer.bring(segments=[7, 9]) for _ in range(50)))
+    pins = await asyncio.gather(*(loader.pin(segments=[7, 9]) for _ in range(50)))
 
     assert archive.reads == [7, 9]
-    assert all(numbers_of(each) == [7, 9] for each in held)
-    assert len({id(item) for each in held for item in each}) == 2
+    assert pinned(state) == {7: 50, 9: 50}
+    for each in pins:
+        each.release()
+    assert pinned(state) == {}
 
 
 @pytest.mark.asyncio
 async def test_those_who_come_during_a_read_share_the_next_one(archive: SlowArchive) -> None:
-    bringer = EntityLoader(state_over(archive))
+    state = state_over(archive)
+    loader = EntityLoader(state)
     archive.slow.add(1)
-    first = asyncio.ensure_future(bringer.bring(segments=[1]))
+    first = asyncio.ensure_future(loader.pin(segments=[1]))
     await asyncio.to_thread(archive.waiting.wait, 10)
-    others = [asyncio.ensure_future(bringer.bring(segments=[3])) for _ in range(20)]
+    others = [asyncio.ensure_future(loader.pin(segments=[3])) for _ in range(20)]
     await asyncio.sleep(0)
 
     archive.gate.set()
 
-    assert numbers_of(await first) == [1]
-    assert [numbers_of(held) for held in await asyncio.gather(*others)] == [[3]] * 20
+    assert len(await first) == 1
+    assert [len(pins) for pins in await asyncio.gather(*others)] == [1] * 20
     assert archive.reads == [1, 3]
 
 
 @pytest.mark.asyncio
-async def test_nobody_waits_for_more_than_a_batch(archive: SlowArchive) -> None:
+async def test_no_request_waits_for_more_than_a_batch(archive: SlowArchive) -> None:
     """A request that names thousands does not hold up one that names a single segment."""
-    bringer = EntityLoader(state_over(archive))
+    state = state_over(archive)
+    loader = EntityLoader(state)
     everything = range(1, COUNT + 1)
     archive.slow.add(BATCH_COUNT_MAX + 1)
-    many = asyncio.ensure_future(bringer.bring(segments=everything))
-    few = asyncio.ensure_future(bringer.bring(segments=[1]))
+    many = asyncio.ensure_future(loader.pin(segments=everything))
+    few = asyncio.ensure_future(loader.pin(segments=[1]))
 
     async with asyncio.timeout(PATIENCE_S):
-        assert numbers_of(await few) == [1]
+        assert len(await few) == 1
     assert await asyncio.to_thread(archive.waiting.wait, 10)
     assert not many.done()
     archive.gate.set()
 
-    assert numbers_of(await many) == list(range(1, COUNT + 1, 2))
+    assert len(await many) == COUNT // 2
     assert archive.reads == list(everything)
+    assert pinned(state) == {number: 1 + (number == 1) for number in range(1, COUNT + 1, 2)}
 
 
 @pytest.mark.asyncio
 async def test_what_is_absent_is_read_once_however_many_are(
     archive: SlowArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the shelf remembers fewer of them: then nobody reads again, least of all in the event loop."""
-    monkeypatch.setattr(shelves, "ABSENT_COUNT_MAX", 3)
-    bringer = EntityLoader(state_over(archive))
+    """Also when the cache remembers fewer of them: then they are not read again, least of all in the event loop."""
+    monkeypatch.setattr(entity_cache, "ABSENT_COUNT_MAX", 3)
+    loader = EntityLoader(state_over(archive))
 
-    assert await bringer.bring(segments=[*range(2, 40, 2), *(f"raw/{number}" for number in range(2, 40, 2))]) == []
+    pins = await loader.pin(segments=[*range(2, 40, 2), *(f"raw/{number}" for number in range(2, 40, 2))])
 
+    assert len(pins) == 0
     assert len(archive.reads) == len(set(archive.reads)) == 2 * len(range(2, 40, 2))
 
 
 @pytest.mark.asyncio
 async def test_numbers_that_nothing_can_have_are_not_read(archive: SlowArchive) -> None:
     state = state_over(archive)
-    bringer = EntityLoader(state)
+    loader = EntityLoader(state)
     fresh = state.take_id()
 
-    assert await bringer.bring(segments=[0, "", fresh, COUNT + 99]) == []
+    assert len(await loader.pin(segments=[0, "", fresh, COUNT + 99])) == 0
 
     assert archive.reads == []
 
 
 @pytest.mark.asyncio
-async def test_an_error_reaches_all_who_wait_and_the_next_ones_read_anew(archive: SlowArchive) -> None:
-    bringer = EntityLoader(state_over(archive))
+async def test_an_error_reaches_all_who_wait_and_the_next_ones_read_again(archive: SlowArchive) -> None:
+    state = state_over(archive)
+    loader = EntityLoader(state)
     archive.failing = True
 
-    outcomes = await asyncio.gather(
-        *(bringer.bring(segments=[number]) for number in (1, 1, 3, 3)), return_exceptions=True
-    )
+    outcomes = await asyncio.gather(*(loader.pin(segments=[number]) for number in (1, 1, 3, 3)), return_exceptions=True)
     archive.failing = False
 
     assert [str(outcome) for outcome in outcomes] == ["the disk is away"] * 4
     assert all(isinstance(outcome, StorageError) for outcome in outcomes)
-    assert numbers_of(await bringer.bring(segments=[1, 3])) == [1, 3]
+    assert pinned(state) == {}
+    with await loader.pin(segments=[1, 3]):
+        assert pinned(state) == {1: 1, 3: 1}
 
 
 @pytest.mark.asyncio
 async def test_what_was_read_while_a_checkpoint_was_stored_is_read_again(archive: SlowArchive) -> None:
-    """It may be older than what memory has forgotten since."""
+    """It may be older than what was evicted since."""
     state = state_over(archive)
-    bringer = EntityLoader(state)
+    loader = EntityLoader(state)
     archive.slow |= {1, 2}
-    there = asyncio.ensure_future(bringer.bring(segments=[1]))
-    absent = asyncio.ensure_future(bringer.bring(segments=[2]))
+    there = asyncio.ensure_future(loader.pin(segments=[1]))
+    absent = asyncio.ensure_future(loader.pin(segments=[2]))
     await asyncio.to_thread(archive.waiting.wait, 10)
 
     state.segments.take()
@@ -186,53 +194,51 @@ async def test_what_was_read_while_a_checkpoint_was_stored_is_read_again(archive
     state.segments.stored(stored_below=COUNT + 1)
     archive.gate.set()
 
-    (segment,) = await there
-    assert isinstance(segment, Segment)
-    assert segment.created_us == 5
-    assert state.segments.get(1) is segment
-    assert await absent == []
+    with await there:
+        segment = state.segments.peek(1)
+        assert segment is not None
+        assert segment.created_us == 5
+    assert len(await absent) == 0
     assert archive.reads == [1, 2, 1, 2]
 
 
 @pytest.mark.asyncio
-async def test_one_who_gives_up_takes_nothing_from_the_others(archive: SlowArchive) -> None:
-    bringer = EntityLoader(state_over(archive))
+async def test_a_cancelled_request_pins_nothing_and_takes_nothing_from_the_others(archive: SlowArchive) -> None:
+    state = state_over(archive)
+    loader = EntityLoader(state)
     archive.slow.add(1)
-    waiters = [asyncio.ensure_future(bringer.bring(segments=[1])) for _ in range(3)]
+    waiters = [asyncio.ensure_future(loader.pin(segments=[3, 1])) for _ in range(3)]
     await asyncio.to_thread(archive.waiting.wait, 10)
     waiters[0].cancel()
     await asyncio.gather(waiters[0], return_exceptions=True)
 
     archive.gate.set()
 
-    assert [numbers_of(held) for held in await asyncio.gather(*waiters[1:])] == [[1], [1]]
-    assert archive.reads == [1]
+    assert [len(pins) for pins in await asyncio.gather(*waiters[1:])] == [2, 2]
+    assert pinned(state) == {1: 2, 3: 2}
+    assert archive.reads == [3, 1]
 
 
 @pytest.mark.asyncio
-async def test_what_was_brought_stays_in_memory_while_it_is_held(archive: SlowArchive) -> None:
+async def test_what_was_loaded_stays_in_memory_while_it_is_pinned(archive: SlowArchive) -> None:
     state = state_over(archive)
-    bringer = EntityLoader(state)
+    loader = EntityLoader(state)
 
-    held = await bringer.bring(segments=range(1, 40, 2))
-    archive.failing = True
-
-    assert [state.segments.get(number) for number in range(1, 40, 2)] == held
-    assert bringer.has_segment(39)
-    held.clear()
-    assert not bringer.has_segment(39)
+    with await loader.pin(segments=[*range(1, 40, 2), "raw/39"]):
+        archive.failing = True
+        assert [state.segments[number].segment_id for number in range(1, 40, 2)] == list(range(1, 40, 2))
+        assert state.segments.is_resident(39)
+    assert not state.segments.is_resident(39)
 
 
 @pytest.mark.asyncio
-async def test_with_a_stream_its_segments_are_brought(archive: SlowArchive) -> None:
+async def test_with_a_stream_its_segments_are_loaded(archive: SlowArchive) -> None:
     state = state_over(archive)
     stream = Stream(stream_id=COUNT + 1, name="a/b", configuration="", created_us=0)
     stream.parts = [StreamPart(segment_id=segment_id, key_range=KeyRange(0, 10)) for segment_id in (5, 6, 7)]
     state.streams.add(stream)
-    bringer = EntityLoader(state)
 
-    held = await bringer.bring(streams=["a/b", "a/c"])
-
-    assert held[0] is stream
-    assert numbers_of(held) == [5, 7]
+    with await EntityLoader(state).pin(streams=["a/b", "a/c"]):
+        assert state.streams.is_pinned(COUNT + 1)
+        assert pinned(state) == {5: 1, 7: 1}
     assert archive.reads == [5, 6, 7]

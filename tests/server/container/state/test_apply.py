@@ -81,9 +81,11 @@ def test_a_log_read_back_makes_the_state_of_the_server_that_wrote_it(
     assert durable_view(recovered) == durable_view(live)
     assert tails_of(recovered) == tails_of(live)
     assert recovered.tail_bytes == live.tail_bytes
-    assert {number: view[1:] for number, view in durable_view(verified)["segments"].items()} == {
-        number: view[1:] for number, view in durable_view(live)["segments"].items()
-    }
+    # `verify` holds no bytes: what it truncates is not needed from the log.
+    for each in (verified, live):
+        for segment in each.segments.values():
+            segment.flushed_offset = 0
+    assert durable_view(verified) == durable_view(live)
     runs = [item for item, _ in past.items if isinstance(item, AppendRun)]
     assert seen == [(run.segment_id, run.offset, run.offset + run.payload_size) for run in runs]
 
