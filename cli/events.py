@@ -144,10 +144,19 @@ def event_json(event: Event) -> dict[str, Any]:
         **value,
         "key": event.key,
         "timestamp_us": event.timestamp_us,
-        "segment": event.segment_id,
+        "segment": event.segment,
         "offset": event.offset,
-        "index": event.event_index,
+        "index": event.index,
+        "headers": {name: _header_json(header) for name, header in event.headers.items()},
     }
+
+
+def _header_json(value: bytes) -> Any:
+    """Return the value of a header: text, or an object with base 64 where it is not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def _print_events(

@@ -7,6 +7,7 @@ from millrace.model.block_layout import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_MAGIC,
     FLAG_COMPRESSED,
+    FLAG_HEADERS,
     FLAG_KEYS,
     FLAG_TIMESTAMPS,
     BlockHeader,
@@ -138,5 +139,5 @@ def _blocks(report: Report, payload: bytes, start_offset: int, *, at: int, limit
 
 
 def _block_has(flags: int) -> str:
-    names = {FLAG_KEYS: "keys", FLAG_TIMESTAMPS: "timestamps", FLAG_COMPRESSED: "compressed"}
+    names = {FLAG_KEYS: "keys", FLAG_TIMESTAMPS: "timestamps", FLAG_HEADERS: "headers", FLAG_COMPRESSED: "compressed"}
     return ", ".join(name for flag, name in names.items() if flags & flag)

@@ -178,7 +178,7 @@ class Reader(Blocking[AsyncReader]):
         if self._given == len(self._events):
             return cut
         left = self._events[self._given]
-        return StreamCut.of(cut.stream, {**cut.places, left.segment_id: (left.offset, left.event_index)})
+        return StreamCut.of(cut.stream, {**cut.places, left.segment: (left.offset, left.index)})
 
 
 class ByteWriter(io.RawIOBase):

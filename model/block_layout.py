@@ -5,8 +5,9 @@ a segment starts at a multiple of 8 and every column of a block is aligned for A
 
     offset size field
     0      4    magic                "MRBK"
-    4      1    version              1
-    5      1    flags                bit 0: compressed columns; 1: has keys; 2: some keys are missing; 3: has timestamps
+    4      1    version              2
+    5      1    flags                bit 0: compressed columns; 1: has keys; 2: some keys are missing;
+                                     3: has timestamps; 4: has headers
     6      1    compression          0 none, 1 zstd, 2 lz4 (frame format)
     7      1    reserved             0
     8      4    size                 bytes of the block, header and padding included
@@ -25,33 +26,45 @@ a segment starts at a multiple of 8 and every column of a block is aligned for A
                 key offsets          int32[event_count + 1]    (only if it has keys)
                 key bytes            key_size, UTF-8           (only if it has keys)
                 timestamps           int64[event_count], Unix microseconds (only if it has timestamps)
+                header offsets       int32[event_count + 1]: which entries an event has (only if it has headers, and
+                                     so are the four below: an Arrow `Map<utf8, binary>`)
+                header name offsets  int32[entries + 1]
+                header names         UTF-8
+                header value offsets int32[entries + 1]
+                header values        bytes
 
 A compressed block holds the compressed columns, padded with zeros to a multiple of 8 (`compressed_size` is not kept:
 both compressions know their own end). A block is valid when magic, version, size and checksum hold, the offsets rise
-from 0 to the size of their column, and `columns_size` is what the counts demand.
+from 0 to the size of their column, and `columns_size` is what the counts demand. The last header offset is the number
+of entries; the last offsets of names and values are the sizes of these columns.
 
-Example: two events, `hi` with the key `k` at 1000000 and `yo!` without a key at 1000001, the first with number 7:
+Example: two events, `hi` with the key `k` at 1000000 and the header `a` = `1`, and `yo!` without a key or headers at
+1000001, the first with number 7:
 
-    4d 52 42 4b 01 0e 00 00 80 00 00 00 02 00 00 00
+    4d 52 42 4b 02 1e 00 00 b0 00 00 00 02 00 00 00
     07 00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00
     41 42 0f 00 00 00 00 00 05 00 00 00 01 00 00 00
-    48 00 00 00 d4 36 d3 80 00 00 00 00 02 00 00 00
+    78 00 00 00 57 ec 1b 40 00 00 00 00 02 00 00 00
     05 00 00 00 00 00 00 00 68 69 79 6f 21 00 00 00
     01 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00
     01 00 00 00 00 00 00 00 6b 00 00 00 00 00 00 00
     40 42 0f 00 00 00 00 00 41 42 0f 00 00 00 00 00
+    00 00 00 00 01 00 00 00 01 00 00 00 00 00 00 00
+    00 00 00 00 01 00 00 00 61 00 00 00 00 00 00 00
+    00 00 00 00 01 00 00 00 31 00 00 00 00 00 00 00
 """
 
 from construct import Const, Int8ul, Int32ul, Int64sl, Int64ul, Struct
 
 BLOCK_MAGIC = b"MRBK"
-BLOCK_VERSION = 1
+BLOCK_VERSION = 2
 BLOCK_HEADER_SIZE_BYTES = 56
 
 FLAG_COMPRESSED = 1
 FLAG_KEYS = 2
 FLAG_MISSING_KEYS = 4
 FLAG_TIMESTAMPS = 8
+FLAG_HEADERS = 16
 
 COMPRESSION_NONE = 0
 COMPRESSION_ZSTD = 1

@@ -1,6 +1,8 @@
 """Packing events into blocks: values are joined in one pass, offsets are computed with numpy."""
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +14,7 @@ from .block_layout import (
     BLOCK_VERSION,
     COMPRESSION_NONE,
     FLAG_COMPRESSED,
+    FLAG_HEADERS,
     FLAG_KEYS,
     FLAG_MISSING_KEYS,
     FLAG_TIMESTAMPS,
@@ -20,13 +23,22 @@ from .block_scan import HEADER_STRUCT
 from .compression import Compression, compress
 from .errors import EventTooLargeError, InvalidArgumentError
 from .event_block import block_checksum, columns_size_of, padded
-from .limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from .limits import (
+    APPEND_SIZE_BYTES_MAX,
+    EVENT_SIZE_BYTES_MAX,
+    HEADERS_COUNT_MAX,
+    HEADERS_SIZE_BYTES_MAX,
+    ROUTING_KEY_SIZE_BYTES_MAX,
+)
 
+_CHECKSUM: Final = struct.Struct("<I")
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 Keys = str | Sequence[str | None] | None
 Timestamps = int | Sequence[int] | npt.NDArray[np.int64] | None
+Headers = Mapping[str, bytes]
+NO_HEADERS: Final[Mapping[int, Headers]] = {}
 
 
 def pack_block(
@@ -34,6 +46,7 @@ def pack_block(
     *,
     keys: Keys = None,
     timestamps_us: Timestamps = None,
+    headers: Mapping[int, Headers] = NO_HEADERS,
     first_event_number: int = 0,
     compression: Compression = Compression.NONE,
     size_bytes_max: int = APPEND_SIZE_BYTES_MAX,
@@ -44,6 +57,7 @@ def pack_block(
         values: bytes, or anything like bytes with items of one byte.
         keys: one key for all events, or one (or None) for each.
         timestamps_us: one timestamp for all events, or one for each.
+        headers: by the index of the event, of those that have some; checked (see `checked_headers`).
         size_bytes_max: of the block, compressed.
 
     Raises:
@@ -74,6 +88,11 @@ def pack_block(
         columns.append(column)
         flags |= FLAG_TIMESTAMPS
     columns_size = columns_size_of(flags, count, value_size=value_size, key_size=key_size)
+    if headers:
+        header_columns = _header_columns(headers, count)
+        columns += header_columns
+        columns_size += sum(map(len, header_columns))
+        flags |= FLAG_HEADERS
     limit_bytes = size_bytes_max if compression is Compression.NONE else APPEND_SIZE_BYTES_MAX
     _check_block_size(BLOCK_HEADER_SIZE_BYTES + columns_size, count, limit_bytes=limit_bytes)
     # One join for everything: each value is copied once.
@@ -91,16 +110,42 @@ def pack_block(
         0, len(block), count, first_event_number, timestamp_us_min, timestamp_us_max, value_size, key_size,
         columns_size, 0,
     )  # fmt: skip
-    block[BLOCK_HEADER_SIZE_BYTES - 4 : BLOCK_HEADER_SIZE_BYTES] = block_checksum(memoryview(block)).to_bytes(
-        4, "little"
-    )
+    _CHECKSUM.pack_into(block, BLOCK_HEADER_SIZE_BYTES - _CHECKSUM.size, block_checksum(memoryview(block)))
     return block
 
 
-def size_of_single(value_size: int, *, key_size: int | None) -> int:
+def size_of_single(value_size: int, *, key_size: int | None, headers: Headers | None = None) -> int:
     """Return the size of the block of one event with a timestamp, not compressed; `key_size` is None without a key."""
     flags = FLAG_TIMESTAMPS | (0 if key_size is None else FLAG_KEYS)
-    return BLOCK_HEADER_SIZE_BYTES + columns_size_of(flags, 1, value_size=value_size, key_size=key_size or 0)
+    columns_size = columns_size_of(flags, 1, value_size=value_size, key_size=key_size or 0)
+    return BLOCK_HEADER_SIZE_BYTES + columns_size + (sum(map(len, _header_columns({0: headers}, 1))) if headers else 0)
+
+
+def checked_headers(headers: Headers) -> tuple[dict[str, bytes], int]:
+    """Return a copy of the headers of one event, and the bytes of their names and values.
+
+    Raises:
+        EventTooLargeError: more than 64 entries, or 64 KiB of names in UTF-8 and values.
+        InvalidArgumentError: a name that UTF-8 cannot hold (lone surrogates).
+        TypeError: names that are not text, values that are not bytes.
+    """
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping of text to bytes, not {type(headers).__name__}")
+    if len(headers) > HEADERS_COUNT_MAX:
+        raise EventTooLargeError(f"an event has at most {HEADERS_COUNT_MAX} headers, not {len(headers)}")
+    copy: dict[str, bytes] = {}
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"headers map text to bytes, not {type(name).__name__} to {type(value).__name__}")
+        copy[name] = bytes(value)
+        try:
+            size += len(name.encode()) + len(copy[name])
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"the name of a header must fit UTF-8: {error}") from None
+    if size > HEADERS_SIZE_BYTES_MAX:
+        raise EventTooLargeError(f"the headers of an event hold at most {HEADERS_SIZE_BYTES_MAX} bytes, not {size}")
+    return copy, size
 
 
 def _check_block_size(size: int, event_count: int, *, limit_bytes: int) -> None:
@@ -149,3 +194,21 @@ def _timestamp_column(timestamps_us: int | Any, count: int) -> tuple[bytes, int,
     except OverflowError:
         raise InvalidArgumentError("a timestamp does not fit 64 bits") from None
     return column.tobytes(), int(column.min()), int(column.max())
+
+
+def _header_columns(headers: Mapping[int, Headers], count: int) -> list[bytes]:
+    """Return the columns of headers, padded: which entries an event has, their names, their values."""
+    counts = np.zeros(count, dtype=np.int64)
+    for index, entries in headers.items():
+        counts[index] = len(entries)
+    ordered = [headers[index] for index in sorted(headers)]
+    names = [name.encode() for name in chain.from_iterable(ordered)]
+    values = list(chain.from_iterable(entries.values() for entries in ordered))
+    columns = [_offsets(counts)]
+    for items in (names, values):
+        data = b"".join(items)
+        columns += [
+            _offsets(np.fromiter(map(len, items), dtype=np.int64, count=len(items))),
+            data + b"\0" * (-len(data) % 8),
+        ]
+    return columns

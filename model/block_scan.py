@@ -86,8 +86,11 @@ def fields_at(data: Buffer, start: int = 0) -> BlockFields:
     Raises:
         BlockCorruptError: no block starts there.
     """
-    block_size(data, start)
-    fields = BlockFields._make(HEADER_STRUCT.unpack_from(data, start))
+    fields = tuple.__new__(BlockFields, HEADER_STRUCT.unpack_from(data, start))  # without the frame of `_make`
+    if fields.magic != BLOCK_MAGIC:
+        raise BlockCorruptError(f"no event block starts with {fields.magic!r}")
+    if not BLOCK_HEADER_SIZE_BYTES < fields.size <= APPEND_SIZE_BYTES_MAX or fields.size % 8:
+        raise BlockCorruptError(f"{fields.size} bytes is not the size of an event block")
     if not fields.event_count:
         raise BlockCorruptError("a block without events")
     return fields

@@ -6,8 +6,9 @@ fit are a `BlockCorruptError`, found before anything is allocated for them.
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from .block_layout import (
     BLOCK_VERSION,
     COMPRESSION_NONE,
     FLAG_COMPRESSED,
+    FLAG_HEADERS,
     FLAG_KEYS,
     FLAG_MISSING_KEYS,
     FLAG_TIMESTAMPS,
 )
-from .block_scan import BlockFields, block_size, fields_at
+from .block_scan import BlockFields, fields_at
 from .checksum import Buffer, crc32c
 from .compression import decompress
 from .errors import BlockCorruptError
@@ -35,7 +37,17 @@ if TYPE_CHECKING:
 assert sys.byteorder == "little", "event columns are little-endian"
 
 _CHECKSUM_OFFSET: Final = BLOCK_HEADER_SIZE_BYTES - 4
-_FLAGS_KNOWN: Final = FLAG_COMPRESSED | FLAG_KEYS | FLAG_MISSING_KEYS | FLAG_TIMESTAMPS
+_FLAGS_KNOWN: Final = FLAG_COMPRESSED | FLAG_KEYS | FLAG_MISSING_KEYS | FLAG_TIMESTAMPS | FLAG_HEADERS
+
+
+class HeaderColumns(NamedTuple):
+    """The headers of the events of a block, as Arrow keeps a map: `offsets` says which entries an event has."""
+
+    offsets: npt.NDArray[np.int32]
+    name_offsets: npt.NDArray[np.int32]
+    name_data: memoryview
+    value_offsets: npt.NDArray[np.int32]
+    value_data: memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +60,7 @@ class EventBlock:
         value_offsets: int32, one more than there are events; `key_offsets` too.
         key_validity: a bit per event, or None where every event has a key.
         timestamps: int64, or None.
+        header_columns: None where no event has headers.
     """
 
     size: int
@@ -61,6 +74,7 @@ class EventBlock:
     key_data: memoryview | None
     key_validity: memoryview | None
     timestamps: npt.NDArray[np.int64] | None
+    header_columns: HeaderColumns | None
 
     def values(self) -> list[bytes]:
         """Return the values as bytes of their own."""
@@ -87,13 +101,38 @@ class EventBlock:
                 keys[index] = None
         return keys
 
+    def headers(self) -> list[dict[str, bytes] | None]:
+        """Return the headers of each event, None where it has none.
+
+        Raises:
+            BlockCorruptError: a name that is not UTF-8.
+        """
+        columns = self.header_columns
+        if columns is None:
+            return [None] * self.event_count
+        names, values = bytes(columns.name_data), bytes(columns.value_data)
+        try:
+            entries = [
+                (names[start:end].decode(), values[first:last])
+                for (start, end), (first, last) in zip(
+                    pairwise(columns.name_offsets.tolist()), pairwise(columns.value_offsets.tolist()), strict=True
+                )
+            ]
+        except UnicodeDecodeError as error:
+            raise BlockCorruptError(f"the name of a header is not UTF-8: {error}") from None
+        return [dict(entries[start:end]) or None for start, end in pairwise(columns.offsets.tolist())]
+
     def events(self, *, segment_id: int, offset: int) -> list[Event]:
-        """Return the events of the block, which stands at `offset` of the segment."""
+        """Return the events of the block, which is at `offset` of the segment.
+
+        Raises:
+            BlockCorruptError: a key, or the name of a header, that is not UTF-8.
+        """
         times: Any = repeat(None) if self.timestamps is None else self.timestamps.tolist()
-        fields = zip(
-            self.values(), self.keys(), times, repeat(segment_id), repeat(offset), range(self.event_count), strict=False
-        )
-        # As `Event._make` for each, without its frame: half of the time of a hand-out one by one.
+        headers: Any = repeat(None) if self.header_columns is None else self.headers()
+        places = repeat(segment_id), repeat(offset), range(self.event_count)
+        fields = zip(self.values(), self.keys(), times, *places, headers, strict=False)
+        # Without the frame of `Event.__new__`: half of the time of a hand-out one by one.
         return list(map(tuple.__new__, repeat(Event), fields))
 
     def first_at_or_after(self, timestamp_us: int) -> int | None:
@@ -104,12 +143,14 @@ class EventBlock:
         return int(found[0]) if len(found) else None
 
     def to_arrow(self, *, start: int = 0, end: int | None = None) -> "list[pa.Array]":
-        """Return value (binary), key (string) and timestamp_us (int64) of the events [start, end) as Arrow arrays.
+        """Return value, key, timestamp and headers of the events [start, end) as Arrow arrays.
+
+        Their types are binary, string, timestamp[us, UTC] and map<string, binary>.
 
         Nothing is copied: the arrays are views of the block.
 
         Raises:
-            BlockCorruptError: a key that is not UTF-8.
+            BlockCorruptError: a key, or the name of a header, that is not UTF-8.
         """
         import pyarrow as pa
 
@@ -121,22 +162,56 @@ class EventBlock:
             keys = pa.nulls(count, pa.string())
         else:
             validity = None if self.key_validity is None else pa.py_buffer(self.key_validity)
-            keys = pa.Array.from_buffers(
-                pa.string(), count, [validity, pa.py_buffer(self.key_offsets), pa.py_buffer(self.key_data)]
-            )
-            try:
-                keys.validate(full=True)  # Arrow trusts text to be UTF-8; a stranger's block is not trusted
-            except pa.ArrowInvalid as error:
-                raise BlockCorruptError(f"a key is not UTF-8: {error}") from None
+            keys = _text_array(count, validity, self.key_offsets, self.key_data)
         if self.timestamps is None:
-            times = pa.nulls(count, pa.int64())
+            times = pa.nulls(count, pa.timestamp("us", tz="UTC"))
         else:
-            times = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(self.timestamps)])
-        arrays = [values, keys, times]
+            times = pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(self.timestamps)])
+        arrays = [values, keys, times, self._header_array()]
         if start or (end is not None and end < count):
             stop = count if end is None else min(end, count)
             arrays = [array.slice(start, max(0, stop - start)) for array in arrays]
         return arrays
+
+    def _header_array(self) -> "pa.Array":
+        import pyarrow as pa
+
+        columns = self.header_columns
+        if columns is None:
+            none = np.zeros(self.event_count + 1, dtype=np.int32)
+            columns = HeaderColumns(none, none[:1], memoryview(b""), none[:1], memoryview(b""))
+        count = len(columns.name_offsets) - 1
+        values = pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(columns.value_offsets), pa.py_buffer(columns.value_data)]
+        )
+        names = _text_array(count, None, columns.name_offsets, columns.name_data)
+        kind = header_type()
+        entries = pa.Array.from_buffers(
+            pa.struct([kind.key_field, kind.item_field]), count, [None], children=[names, values]
+        )
+        return pa.Array.from_buffers(kind, self.event_count, [None, pa.py_buffer(columns.offsets)], children=[entries])
+
+
+@cache
+def header_type() -> "pa.DataType":
+    """Return the Arrow type of the headers of an event: names to bytes."""
+    import pyarrow as pa
+
+    return pa.map_(pa.string(), pa.binary())
+
+
+def _text_array(
+    count: int, validity: "pa.Buffer | None", offsets: npt.NDArray[np.int32], data: memoryview
+) -> "pa.Array":
+    """Return a column of text. Arrow trusts text to be UTF-8; a stranger's block is not trusted."""
+    import pyarrow as pa
+
+    array = pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise BlockCorruptError(f"a text is not UTF-8: {error}") from None
+    return array
 
 
 def unpack_block(data: Buffer) -> EventBlock:
@@ -146,12 +221,11 @@ def unpack_block(data: Buffer) -> EventBlock:
         BlockCorruptError: it is none; says what does not fit.
     """
     view = memoryview(data)
-    size = block_size(view)
-    if size == 0 or size != len(view):
-        raise BlockCorruptError(f"a block of {size} bytes in {len(view)}")
     if len(view) < BLOCK_HEADER_SIZE_BYTES:
         raise BlockCorruptError(f"{len(view)} bytes are no block")
     fields = fields_at(view)
+    if fields.size != len(view):
+        raise BlockCorruptError(f"a block of {fields.size} bytes in {len(view)}")
     flags, compression, count = fields.flags, fields.compression, fields.event_count
     if fields.version != BLOCK_VERSION:
         raise BlockCorruptError(f"block version {fields.version}; this client reads {BLOCK_VERSION}")
@@ -167,7 +241,8 @@ def unpack_block(data: Buffer) -> EventBlock:
     columns_size = fields.columns_size
     if columns_size > APPEND_SIZE_BYTES_MAX:
         raise BlockCorruptError(f"columns of {columns_size} bytes are above {APPEND_SIZE_BYTES_MAX}")
-    if columns_size != columns_size_of(flags, count, value_size=fields.value_size, key_size=fields.key_size):
+    needed = columns_size_of(flags, count, value_size=fields.value_size, key_size=fields.key_size)
+    if columns_size < needed if flags & FLAG_HEADERS else columns_size != needed:
         raise BlockCorruptError(f"columns of {columns_size} bytes do not hold {count} events")
     columns = view[BLOCK_HEADER_SIZE_BYTES:]
     if flags & FLAG_COMPRESSED:
@@ -198,7 +273,7 @@ def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
     if flags & FLAG_TIMESTAMPS:
         timestamps = np.frombuffer(columns[place : place + 8 * event_count], dtype=np.int64)
         place += 8 * event_count
-    assert place == len(columns)
+    header_columns = _header_columns(columns[place:], event_count) if flags & FLAG_HEADERS else None
     return EventBlock(
         size=fields.size,
         event_count=event_count,
@@ -211,7 +286,30 @@ def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
         key_data=key_data,
         key_validity=key_validity,
         timestamps=timestamps,
+        header_columns=header_columns,
     )
+
+
+def _header_columns(columns: memoryview, event_count: int) -> HeaderColumns:
+    """Cut the last columns apart. Their sizes are in their offsets, so each is checked before it is read."""
+    place = 0
+
+    def taken(size: int) -> memoryview:
+        nonlocal place
+        if place + padded(size) > len(columns):
+            raise BlockCorruptError(f"{len(columns)} bytes of columns do not hold the headers of {event_count} events")
+        start, place = place, place + padded(size)
+        return columns[start : start + size]
+
+    offsets = _checked_offsets(taken(4 * (event_count + 1)))
+    entry_count = int(offsets[-1])
+    name_offsets = _checked_offsets(taken(4 * (entry_count + 1)))
+    name_data = taken(int(name_offsets[-1]))
+    value_offsets = _checked_offsets(taken(4 * (entry_count + 1)))
+    value_data = taken(int(value_offsets[-1]))
+    if place != len(columns):
+        raise BlockCorruptError(f"{len(columns)} bytes of headers, {place} are used")
+    return HeaderColumns(offsets, name_offsets, name_data, value_offsets, value_data)
 
 
 def block_checksum(block: memoryview) -> int:
@@ -225,7 +323,7 @@ def padded(size: int) -> int:
 
 
 def columns_size_of(flags: int, count: int, *, value_size: int, key_size: int) -> int:
-    """Return the bytes of all columns, padding included, as the counts demand."""
+    """Return the bytes of all columns but the headers, padding included, as the counts demand."""
     offsets_size = padded(4 * (count + 1))
     size = offsets_size + padded(value_size)
     if flags & FLAG_KEYS:
@@ -237,10 +335,11 @@ def columns_size_of(flags: int, count: int, *, value_size: int, key_size: int) -
     return size
 
 
-def _checked_offsets(column: memoryview, size: int) -> npt.NDArray[np.int32]:
+def _checked_offsets(column: memoryview, size: int | None = None) -> npt.NDArray[np.int32]:
+    """Return offsets that rise from 0, to `size` if that is known."""
     offsets = np.frombuffer(column, dtype=np.int32)
-    if offsets[0] != 0 or offsets[-1] != size or bool((offsets[1:] < offsets[:-1]).any()):
-        raise BlockCorruptError(f"offsets do not rise from 0 to {size}")
+    if offsets[0] != 0 or (size is not None and offsets[-1] != size) or bool((offsets[1:] < offsets[:-1]).any()):
+        raise BlockCorruptError(f"offsets do not rise from 0 to {'their end' if size is None else size}")
     return offsets
 
 

@@ -22,11 +22,13 @@ OPTION_NAMES: Final = (
     "maxEventsPerTrigger",
     "partitionBytes",
     "columns",
+    "includeHeaders",
     "failOnDataLoss",
     "token",
     "tls",
 )
-COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index")
+COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
+DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
 PARTITION_SIZE_BYTES: Final = 64 << 20
 
 _NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}
@@ -63,7 +65,7 @@ class SourceOptions:
     max_bytes: int | None = None
     max_events: int | None = None
     partition_bytes: int = PARTITION_SIZE_BYTES
-    columns: tuple[str, ...] = COLUMN_NAMES
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
     fail_on_data_loss: bool = True
     token: str = field(default="", repr=False)
     tls: bool = False
@@ -97,7 +99,9 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         partition_bytes=_size("partitionBytes", given["partitionBytes"])
         if "partitionBytes" in given
         else PARTITION_SIZE_BYTES,
-        columns=_columns(given["columns"]) if "columns" in given else COLUMN_NAMES,
+        columns=_columns(
+            given.get("columns"), with_headers=_flag("includeHeaders", given.get("includeHeaders", "false"))
+        ),
         fail_on_data_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
         token=given.get("token", ""),
         tls=_flag("tls", given.get("tls", "false")),
@@ -152,9 +156,11 @@ def _size(name: str, text: str) -> int:
     return size
 
 
-def _columns(text: str) -> tuple[str, ...]:
-    """Return the names in a list like `key, value`."""
-    names = tuple(name.strip().lower() for name in text.split(","))
+def _columns(text: str | None, *, with_headers: bool) -> tuple[str, ...]:
+    """Return the names in a list like `key, value`; without one all, the headers only where they are asked for."""
+    names = DEFAULT_COLUMNS if text is None else tuple(name.strip().lower() for name in text.split(","))
+    if with_headers and "headers" not in names:
+        names += ("headers",)
     for name in names:
         if name not in COLUMN_NAMES:
             raise OptionError("columns", f"there is no column {name!r}; the columns are {', '.join(COLUMN_NAMES)}")

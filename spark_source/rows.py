@@ -7,6 +7,7 @@
     segment    long
     offset     long       of the block in the segment
     index      int        of the event in its block
+    headers    map<string,binary>   empty where an event has none; only with the option `includeHeaders`
 
 (`segment`, `offset`, `index`) is the position of the event. Nothing is done per event: columns are handed over as they
 stand, and the name of the stream, the same for all, is a slice of one array per process.
@@ -22,11 +23,14 @@ from pyspark.sql.types import (
     BinaryType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
+
+from millrace.model.event_block import header_type
 
 from .errors import SchemaError
 from .options import COLUMN_NAMES
@@ -43,6 +47,7 @@ SCHEMA: Final = StructType(
         StructField("segment", LongType(), nullable=False),
         StructField("offset", LongType(), nullable=False),
         StructField("index", IntegerType(), nullable=False),
+        StructField("headers", MapType(StringType(), BinaryType()), nullable=False),
     ]
 )
 
@@ -94,8 +99,6 @@ class BatchMaker:
     def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
         if name == "stream":
             return _repeated(self._stream).slice(0, len(batch))
-        if name == "timestamp":
-            return batch.column("timestamp_us").view(_ARROW_FIELDS[name].type)
         return batch.column(name)
 
 
@@ -109,6 +112,7 @@ _ARROW_FIELDS: Final = {
         pa.field("segment", pa.int64()),
         pa.field("offset", pa.int64()),
         pa.field("index", pa.int32()),
+        pa.field("headers", header_type()),
     )
 }
 assert list(_ARROW_FIELDS) == SCHEMA.names

@@ -5,10 +5,11 @@ a batch of a few rows costs more than copying them. Needs pyarrow (`pip install 
 
     value         binary
     key           string    null where an event has none
-    timestamp_us  int64     Unix microseconds; null where its block has none
+    timestamp     timestamp[us, UTC]    null where its block has none
     segment       int64
     offset        int64     of the block
     index         int32     of the event in its block
+    headers       map<string, binary>   empty where an event has none
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+from millrace.model.event_block import header_type
 
 from .block_stream import PlacedBlock
 
@@ -37,10 +40,11 @@ def event_schema() -> "pa.Schema":
         [
             pa.field("value", pa.binary(), nullable=False),
             pa.field("key", pa.string()),
-            pa.field("timestamp_us", pa.int64()),
+            pa.field("timestamp", pa.timestamp("us", tz="UTC")),
             pa.field("segment", pa.int64(), nullable=False),
             pa.field("offset", pa.int64(), nullable=False),
             pa.field("index", pa.int32(), nullable=False),
+            pa.field("headers", header_type(), nullable=False),
         ]
     )
 
@@ -54,11 +58,12 @@ def batch_of(placed: PlacedBlock) -> "pa.RecordBatch":
     import pyarrow as pa
 
     count = placed.end - placed.start
-    columns = placed.block.to_arrow(start=placed.start, end=placed.end)
+    *columns, headers = placed.block.to_arrow(start=placed.start, end=placed.end)
     columns += [
         _column(pa.int64(), np.full(count, placed.segment_id, dtype=np.int64)),
         _column(pa.int64(), np.full(count, placed.offset, dtype=np.int64)),
         _column(pa.int32(), np.arange(placed.start, placed.end, dtype=np.int32)),
+        headers,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=event_schema())
 

@@ -409,7 +409,7 @@ class Reader:
         current = self._current
         if current is None or self._last is None:
             return current
-        start = self._last.event_index + 1
+        start = self._last.index + 1
         return current._replace(start=start) if start < current.end else None
 
     def _leave(self, placed: PlacedBlock) -> None:

@@ -5,10 +5,10 @@ once, with its event numbers: they are dense per segment, from 1 on, and the ser
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from millrace.model.block_packing import Keys, Timestamps, pack_block
+from millrace.model.block_packing import NO_HEADERS, Headers, Keys, Timestamps, pack_block
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError, MillraceError
 from millrace.model.event_block import unpack_block
@@ -37,6 +37,7 @@ class Events(NamedTuple):
 
     Attributes:
         cost_bytes: what the writer counts for them until they are settled.
+        headers: by the index of the event, of those that have some.
     """
 
     values: list[bytes]
@@ -44,6 +45,7 @@ class Events(NamedTuple):
     times: list[int]
     futures: "list[asyncio.Future[Stored]]"
     cost_bytes: int
+    headers: Mapping[int, Headers] = NO_HEADERS
 
     @property
     def is_block(self) -> bool:
@@ -53,9 +55,11 @@ class Events(NamedTuple):
     def at(self, places: Sequence[int], futures: "list[asyncio.Future[Stored]]", cost_bytes: int) -> "Events":
         """Return some of the events, in the order of `places`."""
         values, keys, times = self.values, self.keys, self.times
+        headers = self.headers and {new: self.headers[i] for new, i in enumerate(places) if i in self.headers}
         return Events(
-            [values[i] for i in places], [keys[i] for i in places], [times[i] for i in places], futures, cost_bytes
-        )
+            [values[i] for i in places], [keys[i] for i in places], [times[i] for i in places], futures, cost_bytes,
+            headers,
+        )  # fmt: skip
 
 
 class Block:
@@ -115,7 +119,10 @@ class Block:
         """Return the events, so that they can go into other blocks."""
         events = unpack_block(self.payload)
         assert events.timestamps is not None
-        return Events(events.values(), events.keys(), events.timestamps.tolist(), self.futures, self.cost_bytes)
+        headers = {index: each for index, each in enumerate(events.headers()) if each is not None}
+        return Events(
+            events.values(), events.keys(), events.timestamps.tolist(), self.futures, self.cost_bytes, headers
+        )
 
 
 class Accumulator:
@@ -126,7 +133,7 @@ class Accumulator:
     """
 
     __slots__ = (
-        "_compression", "futures", "gathered_bytes", "keys", "last_number", "scheduled", "times", "values",
+        "_compression", "futures", "gathered_bytes", "headers", "keys", "last_number", "scheduled", "times", "values",
     )  # fmt: skip
 
     def __init__(self, *, last_event_number: int, compression: Compression) -> None:
@@ -142,10 +149,13 @@ class Accumulator:
         self.keys: list[str | None] = []
         self.times: list[int] = []
         self.futures: list[asyncio.Future[Stored]] = []
+        # By the index of the event: most have none.
+        self.headers: dict[int, Headers] = {}
         self.gathered_bytes = 0
 
     def extend(self, events: Events) -> None:
         """Gather events that have a future each."""
+        self.headers |= {len(self.values) + index: each for index, each in events.headers.items()}
         self.values += events.values
         self.keys += events.keys
         self.times += events.times
@@ -154,7 +164,7 @@ class Accumulator:
 
     def take(self) -> Events:
         """Return what was gathered, and start from nothing."""
-        events = Events(self.values, self.keys, self.times, self.futures, self.gathered_bytes)
+        events = Events(self.values, self.keys, self.times, self.futures, self.gathered_bytes, self.headers)
         self.scheduled = False
         self._clear()
         return events
@@ -170,7 +180,9 @@ class Accumulator:
         """
         keys: Keys = None if events.keys.count(None) == len(events.keys) else events.keys
         try:
-            payload = self.packed(events.values, keys, events.times, size_bytes_max=size_bytes_max)
+            payload = self.packed(
+                events.values, keys, events.times, headers=events.headers, size_bytes_max=size_bytes_max
+            )
         except EventTooLargeError as error:
             count = len(events.values)
             if count == 1 or events.is_block:
@@ -181,7 +193,9 @@ class Accumulator:
             return self.pack(first, size_bytes_max) + self.pack(second, size_bytes_max)
         return [self.number(payload, len(events.values), events.futures, cost_bytes=events.cost_bytes)]
 
-    def packed(self, values: list[bytes], keys: Keys, times: Timestamps, *, size_bytes_max: int) -> bytearray:
+    def packed(
+        self, values: list[bytes], keys: Keys, times: Timestamps, *, headers: Mapping[int, Headers], size_bytes_max: int
+    ) -> bytearray:
         """Return the block of these events as it follows what was gathered; `number` makes it the next one.
 
         Raises:
@@ -191,6 +205,7 @@ class Accumulator:
             values,
             keys=keys,
             timestamps_us=times,
+            headers=headers,
             first_event_number=self.last_number + len(self.values) + 1,
             compression=self._compression,
             size_bytes_max=size_bytes_max,

@@ -9,14 +9,14 @@ first failure and ends with the first block that is stored.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
-from millrace.model.block_packing import Keys, Timestamps, size_of_single
+from millrace.model.block_packing import Headers, Keys, Timestamps, size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
@@ -129,9 +129,11 @@ class Delivery:
             self._add(segment, block)
         self.pump(segment)
 
-    def pack(self, segment: SegmentWriter, values: list[bytes], keys: Keys, times: Timestamps) -> bytearray:
+    def pack(
+        self, segment: SegmentWriter, values: list[bytes], keys: Keys, times: Timestamps, headers: Mapping[int, Headers]
+    ) -> bytearray:
         """Return events as one block, for `send_packed`; nothing is taken yet. Raises like `Accumulator.packed`."""
-        return segment.accumulator.packed(values, keys, times, size_bytes_max=self.append_size_max)
+        return segment.accumulator.packed(values, keys, times, headers=headers, size_bytes_max=self.append_size_max)
 
     def send_packed(
         self, segment: SegmentWriter, payload: bytearray, event_count: int, future: "asyncio.Future[Stored]"

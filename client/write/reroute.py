@@ -14,6 +14,7 @@ from typing import Final
 from millrace.client.errors import OutcomeUnknownError, SegmentNotFoundError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
+from millrace.model.block_packing import checked_headers
 from millrace.wire import messages as m
 
 from .accumulator import EVENT_COST_BYTES, Events, Join, Stored
@@ -107,5 +108,6 @@ def split_events(events: Events, numbers: Sequence[int]) -> list[tuple[int, Even
         futures: list[asyncio.Future[Stored]] = [join.part()] if join else [events.futures[place] for place in places]
         part = events.at(places, futures, 0)
         cost_bytes = sum(map(len, part.values)) + sum(len(key) for key in part.keys if key is not None)
+        cost_bytes += sum(checked_headers(each)[1] for each in part.headers.values())
         parts.append((number, part._replace(cost_bytes=cost_bytes + EVENT_COST_BYTES * len(places))))
     return parts

@@ -17,7 +17,7 @@ same epoch, and the server stores each event number once; so a writer that was f
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,7 +32,7 @@ from millrace.client.errors import (
     SegmentNotFoundError,
 )
 from millrace.client.transport.channel import Channel
-from millrace.model.block_packing import Timestamps, size_of_single
+from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers, size_of_single
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
@@ -165,7 +165,12 @@ class Writer:
     # --- events in ---
 
     def write(
-        self, value: bytes, *, key: str | None = None, timestamp_us: int | None = None
+        self,
+        value: bytes,
+        *,
+        key: str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers | None = None,
     ) -> "asyncio.Future[Stored]":
         """Take one event; the future is done when it is durable. Never waits.
 
@@ -175,10 +180,11 @@ class Writer:
         Args:
             key: events of one key are read in the order written; without one the order is not kept.
             timestamp_us: Unix microseconds; the clock of this machine if it is left out.
+            headers: names (text) to bytes: at most 64, and 64 KiB together.
 
         Raises:
-            EventTooLargeError: value above 8 MiB, key above 64 KiB, or more than one append of this server can hold;
-                the event was not taken, and the writer goes on.
+            EventTooLargeError: value above 8 MiB, key or headers above 64 KiB, more than 64 headers, or more than one
+                append of this server can hold; the event was not taken, and the writer goes on.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
             WriterFencedError, WriterExpiredError, SegmentSealedError, ClientClosedError: nothing can be written any
                 more.
@@ -189,13 +195,17 @@ class Writer:
         if type(value) is not bytes:
             value = _owned(value)
         size = len(value)
-        if size > delivery.event_size_unchecked:
-            self._check_size(size, key)
+        cost_bytes = size + EVENT_COST_BYTES
+        if headers:
+            headers, headers_size = checked_headers(headers)
+            cost_bytes += headers_size
+            self._check_size(size, key, headers)
+        elif size > delivery.event_size_unchecked:
+            self._check_size(size, key, None)
         if timestamp_us is None:
             timestamp_us = self._time_ns() // 1000
         else:
             _check_timestamp(timestamp_us)
-        cost_bytes = size + EVENT_COST_BYTES
         if key is None:
             segment = delivery.current
         else:
@@ -207,6 +217,8 @@ class Writer:
         delivery.pending_bytes = pending_bytes
         # A million times a second: the accumulator's lists are filled here, not by a call (0.1 us each).
         gathered = segment.accumulator
+        if headers:
+            gathered.headers[len(gathered.values)] = headers
         gathered.values.append(value)
         gathered.keys.append(key)
         gathered.times.append(timestamp_us)
@@ -227,6 +239,7 @@ class Writer:
         key: str | None = None,
         keys: Sequence[str] | None = None,
         timestamps_us: Timestamps = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
     ) -> "asyncio.Future[Stored]":
         """Take many events; the future is done when all are durable. Never waits.
 
@@ -236,11 +249,12 @@ class Writer:
 
         Args:
             timestamps_us: one for all, or one for each; the clock of this machine if they are left out.
+            headers: the same for all, or of each its own (None: none).
 
         Raises:
             EventTooLargeError: an event above 8 MiB, or more than one append can hold (16 MiB, if the server is not
                 set to less); nothing was taken.
-            InvalidArgumentError: no events, or another count of keys or timestamps; nothing was taken.
+            InvalidArgumentError: no events, or another count of keys, timestamps or headers; nothing was taken.
             BufferFullError, WriterFencedError, SegmentSealedError, ClientClosedError: see `write`.
         """
         delivery = self._delivery
@@ -250,13 +264,14 @@ class Writer:
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
         if timestamps_us is None:
             timestamps_us = self._time_ns() // 1000
+        headers_by_index = _headers_by_index(headers, len(values)) if headers else NO_HEADERS
         if keys is not None:
             if key is not None:
                 raise InvalidArgumentError("give key or keys, not both")
-            return self._write_by_keys(values, keys, timestamps_us)
+            return self._write_by_keys(values, keys, timestamps_us, headers_by_index)
         segment = delivery.current if key is None else delivery.segments[delivery.router.number_of(key)]
         values = values if isinstance(values, list) else list(values)
-        payload = delivery.pack(segment, values, key, timestamps_us)
+        payload = delivery.pack(segment, values, key, timestamps_us, headers_by_index)
         future = self._create_future()
         delivery.send_packed(segment, payload, len(values), future)
         if key is None:
@@ -264,11 +279,16 @@ class Writer:
         return future
 
     async def send(
-        self, value: bytes, *, key: str | None = None, timestamp_us: int | None = None
+        self,
+        value: bytes,
+        *,
+        key: str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers | None = None,
     ) -> "asyncio.Future[Stored]":
         """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
         await self.drain()
-        return self.write(value, key=key, timestamp_us=timestamp_us)
+        return self.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
 
     async def drain(self) -> None:
         """Wait if more than `drain_high_bytes` is not yet durable, until it is `drain_low_bytes`. Cancelling is safe.
@@ -329,11 +349,11 @@ class Writer:
         if failure is not None:
             raise failure
 
-    def _check_size(self, size: int, key: str | None) -> None:
+    def _check_size(self, size: int, key: str | None, headers: Headers | None) -> None:
         """Raise EventTooLargeError if an event of that size fits no append."""
         if size > EVENT_SIZE_BYTES_MAX:
             raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {size}")
-        needed_bytes = size_of_single(size, key_size=None if key is None else len(encoded_key(key)))
+        needed_bytes = size_of_single(size, key_size=None if key is None else len(encoded_key(key)), headers=headers)
         append_size_max = self._delivery.append_size_max
         if needed_bytes > append_size_max:
             raise EventTooLargeError(
@@ -341,7 +361,11 @@ class Writer:
             )
 
     def _write_by_keys(
-        self, values: Sequence[bytes], keys: Sequence[str], timestamps_us: int | Sequence[int] | npt.NDArray[np.int64]
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[str],
+        timestamps_us: int | Sequence[int] | npt.NDArray[np.int64],
+        headers: Mapping[int, Headers],
     ) -> "asyncio.Future[Stored]":
         if len(keys) != len(values) or not (isinstance(timestamps_us, int) or len(timestamps_us) == len(values)):
             raise InvalidArgumentError(f"{len(values)} events need as many keys, and as many timestamps or one")
@@ -359,6 +383,7 @@ class Writer:
                 [values[place] for place in places],
                 [keys[place] for place in places],
                 timestamps_us if times is None else times[chosen],
+                headers and {new: headers[place] for new, place in enumerate(places) if place in headers},
             )
             prepared.append((segment, payload, len(places)))
         # Nothing was taken until here, where all is known to fit.
@@ -380,6 +405,15 @@ def _owned(value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"an event is bytes, not {type(value).__name__}")
+
+
+def _headers_by_index(headers: Headers | Sequence[Headers | None], count: int) -> Mapping[int, Headers]:
+    """Return the headers of many events by their index, checked."""
+    if isinstance(headers, Mapping):
+        return dict.fromkeys(range(count), checked_headers(headers)[0])
+    if len(headers) != count:
+        raise InvalidArgumentError(f"{len(headers)} headers for {count} events")
+    return {index: checked_headers(each)[0] for index, each in enumerate(headers) if each}
 
 
 def _check_timestamp(timestamp_us: int) -> None:

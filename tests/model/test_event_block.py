@@ -1,4 +1,5 @@
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,16 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.model import block_layout as schema
-from millrace.model.block_packing import pack_block
+from millrace.model.block_packing import checked_headers, pack_block, size_of_single
 from millrace.model.block_scan import block_size
 from millrace.model.compression import Compression
 from millrace.model.errors import BlockCorruptError, EventTooLargeError, InvalidArgumentError
 from millrace.model.event_block import EventBlock, unpack_block
-from millrace.model.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.model.limits import (
+    EVENT_SIZE_BYTES_MAX,
+    HEADERS_COUNT_MAX,
+    HEADERS_SIZE_BYTES_MAX,
+    ROUTING_KEY_SIZE_BYTES_MAX,
+)
 
 KEYS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 EVENTS = st.lists(st.tuples(st.binary(max_size=40), KEYS, st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
 COMPRESSIONS = st.sampled_from(Compression)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+HEADERS = st.dictionaries(st.integers(0, 29), st.dictionaries(NAMES, st.binary(max_size=9), min_size=1, max_size=4))
 
 
 def example() -> bytes:
@@ -36,7 +44,14 @@ def test_the_example_in_the_docstring_is_the_block_it_describes() -> None:
 
     assert rows(block) == [(b"hi", "k", 1_000_000), (b"yo!", None, 1_000_001)]
     assert block.first_event_number == 7
-    packed = pack_block([b"hi", b"yo!"], keys=["k", None], timestamps_us=[1_000_000, 1_000_001], first_event_number=7)
+    assert block.headers() == [{"a": b"1"}, None]
+    packed = pack_block(
+        [b"hi", b"yo!"],
+        keys=["k", None],
+        timestamps_us=[1_000_000, 1_000_001],
+        headers={0: {"a": b"1"}},
+        first_event_number=7,
+    )
     assert packed == data
     header = schema.BlockHeader.parse(data)
     assert (header.size, header.event_count, header.timestamp_us_max) == (len(data), 2, 1_000_001)
@@ -66,17 +81,77 @@ def test_arrow_sees_the_same_events(events: list[tuple[bytes, str | None, int]],
     values, keys, times = (list(column) for column in zip(*events, strict=True))
     block = unpack_block(pack_block(values, keys=keys, timestamps_us=times, compression=compression))
 
-    columns = [array.to_pylist() for array in block.to_arrow()]
-    assert columns == [values, keys, times]
-    part = [array.to_pylist() for array in block.to_arrow(start=1, end=3)]
-    assert part == [values[1:3], keys[1:3], times[1:3]]
+    columns = [_listed(array) for array in block.to_arrow()]
+    assert columns == [values, keys, times, [[]] * len(values)]
+    part = [_listed(array) for array in block.to_arrow(start=1, end=3)]
+    assert part == [values[1:3], keys[1:3], times[1:3], [[]] * len(values[1:3])]
+
+
+def _listed(array: Any) -> list[Any]:
+    """The items of a column; times as numbers, for Python's own end before those of 64 bits."""
+    listed: list[Any] = (array.cast("int64") if str(array.type).startswith("timestamp") else array).to_pylist()
+    return listed
+
+
+@given(events=EVENTS, headers=HEADERS, compression=COMPRESSIONS)
+def test_headers_come_back_with_and_without_arrow(
+    events: list[tuple[bytes, str | None, int]], headers: dict[int, dict[str, bytes]], compression: Compression
+) -> None:
+    values, keys, times = (list(column) for column in zip(*events, strict=True))
+    headers = {index: each for index, each in headers.items() if index < len(values)}
+    data = pack_block(values, keys=keys, timestamps_us=times, headers=headers, compression=compression)
+    block = unpack_block(data)
+
+    expected = [headers.get(index, {}) for index in range(len(values))]
+    assert rows(block) == events
+    assert [event.headers for event in block.events(segment_id=1, offset=0)] == expected
+    assert len(data) % 8 == 0
+    *columns, mapped = block.to_arrow()
+    assert [_listed(array) for array in columns] == [values, keys, times]
+    mapped.validate(full=True)
+    assert [dict(each) for each in mapped.to_pylist()] == expected
+    assert [dict(each) for each in block.to_arrow(start=1, end=3)[-1].to_pylist()] == expected[1:3]
+
+
+def test_a_block_without_headers_costs_nothing_for_them() -> None:
+    assert pack_block([b"a", b"b"], headers={}) == pack_block([b"a", b"b"])
+    assert size_of_single(1, key_size=None) == len(pack_block([b"a"], timestamps_us=1))
+    headers = {"n": b"value"}
+    assert size_of_single(1, key_size=1, headers=headers) == len(
+        pack_block([b"a"], keys="k", timestamps_us=1, headers={0: headers})
+    )
+
+
+@given(st.dictionaries(NAMES, st.binary(max_size=9), max_size=9))
+def test_headers_are_copied_and_measured(headers: dict[str, bytes]) -> None:
+    copy, size = checked_headers(headers)
+
+    assert copy == headers
+    assert copy is not headers
+    assert size == sum(len(name.encode()) + len(value) for name, value in headers.items())
+
+
+def test_headers_above_the_limits_are_refused() -> None:
+    most = {str(number): b"" for number in range(HEADERS_COUNT_MAX)}
+    assert checked_headers(most)[0] == most
+    assert checked_headers({"a": bytes(HEADERS_SIZE_BYTES_MAX - 1)})[1] == HEADERS_SIZE_BYTES_MAX
+
+    with pytest.raises(EventTooLargeError, match="at most 64 headers"):
+        checked_headers({**most, "one more": b""})
+    with pytest.raises(EventTooLargeError, match="at most 65536 bytes"):
+        checked_headers({"a": bytes(HEADERS_SIZE_BYTES_MAX)})
+    with pytest.raises(InvalidArgumentError, match="UTF-8"):
+        checked_headers({"\ud800": b""})
+    for wrong in ({"a": "text"}, {5: b"a"}, "text", [("a", b"b")]):
+        with pytest.raises(TypeError):
+            checked_headers(wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_columns_that_were_not_given_are_not_stored() -> None:
     block = unpack_block(pack_block([b"a", b"b"]))
 
     assert rows(block) == [(b"a", None, None), (b"b", None, None)]
-    assert [array.to_pylist() for array in block.to_arrow()] == [[b"a", b"b"], [None, None], [None, None]]
+    assert [array.to_pylist() for array in block.to_arrow()] == [[b"a", b"b"], [None] * 2, [None] * 2, [[], []]]
     assert block.size == 56 + 16 + 8
 
 
@@ -97,7 +172,9 @@ def test_the_first_event_at_or_after_a_time_is_found() -> None:
 @pytest.mark.parametrize("compression", Compression)
 def test_every_flipped_bit_is_noticed(compression: Compression) -> None:
     """Behaviour 49: every bit flipped in turn is a typed error."""
-    data = pack_block([b"abc" * 20, b""], keys=["k", None], timestamps_us=[1, 2], compression=compression)
+    data = pack_block(
+        [b"abc" * 20, b""], keys=["k", None], timestamps_us=[1, 2], headers={1: {"h": b"x"}}, compression=compression
+    )
     for place in range(len(data)):
         for bit in range(8):
             flipped = bytearray(data)
@@ -124,14 +201,20 @@ def resealed(data: bytearray) -> bytearray:
 
 @settings(max_examples=500)
 @given(
-    place=st.integers(4, 200),
+    place=st.integers(4, 280),
     value=st.integers(0, 255),
     compression=COMPRESSIONS,
 )
 def test_a_strangers_block_with_a_right_checksum_is_read_or_refused(
     place: int, value: int, compression: Compression
 ) -> None:
-    data = pack_block([b"abc" * 20, b"", b"x"], keys=["k", None, "l"], timestamps_us=[1, 2, 3], compression=compression)
+    data = pack_block(
+        [b"abc" * 20, b"", b"x"],
+        keys=["k", None, "l"],
+        timestamps_us=[1, 2, 3],
+        headers={0: {"a": b"1", "b": b""}, 2: {"a": b"22"}},
+        compression=compression,
+    )
     place %= len(data)
     if place < 8 or place >= 12:  # its size says where a block ends; a segment is walked by it
         data[place] = value

@@ -170,10 +170,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def rows_of_events(events: Sequence[Event]) -> list[Row]:
-    return [
-        (event.value, event.key, event.timestamp_us, event.segment_id, event.offset, event.event_index)
-        for event in events
-    ]
+    return [(event.value, event.key, event.timestamp_us, event.segment, event.offset, event.index) for event in events]
 
 
 def position(row: Row) -> tuple[int, int, int]:

@@ -31,6 +31,7 @@ def test_batches_are_what_spark_demands() -> None:
         "segment": [7] * 4,
         "offset": [64] * 4,
         "index": [0, 1, 2, 3],
+        "headers": [[]] * 4,
     }
 
 

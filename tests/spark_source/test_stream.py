@@ -316,7 +316,7 @@ def _middle(shop: Shop) -> dict[int, tuple[int, int]]:
         segment.segment_id: [(segment.length, 0)] for segment in shop.client.stream_info(shop.stream).segments
     }
     for event in shop.plain():
-        segments[event.segment_id].insert(-1, (event.offset, event.event_index))
+        segments[event.segment].insert(-1, (event.offset, event.index))
     return {
         segment_id: places[len(places) // 2 - 3 if len(places) > 6 else 0] for segment_id, places in segments.items()
     }

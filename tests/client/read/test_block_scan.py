@@ -43,7 +43,7 @@ async def fill(client: Client, name: str, *, seed: int, blocks: int, large: bool
             size = chance.choice([0, 10, 1000, 100_000 if large else 20])
             await writer.write_many([b"x" * size] * count, key="k")
     async with client.reader(name, end=millrace.TAIL) as reader:
-        places = [(event.offset, event.event_index) async for event in reader]
+        places = [(event.offset, event.index) async for event in reader]
     (segment,) = (await client.stream_info(name)).segments
     return Filled(segment.segment_id, places, Mark(segment.length, 0, segment.event_count))
 

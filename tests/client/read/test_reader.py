@@ -85,10 +85,11 @@ async def test_arrow_batches_hold_the_same_events(client: Client, name: str) -> 
         cut = reader.position()
 
     assert sorted([first.value, *(row["value"] for row in rows)]) == values
-    places = {(event.segment_id, event.offset, event.event_index): event for event in events}
+    places = {(event.segment, event.offset, event.index): event for event in events}
     for row in rows:
         event = places[row["segment"], row["offset"], row["index"]]
-        assert (row["value"], row["key"], row["timestamp_us"]) == (event.value, event.key, event.timestamp_us)
+        moment_us = round(row["timestamp"].timestamp() * 1_000_000)
+        assert (row["value"], row["key"], moment_us) == (event.value, event.key, event.timestamp_us)
     assert cut == await client.stream_cut(name)
 
 
@@ -100,7 +101,7 @@ async def test_position_is_behind_what_was_handed_out(client: Client, name: str)
         assert reader.position() == await client.stream_cut(name).head()
         events = [await anext(reader), await anext(reader)]
         ((segment_id, place),) = reader.position().positions
-        assert (segment_id, *place) == (events[1].segment_id, 0, 2)
+        assert (segment_id, *place) == (events[1].segment, 0, 2)
         await anext(reader)
         assert reader.position() == await client.stream_cut(name)
 
@@ -277,7 +278,7 @@ async def test_events_of_all_epochs_come_in_the_order_of_their_keys(client: Clie
 
     assert sorted(event.value for event in events) == values
     check_order(events)
-    assert len({event.segment_id for event in events}) == 8
+    assert len({event.segment for event in events}) == 8
 
 
 async def test_successors_come_only_after_all_predecessors(client: Client, name: str) -> None:
@@ -287,9 +288,9 @@ async def test_successors_come_only_after_all_predecessors(client: Client, name:
     seen: set[int] = set()
     async with client.reader(name, end=TAIL) as reader:
         async for event in reader:
-            segment = lineage.by_id[event.segment_id]
+            segment = lineage.by_id[event.segment]
             assert not any(segment.precedes(lineage.by_id[other]) for other in seen)
-            seen.add(event.segment_id)
+            seen.add(event.segment)
 
 
 async def test_the_place_is_a_cut_at_every_event_and_can_be_started_from(client: Client, name: str) -> None:

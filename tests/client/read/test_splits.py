@@ -75,9 +75,9 @@ async def test_batches_have_the_documented_columns(client: Client, name: str) ->
 
     (batch,) = [batch async for batch in client.read_range(part)]
 
-    assert batch.schema.names == ["value", "key", "timestamp_us", "segment", "offset", "index"]
+    assert batch.schema.names == ["value", "key", "timestamp", "segment", "offset", "index", "headers"]
     assert batch.column("key").to_pylist() == ["k", "k", None]
-    assert batch.column("timestamp_us").to_pylist() == [1, 2, 3]
+    assert batch.column("timestamp").cast("int64").to_pylist() == [1, 2, 3]
     assert batch.column("index").to_pylist() == [0, 1, 0]
     assert batch.column("offset").to_pylist()[:2] == [0, 0]
     assert part.size_bytes == (await client.stream_info(name)).size_bytes

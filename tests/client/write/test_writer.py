@@ -20,6 +20,7 @@ from millrace.client.errors import (
 from millrace.client.testing import TestServer
 from millrace.client.write.accumulator import EVENT_COST_BYTES, Stored
 from millrace.client.write.options import WriterOptions
+from millrace.model.cut import TAIL
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
@@ -40,6 +41,40 @@ async def test_a_write_is_durable_when_its_future_is_done(client: Client, name: 
         async with client.reader(name, end=millrace.TAIL) as reader:
             event = await anext(reader)
     assert (event.value, event.key, event.timestamp_us) == (b"one", "k", 5)
+
+
+async def test_headers_are_read_as_they_were_written(client: Client, name: str) -> None:
+    """Of single events, of many, of those with a key each; a change by the caller afterwards changes nothing."""
+    await client.create_stream(name)
+    mutable = {"trace": b"1"}
+    async with client.writer(name) as writer:
+        writer.write(b"a", key="k", headers=mutable)
+        mutable["trace"] = b"2"
+        writer.write(b"b", key="k")
+        writer.write_many([b"c", b"d"], key="k", headers={"all": b""})
+        writer.write_many([b"e", b"f"], keys=["k", "k"], headers=[None, {"one": b"\xff"}])
+        with pytest.raises(EventTooLargeError, match="at most 64 headers"):
+            writer.write(b"", headers={str(number): b"" for number in range(65)})
+        with pytest.raises(EventTooLargeError, match="at most 65536 bytes"):
+            writer.write_many([b""], headers={"large": bytes(65536)})
+        with pytest.raises(InvalidArgumentError, match="1 headers for 2 events"):
+            writer.write_many([b"", b""], headers=[None])
+        with pytest.raises(TypeError, match="headers map text to bytes"):
+            writer.write(b"", headers={"text": "text"})  # type: ignore[dict-item]  # wrong on purpose
+
+    expected = {
+        b"a": {"trace": b"1"},
+        b"b": {},
+        b"c": {"all": b""},
+        b"d": {"all": b""},
+        b"e": {},
+        b"f": {"one": b"\xff"},
+    }
+    async with client.reader(name, end=TAIL) as reader:
+        assert {event.value: event.headers async for event in reader} == expected
+    async with client.reader(name, end=TAIL) as reader:
+        rows = [row async for batch in reader.arrow_batches() for row in batch.to_pylist()]
+    assert {row["value"]: dict(row["headers"]) for row in rows} == expected
 
 
 @pytest.mark.both_loops
@@ -175,7 +210,7 @@ async def test_many_events_with_their_own_keys_go_where_single_ones_go(client: C
     times = {}
     async with client.reader(name, end=millrace.TAIL) as reader:
         async for event in reader:
-            places[event.key].add(event.segment_id)
+            places[event.key].add(event.segment)
             if event.value == b"many":
                 times[event.key] = event.timestamp_us
     assert places == {key: {stored.segment_id} for key, stored in zip(keys, singles, strict=True)}
@@ -443,13 +478,13 @@ async def test_a_block_stays_one_as_long_as_its_keys_stay_together(client: Clien
     for key in ("one", None):
         block = [event for event in events if event.key == key]
         assert [int(event.value) for event in block] == list(range(30))
-        assert [event.event_index for event in block] == list(range(30))
-        assert len({(event.segment_id, event.offset) for event in block}) == 1
+        assert [event.index for event in block] == list(range(30))
+        assert len({(event.segment, event.offset) for event in block}) == 1
     split = [event for event in events if event.key in keys]
     assert sorted(int(event.value) for event in split) == list(range(30))
-    assert len({(event.segment_id, event.offset) for event in split}) == 3
-    for place in {(event.segment_id, event.offset) for event in split}:
-        inside = [int(event.value) for event in split if (event.segment_id, event.offset) == place]
+    assert len({(event.segment, event.offset) for event in split}) == 3
+    for place in {(event.segment, event.offset) for event in split}:
+        inside = [int(event.value) for event in split if (event.segment, event.offset) == place]
         assert inside == sorted(inside)
 
 
