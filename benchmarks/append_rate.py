@@ -103,7 +103,7 @@ def _redis(session: Session) -> Quantity | None:
 
 
 def _round(session: Session, server: MillraceServer, load: Load, numbers: Iterator[int]) -> Round:
-    # What the round before left behind is written to tier 2 first, or it would be measured here.
+    # What the round before left is written to tier 2 first, or it would be measured here.
     server.settle()
     options = AppenderOptions(
         address=server.address,

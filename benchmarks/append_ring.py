@@ -1,4 +1,4 @@
-"""Append frames built once and sent for ever: only what depends on the request id is changed from round to round.
+"""Append frames built once and sent many times: only what depends on the request id is changed from round to round.
 
 A load generator in Python that builds a header and a checksum for each append cannot keep a server of the same
 language busy. CRC-32C is linear: when the same bits of two messages of one length are flipped, the same bits of their

@@ -135,7 +135,7 @@ def measure(session: Session) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _zero_filled_file(directory: Path) -> Iterator[int]:
-    # Unlinked at once, so that nothing is left behind however this ends.
+    # Unlinked at once, so that nothing is left however this ends.
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         zeroes = bytes(MIB)
         for _ in range(_FILE_SIZE_BYTES // MIB):

@@ -54,6 +54,6 @@ def _stat_file(directory: Path) -> Path | None:
     entry = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if not entry.exists():
         return None
-    # Flushes are counted for whole disks only; a partition's folder lies inside its disk's.
+    # Flushes are counted for whole disks only; a partition's folder is inside its disk's.
     entry = entry.resolve()
     return (entry.parent if (entry / "partition").exists() else entry) / "stat"

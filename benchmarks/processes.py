@@ -99,7 +99,7 @@ def running(
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listened on a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

@@ -60,7 +60,7 @@ class _Subscriber:
         self._segment_id = segment_id
         self.size = size
         self._head = bytearray()
-        # Bytes of the arriving frame that are still to come, behind its head.
+        # Bytes of the arriving frame that are still to come, after its head.
         self._rest = 0
         self._subscription = 0
         # Credit given so far, and what of it was used since it was last given.

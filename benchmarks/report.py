@@ -58,7 +58,7 @@ class Target:
 
 
 class Verdict(enum.Enum):
-    """How a row stands against its target; a row without one (floors, rivals) is only noted."""
+    """How a row compares with its target; a row without one (floors, rivals) is only noted."""
 
     MET = "met"
     MISSED = "missed"

@@ -67,7 +67,7 @@ class TailPair:
 
 
 def measure(session: Session) -> Iterator[Row]:
-    """Yield the lag of a tail reader behind the ack, beside few and many idle segments."""
+    """Yield the lag of a tail reader after the ack, beside few and many idle segments."""
     with millrace_server(session.directory) as server:
         pairs = {count: TailPair(server.address, idle_count=count) for count in _IDLE_COUNTS}
         part = Session(session.directory, effort=session.effort / 3)

@@ -46,7 +46,7 @@ class Latencies:
 def repeat(work: Callable[[int], object], *, count: int, budget_s: float, warm_up: int = 20) -> Latencies:
     """Time `work(index)` up to `count` times or for `budget_s`, whichever ends first.
 
-    Some calls that do not count come before. The index goes on from the warm-up, so that a loop over a file does not
+    Some calls that do not count come before. The index continues from the warm-up, so that a loop over a file does not
     begin on what it has just written.
     """
     clock = time.perf_counter

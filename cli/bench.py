@@ -22,6 +22,7 @@ from .bench_rows import (
     OUTSTANDING,
     SMALL_BYTES,
     Row,
+    Unit,
     appends_one_by_one,
     bytes_back,
     events_back,
@@ -108,59 +109,31 @@ async def _measure_server(
     client: Client, name: str, small: SyncedWrites, large: SyncedWrites, *, duration_s: float, steps: Steps
 ) -> list[Row]:
     segment, large_segment, stream = f"{name}-small", f"{name}-large", f"{name}-events"
-    disk_s, disk_rate = small.percentile_s(50), large.rate * MIB
-    rows = [Row(name="round trip without the disk, p50", value=await round_trips(client, duration_s / 3), unit="s")]
-    floor_s = disk_s + rows[0].value
-    steps.advance()
+    rows: list[Row] = []
+
+    def add(name: str, value: float, unit: Unit, bare: float | None = None, bare_name: str = "") -> None:
+        rows.append(Row(name=name, value=value, unit=unit, bare=bare, bare_name=bare_name))
+        steps.advance()
+
+    write, large_rate = f"write + sync of {SMALL_BYTES} B", large.rate * MIB
+    round_trip_s = await round_trips(client, duration_s / 3)
+    add("round trip without the disk, p50", round_trip_s, "s")
     times_s = await appends_one_by_one(client, segment, duration_s)
-    beside = f"write + sync of {SMALL_BYTES} B, round trip"
-    rows.append(
-        Row(
-            name="append of 100 B, one at a time, p50",
-            value=percentile(times_s, 50),
-            unit="s",
-            bare=floor_s,
-            bare_name=beside,
-        )
-    )
-    rows.append(
-        Row(
-            name="append of 100 B, one at a time, p99", value=percentile(times_s, 99), unit="s",
-            bare=small.percentile_s(99), bare_name=f"write + sync of {SMALL_BYTES} B, p99",
-        )
-    )  # fmt: skip
-    steps.advance(2)
+    floor_s = small.percentile_s(50) + round_trip_s
+    add("append of 100 B, one at a time, p50", percentile(times_s, 50), "s", floor_s, f"{write}, round trip")
+    add("append of 100 B, one at a time, p99", percentile(times_s, 99), "s", small.percentile_s(99), f"{write}, p99")
     rate = await pipelined_appends(client, segment, duration_s, size_bytes=SMALL_BYTES, outstanding=OUTSTANDING)
-    rows.append(
-        Row(
-            name=f"appends of 100 B, {OUTSTANDING} on their way", value=rate, unit="/s",
-            bare=small.rate, bare_name="one sync for each",
-        )
-    )  # fmt: skip
-    steps.advance()
+    add(f"appends of 100 B, {OUTSTANDING} on their way", rate, "/s", small.rate, "one sync for each")
     rate = await pipelined_appends(client, large_segment, duration_s, size_bytes=MIB, outstanding=LARGE_OUTSTANDING)
     beside = "synced writes of 1 MiB"
-    rows.append(
-        Row(
-            name=f"appends of 1 MiB, {LARGE_OUTSTANDING} on their way", value=rate * MIB, unit="B/s",
-            bare=disk_rate, bare_name=beside,
-        )
-    )  # fmt: skip
-    steps.advance()
-    blocks = await events_in_blocks(client, stream, duration_s)
-    bare_events = disk_rate / SMALL_BYTES
-    rows.append(Row(name="events of 100 B, write_many", value=blocks, unit="/s", bare=bare_events, bare_name=beside))
-    steps.advance()
-    single = await events_one_by_one(client, stream, duration_s)
-    rows.append(Row(name="events of 100 B, write", value=single, unit="/s", bare=bare_events, bare_name=beside))
-    steps.advance()
-    rows.append(Row(name="bytes back", value=await bytes_back(client, large_segment, duration_s), unit="B/s"))
-    steps.advance()
+    add(f"appends of 1 MiB, {LARGE_OUTSTANDING} on their way", rate * MIB, "B/s", large_rate, beside)
+    events = large_rate / SMALL_BYTES
+    add("events of 100 B, write_many", await events_in_blocks(client, stream, duration_s), "/s", events, beside)
+    add("events of 100 B, write", await events_one_by_one(client, stream, duration_s), "/s", events, beside)
+    add("bytes back", await bytes_back(client, large_segment, duration_s), "B/s")
     if find_spec("pyarrow") is not None:
-        back = await events_back_as_arrow(client, stream, duration_s)
-        rows.append(Row(name="events back, arrow_batches", value=back, unit="/s"))
-    rows.append(Row(name="events back, async for", value=await events_back(client, stream, duration_s), unit="/s"))
-    steps.advance(2)
+        add("events back, arrow_batches", await events_back_as_arrow(client, stream, duration_s), "/s")
+    add("events back, async for", await events_back(client, stream, duration_s), "/s")
     return rows
 
 

@@ -6,12 +6,13 @@ Each row runs for about as long as it is told, in one process with one connectio
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from millrace.client.client import Client
+from millrace.client.read.reader import Reader
 from millrace.client.write.writer import Writer
 from millrace.model.cut import HEAD, TAIL
 from millrace.wire.limits import MIB
@@ -137,34 +138,42 @@ async def bytes_back(client: Client, segment: str, duration_s: float) -> float:
 
 async def events_back(client: Client, stream: str, duration_s: float) -> float:
     """Return events read per second one by one, from the head."""
-    count = 0
-    started_s = time.perf_counter()
-    while (elapsed_s := time.perf_counter() - started_s) < duration_s:
-        async with client.reader(stream, start=HEAD, end=TAIL) as reader:
-            before = count
-            async for _ in reader:
-                count += 1
-                if not count % BLOCK_EVENTS and time.perf_counter() - started_s > duration_s:
-                    break
-        if count == before:
-            break
-    return count / elapsed_s
+    return await _read_again_and_again(client, stream, duration_s, _count_events)
 
 
 async def events_back_as_arrow(client: Client, stream: str, duration_s: float) -> float:
     """Return events read per second as record batches, from the head; needs pyarrow."""
+    return await _read_again_and_again(client, stream, duration_s, _count_rows)
+
+
+async def _count_events(reader: Reader, deadline_s: float) -> int:
     count = 0
-    started_s = time.perf_counter()
-    while (elapsed_s := time.perf_counter() - started_s) < duration_s:
-        before = count
-        async with client.reader(stream, start=HEAD, end=TAIL) as reader:
-            async for batch in reader.arrow_batches():
-                count += batch.num_rows
-                if time.perf_counter() - started_s > duration_s:
-                    break
-        if count == before:
+    async for _ in reader:
+        count += 1
+        if not count % BLOCK_EVENTS and time.perf_counter() > deadline_s:
             break
-    return count / elapsed_s
+    return count
+
+
+async def _count_rows(reader: Reader, deadline_s: float) -> int:
+    count = 0
+    async for batch in reader.arrow_batches():
+        count += batch.num_rows
+        if time.perf_counter() > deadline_s:
+            break
+    return count
+
+
+async def _read_again_and_again(
+    client: Client, stream: str, duration_s: float, count: Callable[[Reader, float], Awaitable[int]]
+) -> float:
+    total, found = 0, 1
+    started_s = time.perf_counter()
+    while found and time.perf_counter() - started_s < duration_s:
+        async with client.reader(stream, start=HEAD, end=TAIL) as reader:
+            found = await count(reader, started_s + duration_s)
+        total += found
+    return total / (time.perf_counter() - started_s)
 
 
 @asynccontextmanager

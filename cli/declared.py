@@ -1,7 +1,7 @@
 """The fields of a structure as they lie in bytes, taken from its construct declaration.
 
 The declarations of `millrace.wire.schema` are the specification of every byte; this walks one of them over the bytes
-and notes for each field where it stands, how it looks and what it says. Damaged bytes do not stop it: a constant that
+and notes for each field where it is, how it looks and what it says. Damaged bytes do not stop it: a constant that
 is another one is noted, and where the bytes end too early, what was found before is still told.
 """
 
@@ -23,7 +23,7 @@ class DeclaredField:
     """One field.
 
     Attributes:
-        offset: where it stands, in the file.
+        offset: where it is in the file.
         value: what it says; raw bytes where it cannot be read.
         raw: its bytes.
         problem: what does not fit the declaration, empty where all does.
@@ -42,7 +42,7 @@ class DeclaredField:
 
 
 def read_fields(declaration: c.Struct, data: bytes | memoryview, *, offset: int) -> list[DeclaredField]:
-    """Return the fields of the structure that `data` is, from its first byte on; `offset` is where that stands."""
+    """Return the fields of the structure that `data` is, from its first byte on; `offset` is where that is."""
     stream = io.BytesIO(bytes(data))
     fields: list[DeclaredField] = []
     for renamed in declaration.subcons:

@@ -31,7 +31,7 @@ EventJsonOption = Annotated[
 LimitOption = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Stop after so many events.", show_default="all")
 ]
-KeysOption = Annotated[bool, typer.Option("--keys", help="Print the key and a tab in front of each value.")]
+KeysOption = Annotated[bool, typer.Option("--keys", help="Print the key and a tab before each value.")]
 
 
 def write(

@@ -8,7 +8,7 @@ _RATE_UNITS: Final = ("k", "M", "G")
 
 
 def size_text(size: float) -> str:
-    """Return a size in bytes with the unit that leaves one to four digits in front of the point."""
+    """Return a size in bytes with the unit that leaves one to four digits before the point."""
     if size < 1024:
         return f"{size:.0f} B"
     for unit in _SIZE_UNITS:

@@ -34,7 +34,7 @@ def history(
     with connected(address, token_file) as client:
         epochs = client.stream_history(stream)
         sealed = client.stream_info(stream).sealed
-    # The clock of the server began the epochs; ours may be behind it.
+    # The clock of the server timed the epochs; ours may be slow.
     end_us = max(time.time_ns() // 1000, *(epoch.started_us for epoch in epochs))
     if as_json:
         print_json([_json(epoch) for epoch in epochs])

@@ -87,7 +87,7 @@ def draw_history(
     """Return the lines of the picture, without spaces at their ends.
 
     Args:
-        width: of the key space, in columns. What is said about a scale stands to the right of it.
+        width: of the key space, in columns. What is said about a scale is to the right of it.
         height: lines between the first and the last border; more where there are more epochs.
     """
     drawn = periods(epochs, end_us=end_us)

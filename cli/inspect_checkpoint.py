@@ -16,7 +16,7 @@ MAGIC: Final = b"SQLite format 3\0"
 
 
 def inspect_checkpoint(path: Path, *, with_hex: bool, limit: int) -> Report:
-    """Return what stands in a checkpoint; damaged rows are shown as they are, and named.
+    """Return the content of a checkpoint; damaged rows are shown as they are, and named.
 
     Args:
         with_hex: show the checksums, too.

@@ -25,11 +25,11 @@ DUMPED_BYTES: Final = 256
 
 
 def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
-    """Return what stands in a chunk.
+    """Return the content of a chunk.
 
     Args:
         with_hex: show bytes, too.
-        at: leave out what stands in front of this place in the segment.
+        at: leave out what is before this offset of the segment.
         limit: most rows of each table, 0 for all.
     """
     data = path.read_bytes()

@@ -26,11 +26,11 @@ FRAMES_SHOWN: Final = 16
 
 
 def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
-    """Return what stands in one log file.
+    """Return the content of one log file.
 
     Args:
         with_hex: lay out every structure field by field.
-        at: leave out batches in front of this offset.
+        at: leave out batches before this offset.
         limit: most batches shown, 0 for all.
     """
     data = path.read_bytes()

@@ -133,7 +133,7 @@ class Steps(Protocol):
     """A progress bar, or nothing that behaves like one."""
 
     def advance(self, amount: float = 1) -> None:
-        """Go on by that much."""
+        """Move by that much."""
         ...
 
     def describe(self, text: str) -> None:

@@ -51,7 +51,7 @@ def scale(
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
-    """Split or merge segments while writers and readers go on; the order of each key stays."""
+    """Split or merge segments while writers and readers continue; the order of each key stays."""
     if sum(option is not None for option in (split, merge, seal or None)) != 1:
         raise typer.BadParameter("give one of --split, --merge and --seal")
     if (ranges is not None) != bool(seal) or (at and split is None):
@@ -109,10 +109,10 @@ def parse_ranges(text: str) -> Ranges:
 
 
 def split_ranges(keys: KeyRange, borders: Sequence[float | Fraction]) -> Ranges:
-    """Return the parts of a segment: its halves, or what lies between the borders given.
+    """Return the parts of a segment: its halves, or the ranges between the given borders.
 
     Raises:
-        typer.BadParameter: a border lies outside of it.
+        typer.BadParameter: a border is outside of it.
     """
     inner = sorted({int(Fraction(border) * KEY_SPACE) for border in borders}) or [(keys.low + keys.high) // 2]
     if not (keys.low < inner[0] and inner[-1] < keys.high):

@@ -73,7 +73,7 @@ def read(
     max_bytes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How much to read.", show_default="to the tail")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as bytes become durable.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as bytes become durable.")] = False,
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
@@ -159,7 +159,7 @@ def list_segments(
 
 @app.command()
 def seal(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
-    """Let a segment take no more appends, for ever."""
+    """Let a segment take no more appends, forever."""
     with connected(address, token_file) as client:
         found = client.segments.seal(segment)
     print_done(f"sealed {segment} at {count_text(found.length, 'byte')}")
@@ -172,7 +172,7 @@ def truncate(
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
-    """Drop the bytes in front of an offset, for ever; the offsets of the rest stay."""
+    """Drop the bytes before an offset, forever; the offsets of the rest stay."""
     with connected(address, token_file) as client:
         found = client.segments.truncate(segment, offset)
     print_done(f"truncated {segment}: it holds [{found.start_offset}, {found.length}) now")

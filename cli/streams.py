@@ -228,7 +228,7 @@ def info(
 
 @app.command()
 def seal(stream: StreamArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
-    """Let a stream take no more events, for ever."""
+    """Let a stream take no more events, forever."""
     with connected(address, token_file) as client:
         client.seal_stream(stream)
     print_done(f"sealed {stream}")
@@ -244,7 +244,7 @@ def truncate(
     address: AddressOption = DEFAULT_ADDRESS,
     token_file: TokenOption = None,
 ) -> None:
-    """Drop the events in front of a cut, for ever."""
+    """Drop the events before a cut, forever."""
     place = parse_place(cut)
     with connected(address, token_file) as client:
         before = client.stream_info(stream).size_bytes

@@ -249,7 +249,7 @@ def _verify_copy(result: Verification, tier2: Path, copy: CheckpointCopy) -> Non
 
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:
-    """Check that each byte of a segment stands in a chunk that is there, or in the log."""
+    """Check that each byte of a segment is in a chunk that exists, or in the log."""
     present = list(found.logged.get(segment.segment_id, ()))
     for record in segment.chunks:
         chunk = chunks.get(record.name)

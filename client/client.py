@@ -6,7 +6,7 @@
             await writer.write(b"...", key="customer-3")
 
 It keeps two connections, made when they are needed and made again when they are lost: one for requests and writes, one
-for reads, so that a reader who takes little does not hold up anyone's acks. A client belongs to one event loop.
+for reads, so that a slow reader delays no acks. A client belongs to one event loop.
 """
 
 import json
@@ -80,18 +80,18 @@ class CutRequest:
         return self._ask(self).__await__()
 
     async def tail(self) -> StreamCut:
-        """Return the cut behind everything that is durable now."""
+        """Return the cut after everything that is durable now."""
         return (await self._client.stream_info(self._stream)).tail()
 
     async def head(self) -> StreamCut:
-        """Return the cut in front of everything that is left."""
+        """Return the cut before everything that is left."""
         return (await self._client.stream_info(self._stream)).head()
 
     async def at_time(self, when: int | datetime) -> StreamCut:
-        """Return the cut in front of the first event with this timestamp or a later one, of all keys.
+        """Return the cut before the first event with this timestamp or a later one, of all keys.
 
         Events with the writer's clock as their timestamp are found exactly. One whose caller gave it a timestamp in the
-        future of its writing is found too; one that was dated back may lie in front of the cut.
+        future of its writing is found too; one that was dated back may be before the cut.
 
         Args:
             when: Unix microseconds, or a datetime with a time zone.
@@ -108,7 +108,7 @@ class CutRequest:
         return await self._client._cut_after(self._stream, start, events=count)  # noqa: SLF001  # as above
 
     async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
-        """Return a cut about so many bytes behind `start`, at borders of blocks, or the tail where there are fewer.
+        """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
 
         Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
         """
@@ -207,7 +207,7 @@ class Client:
     ) -> StreamInfo:
         """Replace segments of a stream by new ones that cover the same keys, in one step; return what it is then.
 
-        Writers go on in the new ones, readers read them after those which they replace. Repeating it changes nothing.
+        Writers continue in the new ones; readers read them after those that they replace. Repeating it changes nothing.
 
         Args:
             seal: ids of open segments.
@@ -220,7 +220,7 @@ class Client:
         """
         info = await self.stream_info(name)
         sealed_ids = list(seal)
-        # Those which are gone by now are in the history only: whoever repeats a scale means their borders.
+        # Those which are gone by now are in the history only: a scale that is repeated means their borders.
         segments: list[StreamPart] = list(info.segments)
         if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
             segments += parts_of_history(await self.stream_history(name))
@@ -257,7 +257,7 @@ class Client:
         return Cursors(self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=self._use_cut)
 
     async def seal_stream(self, name: str) -> StreamInfo:
-        """Let a stream take no more events, for ever; sealing it again changes nothing.
+        """Let a stream take no more events, forever; sealing it again changes nothing.
 
         Raises:
             StreamNotFoundError: there is none.
@@ -273,12 +273,12 @@ class Client:
         return bool((await self._writes.request(m.DeleteStream(_checked(name)))).changed)
 
     async def truncate_stream(self, name: str, cut: Cut) -> StreamInfo:
-        """Drop the events in front of a cut; of a block that the cut goes through, all events stay.
+        """Drop the events before a cut; of a block that the cut goes through, all events stay.
 
         Raises:
             CutInvalidError: the cut is one of another stream, or goes through the inside of an append, and then
                 `start_offset` is the border before it.
-            OffsetBeyondEndError: the cut lies beyond the end.
+            OffsetBeyondEndError: the cut is beyond the end.
         """
 
         async def truncate(place: StreamCut) -> StreamInfo:
@@ -350,8 +350,8 @@ class Client:
         """Return a writer of a stream, to be entered with `async with`.
 
         Args:
-            writer_id: makes the writer persistent: its event numbers go on where they ended, and whoever had the id
-                before is fenced. Without one the writer is new, and gone with the context.
+            writer_id: makes the writer persistent: its event numbers continue where they ended, and the writer that
+                had the id before is fenced. Without one the writer is new, and gone with the context.
             start_over_if_expired: open an id that was idle for so long that its event numbers are gone, and number its
                 events from 1 again; without it, opening such an id raises WriterExpiredError.
 
@@ -404,7 +404,7 @@ class Client:
 
         Raises:
             StreamNotFoundError: there is none.
-            CutTruncatedError: `start` lies behind the truncation.
+            CutTruncatedError: `start` was truncated away.
             CutInvalidError, OffsetBeyondEndError: a cut that does not fit the stream.
         """
         info = await self.stream_info(stream)
@@ -457,7 +457,7 @@ class Client:
         """Return a writer of bytes at the end of a stream of one segment, to be entered with `async with`.
 
         Args:
-            writer_id: whoever had the id before is fenced.
+            writer_id: the writer that had the id before is fenced.
             start_over_if_expired: see `writer`.
         """
         return ByteWriter(

@@ -1,4 +1,4 @@
-"""Read a stream from its head and go on as events come: `python examples/tail_reader.py [ADDRESS [COUNT]]`.
+"""Read a stream from its head, and on as events come: `python examples/tail_reader.py [ADDRESS [COUNT]]`.
 
 Run the producer beside it. Ctrl-C ends it, and says from where another reader could go on.
 """

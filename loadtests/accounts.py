@@ -13,7 +13,7 @@ _ERRORS_KEPT: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The outcome of one load test; what `report` prints and what the exit code stands for."""
+    """The outcome of one load test; what `report` prints and what the exit code says."""
 
     scenario: str
     description: str

@@ -211,7 +211,7 @@ class EventSource:
 
 
 def events_in(data: memoryview | bytes | bytearray, event_size: int) -> npt.NDArray[Any]:
-    """Return the heads of the events that stand behind one another in `data`, whole ones only."""
+    """Return the heads of the events that follow one another in `data`, whole ones only."""
     count = len(data) // event_size
     return np.ndarray((count,), EVENT, data, 0, (event_size,)).copy()
 
@@ -227,7 +227,7 @@ class Violation:
 
     @property
     def lost(self) -> bool:
-        """Whether events are missing in front of it; otherwise it came again, or too late."""
+        """Whether events are missing before it; otherwise it came again, or too late."""
         return self.found > self.expected
 
 
@@ -239,7 +239,7 @@ class SequenceChecker:
         self.events = 0
 
     def check(self, heads: npt.NDArray[Any]) -> Iterator[Violation]:
-        """Yield what is wrong with the next events; after a violation counting goes on from the event found."""
+        """Yield what is wrong with the next events; after a violation counting continues from the event found."""
         if not len(heads):
             return
         self.events += len(heads)

@@ -1,6 +1,6 @@
 """Event blocks as Arrow record batches.
 
-A large block becomes a batch as it stands: its columns are the buffers of the batch. Small ones are put together, for
+A large block becomes a batch as it is: its columns are the buffers of the batch. Small ones are put together, for
 a batch of a few rows costs more than copying them. Needs pyarrow (`pip install millrace[arrow]`).
 
     value         binary
