@@ -13,6 +13,7 @@ from millrace.model.block_layout import (
     BlockHeader,
 )
 from millrace.model.checksum import crc32c
+from millrace.server.tier2 import ANY_TIMES
 from millrace.wire.schema.chunk import CHUNK_MAGIC, ChunkIndexEntry, ChunkSummary, PageChecksum
 
 from .declared import field_section, hex_dump, problems_of, read_fields, values_of
@@ -85,9 +86,15 @@ def _index(report: Report, table: bytes, start: int, summary: dict[str, Any], *,
     for position in range(0, len(table) - size + 1, size):
         entry = values_of(read_fields(ChunkIndexEntry, table[position : position + size], offset=start + position))
         if entry["offset"] >= at:
-            rows.append([entry["offset"], entry["events"], time_text(entry["wall_time_us"])])
-    columns = ("segment offset", "events before", "time")
+            times = [_event_time(entry[name]) for name in ("timestamp_us_min", "timestamp_us_max")]
+            rows.append([entry["offset"], entry["events"], time_text(entry["wall_time_us"]), *times])
+    columns = ("segment offset", "events before", "time", "least event time", "greatest event time")
     return Section("index", "sparse index", columns, rows).limited(limit)
+
+
+def _event_time(timestamp_us: int) -> str:
+    """Return an event time as text; the bounds of the type stand for no time or any time."""
+    return "" if abs(timestamp_us) >= ANY_TIMES.max_us else time_text(timestamp_us)
 
 
 def _pages(report: Report, data: bytes, start: int, summary: dict[str, Any], *, limit: int) -> Section:

@@ -114,7 +114,7 @@ async def written_before(channel: Channel, segment_id: int, *, offset: int) -> i
     )
     if borders:
         return borders[-1].wall_time_us
-    first = (await channel.request(m.Seek(segment_id, 0))).entries
+    first = (await channel.request(m.Seek(segment_id, -(1 << 63)))).entries
     return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
 

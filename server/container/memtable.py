@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millrace.model.checksum import Buffer
+from millrace.server.tier2 import EventTimes, event_times
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
@@ -27,7 +28,17 @@ class Extent:
         wall_time_us: when the log wrote it.
     """
 
-    __slots__ = ("_payload", "_run", "end_events", "event_count", "offset", "sequence", "size", "wall_time_us")
+    __slots__ = (
+        "_event_times",
+        "_payload",
+        "_run",
+        "end_events",
+        "event_count",
+        "offset",
+        "sequence",
+        "size",
+        "wall_time_us",
+    )
 
     def __init__(self, run: AppendRun, *, sequence: int, end_events: int, wall_time_us: int) -> None:
         self.offset = run.offset
@@ -36,6 +47,7 @@ class Extent:
         # Until its headers are stripped; then `_payload` takes its place.
         self._run: AppendRun | None = run
         self._payload: memoryview | None = None
+        self._event_times: EventTimes | None = None
         self.sequence = sequence
         self.end_events = end_events
         self.wall_time_us = wall_time_us
@@ -71,6 +83,12 @@ class Extent:
             self._run = None
         assert self._payload is not None
         return self._payload
+
+    def event_times(self) -> EventTimes:
+        """Return the least and the greatest event time; in any thread, and only once is the run scanned for it."""
+        if self._event_times is None:
+            self._event_times = event_times(self.payload())
+        return self._event_times
 
 
 class LinkedExtent:

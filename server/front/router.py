@@ -13,6 +13,7 @@ from millrace.model.names import checked_writer_id
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.residency.entity_cache import Pins
+from millrace.server.container.seek import seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import InvalidArgumentError
@@ -170,17 +171,14 @@ class Handlers:
         borders = segment.index.split(start, end, target_bytes=message.spacing_bytes)
         count_max = min(message.count_max, INDEX_ENTRIES_COUNT_MAX)
         found = (segment.index.floor(border) for border in borders[:count_max])
-        return m.Index([m.IndexEntry(*entry) for entry in found if entry is not None])
+        return m.Index([m.IndexEntry(*entry[:3]) for entry in found if entry is not None])
 
     async def _seek(self, message: m.Seek) -> m.Index:
         segment = self.container.segment(message.segment_id)
-        near = segment.index.seek_time(message.wall_time_us)
-        if near is not None:
-            await self.container.reader.load_index(segment, near.offset, near.offset + 1)
-            near = segment.index.seek_time(message.wall_time_us)
-        if near is None or near.offset < segment.start_offset:
-            return m.Index([m.IndexEntry(segment.start_offset, 0, 0)])
-        return m.Index([m.IndexEntry(*near)])
+        entry = await seek_event_time(
+            self.container.reader, self.container.state.merged, segment, timestamp_us=message.timestamp_us
+        )
+        return m.Index([] if entry is None else [m.IndexEntry(*entry[:3])])
 
     async def _create_stream(self, message: m.CreateStream) -> m.StreamInfo:
         stream, created = await self._streams.create(

@@ -1,6 +1,16 @@
 """Tier 2: where the bytes of segments live for ever, in immutable chunks."""
 
-from .layout import ChunkFooter, ChunkId, IndexEntry, chunk_name, encode_chunk, parse_chunk_name, segment_prefix
+from .event_times import ANY_TIMES, NO_TIMES, EventTimes, event_times
+from .layout import (
+    ChunkFooter,
+    ChunkId,
+    IndexEntry,
+    chunk_name,
+    encode_chunk,
+    parse_chunk_name,
+    segment_prefix,
+    times_of,
+)
 from .local import LocalStorage
 from .options import Tier2Options
 from .reader import open_chunk, read_chunk, verify_chunk
@@ -8,19 +18,24 @@ from .scoped import ScopedStorage
 from .storage import ChunkInfo, ChunkStorage
 
 __all__ = [
+    "ANY_TIMES",
+    "NO_TIMES",
     "ChunkFooter",
     "ChunkId",
     "ChunkInfo",
     "ChunkStorage",
+    "EventTimes",
     "IndexEntry",
     "LocalStorage",
     "ScopedStorage",
     "Tier2Options",
     "chunk_name",
     "encode_chunk",
+    "event_times",
     "open_chunk",
     "parse_chunk_name",
     "read_chunk",
     "segment_prefix",
+    "times_of",
     "verify_chunk",
 ]

@@ -22,6 +22,7 @@ from millrace.wire.codec import derive
 from millrace.wire.errors import CodecError
 from millrace.wire.schema.chunk import ChunkIndexEntry, ChunkSummary, PageChecksum
 
+from .event_times import NO_TIMES, EventTimes
 from .storage import CHUNK_SUFFIX
 
 _SUMMARY: Final = derive(ChunkSummary, name="ChunkSummary")
@@ -52,6 +53,14 @@ class IndexEntry(NamedTuple):
     """Events of the segment before that place."""
     wall_time_us: int
     """Log wall time of the append that starts there, kept monotone."""
+    timestamp_us_min: int = NO_TIMES.min_us
+    """The least event time from there to the next entry, or the end of the chunk."""
+    timestamp_us_max: int = NO_TIMES.max_us
+
+    def widened(self, times: EventTimes) -> "IndexEntry":
+        """Return the entry of an interval that holds these event times, too."""
+        low, high = EventTimes(self.timestamp_us_min, self.timestamp_us_max).union(times)
+        return self._replace(timestamp_us_min=low, timestamp_us_max=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +117,7 @@ class ChunkFooter:
     start_events: int
     end_events: int
     end_wall_time_us: int
+    event_times: EventTimes
     page_size: int
     page_checksums: bytes
     """The table as stored; `page_checksum` reads it."""
@@ -168,12 +178,21 @@ def encode_chunk(
         len(index),
         crc32c(index_bytes),
         end_wall_time_us,
+        *times_of(index),
         0,
     )[:_CHECKSUM_OFFSET]
     summary += _PAGE_STRUCT.pack(crc32c(summary))
     checksums = b"".join([_PAGE_STRUCT.pack(checksum) for checksum in _page_checksums(payload, page_size)])
     assert len(checksums) == _page_count(chunk.length, page_size) * PAGE_CHECKSUM_SIZE_BYTES
     return [summary, *payload, index_bytes + checksums + summary]
+
+
+def times_of(index: Iterable[IndexEntry]) -> EventTimes:
+    """Return the event times of all that an index covers."""
+    times = NO_TIMES
+    for entry in index:
+        times = times.union(EventTimes(entry.timestamp_us_min, entry.timestamp_us_max))
+    return times
 
 
 def _page_checksums(payload: Iterable[Buffer], page_size: int) -> Iterator[int]:
@@ -207,6 +226,8 @@ class Summary(NamedTuple):
     index_count: int
     index_checksum: int
     end_wall_time_us: int
+    timestamp_us_min: int
+    timestamp_us_max: int
     checksum: int
 
     @property
@@ -266,6 +287,7 @@ def decode_footer(tail: Buffer, summary: Summary, *, name: str, footer_damaged: 
         start_events=summary.start_events,
         end_events=summary.end_events,
         end_wall_time_us=summary.end_wall_time_us,
+        event_times=EventTimes(summary.timestamp_us_min, summary.timestamp_us_max),
         page_size=summary.page_size,
         page_checksums=bytes(tables[summary.index_size :]),
         index=index if crc32c(index) == summary.index_checksum else None,

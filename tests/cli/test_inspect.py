@@ -111,15 +111,15 @@ def test_a_chunk_is_shown_with_index_pages_and_blocks(run: Run, stopped_folder: 
 def test_hex_dumps_the_payload_of_a_chunk(run: Run, stopped_folder: Path) -> None:
     shown = run("inspect", chunk_of(stopped_folder, 1), "--json", "--hex", "--at", 1000).json
 
-    assert shown["payload"][0] == {"offset": 80 + 1000, "hex": "62626262 62626262 62626262 62626262", "text": "b" * 16}
+    assert shown["payload"][0] == {"offset": 96 + 1000, "hex": "62626262 62626262 62626262 62626262", "text": "b" * 16}
 
 
 @pytest.mark.parametrize(
     ("offset", "problem"),
     [
         (0, "byte 0: the summary does not match its checksum"),
-        (80, "page 0 does not match its checksum; segment offsets [0, 3000) are refused"),
-        (80 + 3000, "the index does not match its checksum"),
+        (96, "page 0 does not match its checksum; segment offsets [0, 3000) are refused"),
+        (96 + 3000, "the index does not match its checksum"),
         (-1, "the summary at the end does not match its checksum"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_torn_end_is_no_damage_but_a_note(verify: Verify, run: Run, killed_fol
     assert "was never acknowledged" in " ".join(run("verify", killed_folder).err.split())
 
 
-@pytest.mark.parametrize("offset", [80 + 10, 0, 80 + 3000, -1])
+@pytest.mark.parametrize("offset", [96 + 10, 0, 96 + 3000, -1])
 def test_a_flipped_bit_in_a_chunk_is_named(verify: Verify, stopped_folder: Path, offset: int) -> None:
     """Behaviour 41: in a page, in either summary, in the index."""
     path = chunk_of(stopped_folder, 1)
@@ -112,7 +112,7 @@ def test_a_flipped_bit_in_a_chunk_is_named(verify: Verify, stopped_folder: Path,
     (finding,) = verify(stopped_folder)
 
     assert finding["file"] == path.relative_to(stopped_folder).as_posix()
-    assert finding["offset"] == {90: 80, 0: 0, 3080: 3080, -1: size - 80}[offset]
+    assert finding["offset"] == {106: 96, 0: 0, 3096: 3096, -1: size - 96}[offset]
 
 
 def test_a_flipped_bit_in_the_checkpoint_is_found(verify: Verify, stopped_folder: Path) -> None:

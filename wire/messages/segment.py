@@ -277,7 +277,7 @@ class GetIndex(Request[Index]):
 
 @message(39)
 class Seek(Request[Index]):
-    """Ask for the last known append border at or before a wall time; the reply has one entry."""
+    """Ask for an append border near before the first event with this event time or a later one; none if none has."""
 
     segment_id: SegmentId
-    wall_time_us: I64
+    timestamp_us: I64

@@ -3,11 +3,11 @@
 Little-endian. A chunk is, in this order and without gaps (n = index entries, m = pages):
 
     offset                 size            part
-    0                      80              summary
-    80                     length          payload: bytes [start_offset, start_offset + length) of the segment
-    80 + length            24 * n          sparse index: n entries, ascending
-    ... + 24 * n           4 * m           page checksums: u32 each, m = ceil(length / page_size)
-    ... + 4 * m            80              summary, the same bytes again
+    0                      96              summary
+    96                     length          payload: bytes [start_offset, start_offset + length) of the segment
+    96 + length            40 * n          sparse index: n entries, ascending
+    ... + 40 * n           4 * m           page checksums: u32 each, m = ceil(length / page_size)
+    ... + 4 * m            96              summary, the same bytes again
 
 Summary:
 
@@ -25,8 +25,10 @@ Summary:
     56      4     index_count       n
     60      4     index_checksum    CRC-32C of the index entries
     64      8     end_wall_time_us  log wall time of the last append in the payload, Unix microseconds (signed)
-    72      4     reserved          0
-    76      4     checksum          CRC-32C of bytes 0..76
+    72      8     timestamp_us_min  least event time in the payload, Unix microseconds (signed)
+    80      8     timestamp_us_max  greatest event time
+    88      4     reserved          0
+    92      4     checksum          CRC-32C of bytes 0..92
 
 Index entry:
 
@@ -34,6 +36,11 @@ Index entry:
     0       8     offset        place in the segment of the border between two appends
     8       8     events        events of the segment before that place
     16      8     wall_time_us  log wall time of the append that starts there, kept monotone (signed)
+    24      8     timestamp_us_min  least event time from there to the next entry, or the end of the payload (signed)
+    32      8     timestamp_us_max  greatest event time
+
+The first entry is at the start of the payload. If no event has a time, the least is 2^63 - 1 and the greatest -2^63;
+if the bytes are no event blocks, they may hold anything: the least is -2^63 and the greatest 2^63 - 1.
 
 What the checksums cover. Each part answers for itself, so that damage refuses no more than what it touched: a page
 is valid when its CRC-32C equals its entry in the table (a flipped bit in the table therefore refuses one page); the
@@ -46,15 +53,17 @@ it is whole or absent. A chunk of the wrong size, or one that fails a checksum, 
 
 Version 1 is the first.
 
-Example: segment 7, epoch 2, bytes [100, 105) are "hello", one index entry, events 3 to 4:
+Example: segment 7, epoch 2, bytes [100, 105) are "hello" (no block), one index entry, events 3 to 4:
 
-    4d52434b 0100 0000 00000100 02000000 0700000000000000 6400000000000000 0500000000000000
-    0300000000000000 0400000000000000 01000000 a498d430 40420f0000000000 00000000 2dba2aac
+    4d52434b 0100 000000000100 02000000 0700000000000000 6400000000000000 0500000000000000
+    0300000000000000 0400000000000000 01000000 41932e50
+    40420f0000000000 0000000000000080 ffffffffffffff7f 00000000 5aacdb1b
     68656c6c6f
-    6400000000000000 0300000000000000 40420f0000000000
+    6400000000000000 0300000000000000 40420f0000000000 0000000000000080 ffffffffffffff7f
     4cbb719a
-    4d52434b 0100 0000 00000100 02000000 0700000000000000 6400000000000000 0500000000000000
-    0300000000000000 0400000000000000 01000000 a498d430 40420f0000000000 00000000 2dba2aac
+    4d52434b 0100 000000000100 02000000 0700000000000000 6400000000000000 0500000000000000
+    0300000000000000 0400000000000000 01000000 41932e50
+    40420f0000000000 0000000000000080 ffffffffffffff7f 00000000 5aacdb1b
 """
 
 from typing import Final
@@ -78,6 +87,8 @@ ChunkSummary = Struct(
     "index_count" / Int32ul,
     "index_checksum" / Int32ul,
     "end_wall_time_us" / Int64sl,
+    "timestamp_us_min" / Int64sl,
+    "timestamp_us_max" / Int64sl,
     "reserved_end" / Const(0, Int32ul),
     "checksum" / Int32ul,
 )
@@ -86,6 +97,8 @@ ChunkIndexEntry = Struct(
     "offset" / Int64ul,
     "events" / Int64ul,
     "wall_time_us" / Int64sl,
+    "timestamp_us_min" / Int64sl,
+    "timestamp_us_max" / Int64sl,
 )
 
 PageChecksum = Struct("checksum" / Int32ul)

@@ -191,7 +191,17 @@ CHUNKS: Final = Table(
     "chunks",
     number=4,
     key=["segment_id", "start_offset"],
-    integers=["segment_id", "start_offset", "length", "size", "start_events", "end_events", "end_wall_time_us"],
+    integers=[
+        "segment_id",
+        "start_offset",
+        "length",
+        "size",
+        "start_events",
+        "end_events",
+        "end_wall_time_us",
+        "timestamp_us_min",
+        "timestamp_us_max",
+    ],
     texts=["name"],
 )
 _CHUNK_FIELDS: Final = CHUNKS.columns[1:-1]

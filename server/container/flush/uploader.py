@@ -10,15 +10,17 @@ Owns the payload of chunks, their records and the index entries that go with the
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from millrace.model.checksum import Buffer
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.memtable import Extent, LinkedExtent
+from millrace.server.container.seek import parts_between
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError
-from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk
+from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk, times_of
 from millrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -74,21 +76,26 @@ class Uploader:
         first, last = extents[0], extents[-1]
         small = self._small_last_chunk(segment, first)
         before: list[memoryview] = []
+        index: list[IndexEntry] = []
         if small:
             try:
                 before = await self._payload_of(segment, small)
+                index = await self._index_of(small)
             except (ChunkCorruptError, ChunkNotFoundError) as error:
                 # It stays as it is: damage refuses its own range, and must not hold up what follows.
                 logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
                 small = None
         start = small.start_offset if small else first.offset
+        # Taken here, not in the thread: the index changes with every append and truncation.
+        index += segment.index.entries(first.offset, last.end)
+        if not index or index[0].offset > start:
+            index.insert(0, _border(segment, first.offset, events=first.start_events))
         record = await self._publish(
             segment,
             [*before, *extents],
             start=start,
             end=last.end,
-            # Taken here, not in the thread: the index changes with every append and truncation.
-            index=segment.index.entries(start, last.end),
+            index=index,
             start_events=small.start_events if small else first.start_events,
             end_events=last.end_events,
             end_wall_time_us=last.wall_time_us,
@@ -118,7 +125,8 @@ class Uploader:
                 await self._payload_between(source, start, end),
                 start=link.offset + start - link.source_offset,
                 end=link.offset + end - link.source_offset,
-                index=[],
+                index=[_border(segment, link.offset + start - link.source_offset, events=start_events)],
+                parts=parts_between(self._state.merged, source, start, end),
                 start_events=start_events,
                 end_events=end_events,
                 end_wall_time_us=link.wall_time_us,
@@ -163,6 +171,11 @@ class Uploader:
             offset += len(pieces[-1])
         return pieces
 
+    async def _index_of(self, chunk: ChunkRecord) -> list[IndexEntry]:
+        """Return the index entries of a chunk with their event times, the first at its start."""
+        entries = list((await self._container.reader.footer(chunk)).entries())
+        return entries or [IndexEntry(chunk.start_offset, chunk.start_events, 0, *chunk.event_times())]
+
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
         """Return the bytes [start, end) of a segment, from memory or tier 2."""
         pieces = []
@@ -175,25 +188,37 @@ class Uploader:
     async def _publish(
         self,
         segment: Segment,
-        parts: Sequence[Extent | memoryview],
+        payload: Sequence[Extent | memoryview],
         *,
         start: int,
         end: int,
-        index: Sequence[IndexEntry],
+        index: list[IndexEntry],
+        parts: Sequence[ChunkRecord | Extent] = (),
         start_events: int,
         end_events: int,
         end_wall_time_us: int,
     ) -> ChunkRecord:
-        """Publish the bytes [start, end) of a segment as a chunk; encoded in a thread, as that takes milliseconds."""
+        """Publish the bytes [start, end) of a segment as a chunk; encoded in a thread, as that takes milliseconds.
+
+        Event times are added to the index: those of extents in `payload` to the entry before each, those of `parts`,
+        which hold the bytes of a merged segment, to the first.
+        """
         assert start < end
+        assert index[0].offset == start
         chunk = ChunkId(
             segment_id=segment.segment_id, start_offset=start, length=end - start, container_epoch=self._container_epoch
         )
 
         def encode() -> list[Buffer]:
+            for part in parts:
+                index[0] = index[0].widened(part.event_times())
+            for piece in payload:
+                if isinstance(piece, Extent):
+                    place = bisect_right(index, piece.offset, key=lambda entry: entry.offset) - 1
+                    index[place] = index[place].widened(piece.event_times())
             return encode_chunk(
                 chunk,
-                [part.payload() if isinstance(part, Extent) else part for part in parts],
+                [piece.payload() if isinstance(piece, Extent) else piece for piece in payload],
                 index=index,
                 start_events=start_events,
                 end_events=end_events,
@@ -204,6 +229,7 @@ class Uploader:
         pieces = await asyncio.to_thread(encode)
         name = chunk_name(chunk)
         await self._storage.publish(name, pieces)
+        times = times_of(index)
         return ChunkRecord(
             start_offset=start,
             length=end - start,
@@ -212,4 +238,12 @@ class Uploader:
             start_events=start_events,
             end_events=end_events,
             end_wall_time_us=end_wall_time_us,
+            timestamp_us_min=times.min_us,
+            timestamp_us_max=times.max_us,
         )
+
+
+def _border(segment: Segment, offset: int, *, events: int) -> IndexEntry:
+    """Return the index entry of a border that may not be in the index of its segment; its time may be early."""
+    near = segment.index.floor(offset)
+    return IndexEntry(offset, events, near.wall_time_us if near is not None else segment.created_us)

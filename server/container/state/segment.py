@@ -19,6 +19,7 @@ from millrace.server.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
+from millrace.server.tier2 import NO_TIMES, EventTimes
 
 from .sparse_index import SparseIndex
 
@@ -33,11 +34,17 @@ class ChunkRecord(NamedTuple):
     start_events: int
     end_events: int
     end_wall_time_us: int
+    timestamp_us_min: int = NO_TIMES.min_us
+    timestamp_us_max: int = NO_TIMES.max_us
 
     @property
     def end_offset(self) -> int:
-        """The segment offset behind the chunk."""
+        """The segment offset after the last byte."""
         return self.start_offset + self.length
+
+    def event_times(self) -> EventTimes:
+        """Return the least and the greatest event time in the chunk."""
+        return EventTimes(self.timestamp_us_min, self.timestamp_us_max)
 
 
 @dataclass(frozen=True, slots=True)

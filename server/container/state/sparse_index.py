@@ -100,14 +100,6 @@ class SparseIndex:
         """Return the last entry at or before `offset`; None when there is none."""
         return self._nearest(bisect_right(self._offsets, offset))
 
-    def seek_time(self, wall_time_us: int) -> IndexEntry | None:
-        """Return the last entry before which no append of `wall_time_us` or later starts; None when there is none.
-
-        The first append of that time or later starts at or after it, before the entry that follows or at it.
-        """
-        # Strictly earlier: appends of the very time of an entry may also start before it.
-        return self._nearest(max(1, bisect_left(self._walls, wall_time_us)) if self._walls else 0)
-
     def split(self, start_offset: int, end_offset: int, *, target_bytes: int) -> list[int]:
         """Return the borders that cut [start_offset, end_offset) into parts of about `target_bytes`, ascending.
 

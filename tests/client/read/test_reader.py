@@ -367,6 +367,20 @@ async def test_a_cut_that_mixes_before_and_after_is_none(client: Client, name: s
         await read(client, name, start=StreamCut.of(name, {part.segment_id: (0, 0) for part in mixed}))
 
 
+async def test_a_cut_at_a_time_goes_by_the_times_of_the_events(client: Client, name: str) -> None:
+    """Behaviour 26: whatever the clock said when they were written, in blocks of any order."""
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(1)))
+    far_us = 4_000_000_000_000_000
+    stamps = [far_us + 50, 10, far_us + 20, 30, far_us + 90, far_us + 70]
+    async with client.writer(name) as writer:
+        for number, stamp in enumerate(stamps):
+            await writer.write(b"%d" % number, timestamp_us=stamp)
+    for timestamp_us, first in ((0, 0), (far_us + 50, 0), (far_us + 51, 4), (far_us + 90, 4)):
+        cut = await client.stream_cut(name, at_time=timestamp_us)
+        assert await read(client, name, start=cut, end=TAIL) == [b"%d" % number for number in range(first, 6)]
+    assert await client.stream_cut(name, at_time=far_us + 91) == await client.stream_cut(name)
+
+
 async def test_a_cut_through_segments_that_are_gone_says_so(client: Client, name: str) -> None:
     """Behaviour 26."""
     values = await filled_over_epochs(client, name, scalings=2)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from millrace.model.checksum import Buffer, crc32c
 from millrace.server.errors import ChunkCorruptError
+from millrace.server.tier2.event_times import ANY_TIMES
 from millrace.server.tier2.layout import (
     SUMMARY_SIZE_BYTES,
     ChunkId,
@@ -72,7 +73,7 @@ def test_a_chunk_is_the_example_of_the_format() -> None:
     pieces = encode_chunk(
         chunk,
         [b"hel", b"lo"],
-        index=[IndexEntry(100, 3, 1_000_000)],
+        index=[IndexEntry(100, 3, 1_000_000, *ANY_TIMES)],
         start_events=3,
         end_events=4,
         end_wall_time_us=1_000_000,

@@ -31,7 +31,7 @@ async def test_any_range_reads_what_was_published() -> None:
         view = await read_chunk(storage, footer, offset=1000 + start, size=size)
         assert view == PAYLOAD[start : start + size]
     assert list(footer.entries()) == INDEX
-    assert await damages(storage, footer.name, 80 + 3072 + 24 * 6 + 4 * 6 + 80) == []
+    assert await damages(storage, footer.name, 96 + 3072 + 40 * 6 + 4 * 6 + 96) == []
 
 
 @pytest.mark.asyncio

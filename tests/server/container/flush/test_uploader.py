@@ -28,8 +28,14 @@ class Tier2:
         reader = CatchUpReader(storage=self.storage, cache=PageCache(CacheOptions()))
         self.container = SegmentContainer(state=self.state, reader=reader, options=OPTIONS, clock=ManualClock())
         self.uploader = Uploader(self.container, storage=self.storage, container_epoch=1, page_size_bytes=KIB)
-        self.segment = Segment(segment_id=self.state.take_id(), name="raw/a", created_us=0)
+        self.segment = self.another()
+
+    def another(self) -> Segment:
+        """Add a segment, which is appended to from now on."""
+        number = self.state.take_id()
+        self.segment = Segment(segment_id=number, name=f"raw/{number}", created_us=0)
         self.state.segments.add(self.segment)
+        return self.segment
 
     def append(self, *payloads: bytes) -> None:
         segment = self.segment

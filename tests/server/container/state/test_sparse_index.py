@@ -55,18 +55,6 @@ def test_entries_are_true_and_dense_enough(history: History) -> None:
             assert wall - nearest.wall_time_us < SPACING_US
 
 
-@given(HISTORIES, st.integers(-(10**9), 10**9))
-def test_a_time_is_found_at_or_before_its_first_append(history: History, wall: int) -> None:
-    """Behaviour 26: a cut at a time returns the first event at or after it; the index never points behind it."""
-    found = history.index.seek_time(wall)
-
-    first = next((o for o, w in zip(history.offsets, history.walls, strict=False) if w >= wall), history.length)
-    assert found is not None
-    assert found.offset <= first
-    following = [entry.offset for entry in everything(history.index) if found.offset < entry.offset < first]
-    assert following == []
-
-
 @given(HISTORIES, st.integers(0, 10**8))
 def test_the_floor_is_the_nearest_border_at_or_before(history: History, offset: int) -> None:
     found = history.index.floor(offset)
@@ -127,7 +115,7 @@ def test_an_empty_index_knows_nothing() -> None:
     index.truncate(10)
     index.evict(0, 10)
 
-    assert (index.floor(5), index.seek_time(5)) == (None, None)
+    assert index.floor(5) is None
     assert index.split(0, 100, target_bytes=10) == []
     assert len(index) == 0
 

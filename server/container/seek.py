@@ -1,0 +1,105 @@
+"""Where in a segment the first event of some time or a later one may be.
+
+Event times need not ascend with the offset, so this is no binary search: chunks, then the entries of one chunk's index,
+then the runs of the tail are skipped as long as all they hold is earlier. The caller scans the blocks from there on.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError
+from millrace.server.tier2 import IndexEntry
+
+from .catch_up_reader import CatchUpReader
+from .memtable import Extent, LinkedExtent
+from .state.segment import ChunkRecord, Segment
+
+
+async def seek_event_time(
+    reader: CatchUpReader, merged: Mapping[int, Segment], segment: Segment, *, timestamp_us: int
+) -> IndexEntry | None:
+    """Return a border before which no event has this time or a later one; None if no event in the segment has.
+
+    The first such event is in the interval that begins there, or in a later one if only the outline is known (a merged
+    segment, a damaged index). Safe to cancel.
+
+    Args:
+        reader: of tier 2, for the indexes of chunks.
+        merged: segments that stand in the tail of another, by id.
+        segment: of event blocks; in any other every byte may be what is looked for.
+        timestamp_us: Unix microseconds.
+
+    Raises:
+        StorageError: tier 2 failed.
+    """
+    place = segment.start_offset
+    while (chunk := _next_chunk(segment, place, timestamp_us)) is not None:
+        entry = await _seek_in_chunk(reader, chunk, place=place, timestamp_us=timestamp_us)
+        if entry is not None:
+            return _clipped(entry, segment)
+        place = chunk.end_offset
+    # In the same step in which no chunk was left: what is flushed meanwhile is in this list still.
+    borders = [
+        (IndexEntry(extent.offset, extent.start_events, extent.wall_time_us), parts_of(merged, extent))
+        for extent in segment.tail.extents
+        if extent.end > place
+    ]
+    entry = await asyncio.to_thread(_seek_in_tail, borders, timestamp_us)
+    return None if entry is None else _clipped(entry, segment)
+
+
+def parts_of(merged: Mapping[int, Segment], extent: Extent | LinkedExtent) -> list[ChunkRecord | Extent]:
+    """Return what holds the bytes of an extent: itself, or chunks and extents of the segments merged there."""
+    if isinstance(extent, Extent):
+        return [extent]
+    return parts_between(merged, merged[extent.source_id], extent.source_offset, extent.source_offset + extent.size)
+
+
+def parts_between(merged: Mapping[int, Segment], segment: Segment, start: int, end: int) -> list[ChunkRecord | Extent]:
+    """Return the chunks and extents that hold bytes of [start, end)."""
+    parts: list[ChunkRecord | Extent] = [c for c in segment.chunks if c.start_offset < end and c.end_offset > start]
+    for extent in segment.tail.extents:
+        if extent.offset < end and extent.end > start:
+            parts += parts_of(merged, extent)
+    return parts
+
+
+def _next_chunk(segment: Segment, place: int, timestamp_us: int) -> ChunkRecord | None:
+    """Return the first chunk with bytes from `place` on that may hold the time."""
+    first = max(0, bisect_right(segment.chunks, place, key=lambda chunk: chunk.start_offset) - 1)
+    for chunk in islice(segment.chunks, first, None):
+        if chunk.end_offset > place and chunk.timestamp_us_max >= timestamp_us:
+            return chunk
+    return None
+
+
+async def _seek_in_chunk(
+    reader: CatchUpReader, chunk: ChunkRecord, *, place: int, timestamp_us: int
+) -> IndexEntry | None:
+    start = IndexEntry(chunk.start_offset, chunk.start_events, 0, *chunk.event_times())
+    try:
+        entries = [*(await reader.footer(chunk)).entries()] or [start]
+    except (ChunkCorruptError, ChunkNotFoundError):
+        entries = [start]
+    ends = [*(entry.offset for entry in entries[1:]), chunk.end_offset]
+    for entry, end in zip(entries, ends, strict=True):
+        if end > place and entry.timestamp_us_max >= timestamp_us:
+            return entry
+    return None
+
+
+def _seek_in_tail(
+    borders: Sequence[tuple[IndexEntry, Sequence[ChunkRecord | Extent]]], timestamp_us: int
+) -> IndexEntry | None:
+    """Run in a thread: runs are stripped of their headers, as they are when they are flushed."""
+    for entry, parts in borders:
+        if any(part.event_times().max_us >= timestamp_us for part in parts):
+            return entry
+    return None
+
+
+def _clipped(entry: IndexEntry, segment: Segment) -> IndexEntry:
+    """Return the entry, or the start of the segment if that is after it: it was truncated meanwhile, or in between."""
+    return entry if entry.offset >= segment.start_offset else IndexEntry(segment.start_offset, 0, 0)

@@ -1,0 +1,127 @@
+"""Seeking by event time: in chunks, in the tail, in merged segments; before and after a flush."""
+
+import asyncio
+from bisect import bisect_right
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.model.block_packing import pack_block
+from millrace.server.container.seek import seek_event_time
+from millrace.server.tier2 import EventTimes
+from millrace.wire import messages as m
+from tests.server.container.flush.test_uploader import Tier2
+from tests.server.container.histories import apply
+
+
+def block(*timestamps_us: int, size: int = 100) -> bytes:
+    return bytes(pack_block([bytes(size)] * len(timestamps_us), timestamps_us=list(timestamps_us)))
+
+
+async def sought(tier2: Tier2, timestamp_us: int) -> int | None:
+    """Return the offset from which the caller scans; None if the segment has no such event."""
+    entry = await seek_event_time(tier2.container.reader, tier2.state.merged, tier2.segment, timestamp_us=timestamp_us)
+    return None if entry is None else entry.offset
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flushed_count", range(5))
+async def test_the_interval_of_the_first_event_of_a_time_is_found_wherever_it_is(flushed_count: int) -> None:
+    """Behaviour 26: event times that go up and down, and lie far from the time of writing."""
+    tier2 = Tier2()
+    offsets = []
+    for number, times in enumerate([(50, 60), (10, 20), (90, 30), (40, 70)]):
+        offsets.append(tier2.segment.length)
+        tier2.append(block(*times, size=1000))
+        if number < flushed_count:
+            await tier2.uploader.upload([tier2.segment])
+    found = [await sought(tier2, timestamp_us) for timestamp_us in (0, 50, 60, 61, 90, 91)]
+    expected = [offsets[0], offsets[0], offsets[0], offsets[2], offsets[2], None]
+    assert [None if each is None else bisect_right(offsets, each) for each in found] == [
+        None if each is None else bisect_right(offsets, each) for each in expected
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=3), st.booleans()), min_size=1, max_size=12),
+    st.integers(-1, 51),
+)
+def test_nothing_of_that_time_is_before_what_is_found(appends: list[tuple[list[int], bool]], timestamp_us: int) -> None:
+    async def check() -> None:
+        tier2 = Tier2()
+        first: int | None = None
+        for times, is_flushed in appends:
+            if first is None and max(times) >= timestamp_us:
+                first = tier2.segment.length
+            tier2.append(block(*times, size=1000))
+            if is_flushed:
+                await tier2.uploader.upload([tier2.segment])
+        found = await sought(tier2, timestamp_us)
+        assert (found is None) == (first is None)
+        assert found is None or first is None or found <= first
+        for chunk in tier2.segment.chunks:
+            footer = await tier2.container.reader.footer(chunk)
+            entries = [*footer.entries()]
+            assert entries[0].offset == chunk.start_offset
+            assert footer.event_times == chunk.event_times()
+
+    asyncio.run(check())
+
+
+@pytest.mark.asyncio
+async def test_chunks_that_are_written_again_keep_their_event_times() -> None:
+    tier2 = Tier2()
+    for times in ((50, 60), (10, 20), (90, 30)):
+        tier2.append(block(*times, size=1))
+        await tier2.uploader.upload([tier2.segment])
+    (chunk,) = tier2.segment.chunks
+    assert chunk.event_times() == EventTimes(10, 90)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_source_flushed", [False, True])
+async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -> None:
+    tier2 = Tier2()
+    tier2.append(block(5, size=2000))
+    target = tier2.segment
+    source = tier2.another()
+    tier2.append(block(50, 60))
+    if is_source_flushed:
+        await tier2.uploader.upload([source])
+    apply(tier2.state, m.SegmentSealed(source.segment_id))
+    apply(
+        tier2.state,
+        m.SegmentMerged(
+            target_id=target.segment_id, source_id=source.segment_id, target_offset=target.length, source_start=0,
+            size=source.length, event_count=source.event_count,
+        ),
+    )  # fmt: skip
+    tier2.segment = target
+    border = target.length - source.length
+    assert [await sought(tier2, at) for at in (5, 6, 60, 61)] == [0, border, border, None]
+    while target.tail:
+        await tier2.uploader.upload([target])
+    assert [chunk.event_times() for chunk in target.chunks] == [EventTimes(5, 5), EventTimes(50, 60)]
+    assert [await sought(tier2, at) for at in (5, 6, 60, 61)] == [0, border, border, None]
+    target.index.check()
+
+
+@pytest.mark.asyncio
+async def test_what_was_truncated_is_not_found() -> None:
+    tier2 = Tier2()
+    tier2.append(block(50))
+    tier2.append(block(60))
+    await tier2.uploader.upload([tier2.segment])
+    tier2.segment.start_offset = tier2.segment.length // 2
+    assert await sought(tier2, 0) == tier2.segment.start_offset
+
+
+@pytest.mark.asyncio
+async def test_in_a_raw_segment_every_byte_may_be_it() -> None:
+    tier2 = Tier2()
+    tier2.append(b"no block")
+    assert await sought(tier2, 2**62) == 0
+    await tier2.uploader.upload([tier2.segment])
+    assert await sought(tier2, 2**62) == 0
