@@ -123,7 +123,7 @@ class Client:
         self.options = options
         guard = ForkGuard()
         self._writes = Channel(self.address, options, guard)
-        self._reads = Channel(self.address, options, guard)
+        self._reads = Channel(self.address, options, guard, session_id=self._writes.session_id)
         self.segments = Segments(writes=self._writes, reads=self._reads)
 
     async def __aenter__(self) -> Self:

@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 import time
+from secrets import token_bytes
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -15,6 +16,7 @@ from millrace.model.checksum import Buffer
 from millrace.wire import messages as m
 from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Pushed, Received
 from millrace.wire.errors import ErrorCode
+from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
 _CLIENT_NAME: Final = "millrace-load"
 _IN_FLIGHT_BYTES_MAX: Final = 1 << 62  # a load test bounds appends by their number
@@ -46,7 +48,7 @@ class ProtocolClient:
         # `receive` answers PINGs, while another may be in the middle of a frame.
         self._sending = threading.Lock()
         try:
-            self._session.greet(client=_CLIENT_NAME, token="")
+            self._session.greet(session_id=token_bytes(SESSION_ID_SIZE_BYTES), client=_CLIENT_NAME, token="")
             self._flush()
             self.receive()
         except BaseException:

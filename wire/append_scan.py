@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from millrace.model.checksum import crc32c
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 from .append_run import KIND_APPENDS, AppendRun, Sequences
 from .errors import ChecksumError, ProtocolError
@@ -61,8 +62,9 @@ def scan_run(data: bytearray, view: memoryview, *, start: int, end: int) -> Appe
     position = start + length
     if (kind != _APPEND and kind not in APPENDS) or position > end:
         return None
-    if length <= (APPEND_HEADER_SIZE_BYTES if kind == _APPEND else SEQUENCED_APPEND_HEADER_SIZE_BYTES):
-        raise ProtocolError(f"append of {length} bytes has no payload after its header")
+    payload_size = length - (APPEND_HEADER_SIZE_BYTES if kind == _APPEND else SEQUENCED_APPEND_HEADER_SIZE_BYTES)
+    if not 0 < payload_size <= APPEND_SIZE_BYTES_MAX:
+        raise ProtocolError(f"append with a payload of {payload_size} bytes, not 1 to {APPEND_SIZE_BYTES_MAX}")
     actual = crc32c(view[start + 8 : position], length)
     if actual != checksum:
         raise ChecksumError(expected=checksum, actual=actual)

@@ -100,13 +100,18 @@ class ClientSession(Session):
 
     # --- out ---
 
-    def greet(self, *, client: str, token: str, subject: Any = None) -> int:
-        """Send HELLO, before anything else; return its id. The answer is a HELLO_REPLY or an ERROR_REPLY."""
+    def greet(self, *, session_id: bytes, client: str, token: str, subject: Any = None) -> int:
+        """Send HELLO, before anything else; return its id. The answer is a HELLO_REPLY or an ERROR_REPLY.
+
+        Args:
+            session_id: 16 random bytes, the same on all connections of a client.
+        """
         hello = m.Hello(
             version_min=PROTOCOL_VERSION_MIN,
             version_max=PROTOCOL_VERSION_MAX,
             features=0,
             frame_size_max=FRAME_SIZE_BYTES_MAX,
+            session_id=session_id,
             client=client,
             token=token,
         )

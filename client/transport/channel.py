@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from operator import attrgetter
 from random import random
+from secrets import token_bytes
 from typing import Final, TypeVar
 
 from millrace.client.errors import (
@@ -35,6 +36,7 @@ from millrace.model.errors import ErrorFacts, MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.client_session import Chunk
+from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
 from .clock import SYSTEM_CLOCK, Clock
 from .connection import Connection, ConnectionStatistics, open_connection
@@ -95,6 +97,7 @@ class Channel:
     Args:
         chance: returns a random number in [0, 1).
         connect: makes an open connection in one attempt; raises like `open_connection`.
+        session_id: 16 random bytes, the same for all channels of a client; empty for a session of its own.
     """
 
     def __init__(
@@ -105,7 +108,8 @@ class Channel:
         *,
         clock: Clock = SYSTEM_CLOCK,
         chance: Callable[[], float] = random,
-        connect: Callable[[Address, ClientOptions], Awaitable[Connection]] = open_connection,
+        connect: Callable[[Address, ClientOptions, bytes], Awaitable[Connection]] = open_connection,
+        session_id: bytes = b"",
     ) -> None:
         self.address = address
         self.options = options
@@ -113,6 +117,7 @@ class Channel:
         self.clock = clock
         self._chance = chance
         self._connect = connect
+        self.session_id = session_id or token_bytes(SESSION_ID_SIZE_BYTES)
         self.state = IDLE
         # The last one that was open, also after it was lost.
         self._connection: Connection | None = None
@@ -296,7 +301,7 @@ class Channel:
 
     async def _connect_once(self) -> Connection:
         try:
-            connection = await self._connect(self.address, self.options)
+            connection = await self._connect(self.address, self.options, self.session_id)
         except asyncio.CancelledError:
             self._change(FAILED)
             if self.state is CLOSED:  # `close` cancelled this; all who wait are told so

@@ -50,10 +50,11 @@ class ConnectionStatistics:
 class Connection(asyncio.BufferedProtocol):
     """One open connection. Made by `open_connection`; belongs to one event loop."""
 
-    def __init__(self, options: ClientOptions, address: Address) -> None:
+    def __init__(self, options: ClientOptions, address: Address, session_id: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._options = options
         self.address = address
+        self._session_id = session_id
         self._session = ClientSession(
             now_s=self._loop.time(),
             handshake_timeout_s=options.connect_timeout_s,
@@ -100,7 +101,8 @@ class Connection(asyncio.BufferedProtocol):
     async def handshake(self) -> m.HelloReply:
         """Agree on version and limits; called once, before anything else."""
         reply = FutureReply(self._loop.create_future())
-        self._session.greet(client=self._options.client_name, token=self._options.token, subject=reply)
+        options = self._options
+        self._session.greet(session_id=self._session_id, client=options.client_name, token=options.token, subject=reply)
         self._writer.send()
         answer: m.HelloReply = await reply.future
         self._arm_timer()
@@ -354,8 +356,11 @@ def _invalid(error: CodecError) -> InvalidArgumentError:
     return InvalidArgumentError(f"{error.field or error.structure}: {error.reason}")
 
 
-async def open_connection(address: Address, options: ClientOptions) -> Connection:
+async def open_connection(address: Address, options: ClientOptions, session_id: bytes) -> Connection:
     """Connect and shake hands, within `connect_timeout_s`. Cancelling closes what was opened.
+
+    Args:
+        session_id: 16 random bytes, the same on all connections of a client.
 
     Raises:
         ServerUnreachableError: nothing listens there, or it does not answer.
@@ -367,7 +372,7 @@ async def open_connection(address: Address, options: ClientOptions) -> Connectio
     try:
         async with asyncio.timeout(options.connect_timeout_s):
             _, connection = await loop.create_connection(
-                lambda: Connection(options, address),
+                lambda: Connection(options, address, session_id),
                 host=address.host,
                 port=address.port,
                 ssl=tls,

@@ -81,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
             progressed=self._end_if_drained,
         )
         self._peer = ""
+        # Of the client, in hexadecimal; empty before its HELLO.
+        self._session_id = ""
         self._timer: asyncio.TimerHandle | None = None
         self._is_reading = True
         self._is_advancing = False
@@ -104,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._dispatcher.cancel()
         self._closed(self)
-        logger.debug("connection closed peer=%s error=%r", self._peer, exc)
+        logger.debug("connection closed peer=%s session=%s error=%r", self._peer, self._session_id, exc)
 
     def drain(self) -> None:
         """Start nothing new; what is under way goes on. The connection ends itself when nothing is."""
@@ -227,6 +229,8 @@ class Connection(asyncio.BufferedProtocol):
             self._outlet.send(encode(refusal, request_id=request_id))
             self._end()
             return
+        self._session_id = message.session_id.hex()
+        logger.debug("client greeted peer=%s session=%s client=%s", self._peer, self._session_id, message.client)
         reply = m.HelloReply(
             version=negotiate_version(version_min=message.version_min, version_max=message.version_max),
             features=0,

@@ -11,6 +11,7 @@ _MESSAGES: Final[list[m.Message]] = [
         version_max=2,
         features=0x0102030405060708,
         frame_size_max=16 << 20,
+        session_id=bytes(range(16, 32)),
         client="millrace-python/0.1 ä",
         token="secret",
     ),

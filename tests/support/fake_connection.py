@@ -101,8 +101,8 @@ class FakeServer:
         """The last one that was made."""
         return self.connections[-1]
 
-    async def _connect(self, address: Address, options: ClientOptions) -> Connection:
-        del address, options
+    async def _connect(self, address: Address, options: ClientOptions, session_id: bytes) -> Connection:
+        del address, options, session_id
         if self.down is not None:
             raise self.down
         self.connections.append(FakeConnection())

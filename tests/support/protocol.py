@@ -49,6 +49,7 @@ def hello(*, token: str = "", version: int = 1) -> bytes:
         version_max=version,
         features=0,
         frame_size_max=FRAME_SIZE_BYTES_MAX,
+        session_id=bytes(range(16)),
         client="test",
         token=token,
     )

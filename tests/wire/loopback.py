@@ -93,7 +93,7 @@ class Loopback:
         self.server = server_session(run_size_bytes_max=run_size_bytes_max)
         self.to_server = Wire(self.server)
         self.to_client = Wire(self.client)
-        self.client.greet(client="test", token="", subject="hello")
+        self.client.greet(session_id=bytes(16), client="test", token="", subject="hello")
         (hello,) = self.serve()
         assert isinstance(hello, Received)
         assert isinstance(hello.message, m.Hello)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.model.checksum import crc32c
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun, Sequences
 from millrace.wire.append_scan import scan_run
@@ -395,6 +396,23 @@ def test_the_header_of_a_client_is_read_back() -> None:
         writer_epoch=6,
         request_id=9,
     )
+
+
+@pytest.mark.parametrize("fields", [{}, {"sequences": Sequences(0, 0, 0), "writer_number": 1, "event_number": 1}])
+def test_the_largest_payload_is_the_same_for_all_appends(fields: dict[str, Any]) -> None:
+    for size, is_taken in [(APPEND_SIZE_BYTES_MAX, True), (APPEND_SIZE_BYTES_MAX + 1, False)]:
+        header = bytearray(encode_append_header(request_id=1, segment_id=1, payload=b"x", **fields))
+        header[:4] = (len(header) + size).to_bytes(4, "little")
+        payload = bytes(size)
+        header[4:8] = crc32c(payload, crc32c(header[8:], len(header) + size)).to_bytes(4, "little")
+        data = header + payload
+        if is_taken:
+            run = scan_run(data, memoryview(data), start=0, end=len(data))
+            assert run is not None
+            assert run.payload_size == size
+        else:
+            with pytest.raises(ProtocolError, match="not 1 to"):
+                scan_run(data, memoryview(data), start=0, end=len(data))
 
 
 # --- sequenced appends ---

@@ -50,7 +50,7 @@ async def test_pipelined_appends_are_stored_in_the_order_sent(client: Client, na
 async def test_a_failed_append_breaks_its_pipeline_and_not_the_connection(client: Client, name: str) -> None:
     """Behaviour 6 and 11: acks of earlier appends first, then the error; later ones in flight fail; the next works."""
     await client.segments.create(name)
-    connection = await open_connection(client.address, client.options)
+    connection = await open_connection(client.address, client.options, bytes(16))
     segment_id = (await client.segments.info(name)).segment_id
 
     first = connection.append(b"one", segment_id=segment_id)
@@ -96,7 +96,7 @@ async def test_a_large_push_and_a_large_read_arrive_whole(client: Client, name: 
 async def test_an_append_that_was_under_way_when_the_connection_died_is_unknown(client: Client, name: str) -> None:
     await client.segments.create(name)
     segment_id = (await client.segments.info(name)).segment_id
-    connection = await open_connection(client.address, client.options)
+    connection = await open_connection(client.address, client.options, bytes(16))
     future = connection.append(b"x", segment_id=segment_id)
     connection.abort("for the test")
 
@@ -107,7 +107,7 @@ async def test_an_append_that_was_under_way_when_the_connection_died_is_unknown(
 
 
 async def test_a_cancelled_request_leaves_the_connection_in_order(client: Client) -> None:
-    connection = await open_connection(client.address, client.options)
+    connection = await open_connection(client.address, client.options, bytes(16))
     request = connection.send_request(m.Ping())
     request.cancel()
 
@@ -119,7 +119,7 @@ async def test_room_is_bounded_and_given_back(server: TestServer, client: Client
     await client.segments.create(name)
     segment_id = (await client.segments.info(name)).segment_id
     options = ClientOptions(in_flight_bytes_max=1000)
-    connection = await open_connection(parse_address(server.address), options)
+    connection = await open_connection(parse_address(server.address), options, bytes(16))
     future = connection.append(b"x" * 900, segment_id=segment_id)
 
     assert not connection.has_room(900)
@@ -165,13 +165,13 @@ async def test_a_silent_server_is_noticed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = parse_address(f"127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(ServerUnreachableError, match="no answer"):
-            await open_connection(address, ClientOptions(connect_timeout_s=0.05))
+            await open_connection(address, ClientOptions(connect_timeout_s=0.05), bytes(16))
 
 
 async def test_a_server_without_tls_is_told_from_one_that_is_away(server: TestServer) -> None:
     """Behaviour 53: the error names what may be wrong; the server hangs up, which leaves nothing to cite."""
     with pytest.raises(ServerUnreachableError, match="does it speak TLS"):
-        await open_connection(parse_address(server.address), ClientOptions(tls=True))
+        await open_connection(parse_address(server.address), ClientOptions(tls=True), bytes(16))
 
 
 async def test_nothing_is_answered_without_the_token() -> None:

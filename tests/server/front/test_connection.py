@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import millrace
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
@@ -51,7 +52,7 @@ async def test_a_hello_is_answered_with_limits_and_identity(tmp_path: Path) -> N
         assert isinstance(reply, m.HelloReply)
         assert reply.version == 1
         assert len(reply.server_id) == 16
-        assert reply.append_size_max == 64 * KIB - 64  # what this small log takes
+        assert reply.append_size_max == 64 * KIB - 88  # what this small log takes, after the longest header
         await peer.send(PING)
         header, pong = await peer.receive()
         assert (header.request_id, pong) == (7, m.Pong())
@@ -82,6 +83,28 @@ async def test_a_wrong_token_is_told_and_ends_the_connection(tmp_path: Path, cap
         async with await Peer.connect(server.address, token="sesame-7") as peer:
             assert await code_of(peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
     assert "sesame" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_all_connections_of_a_client_are_one_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "millrace.server.front.connection")
+    async with Server(server_options(tmp_path)) as server:
+        for _ in range(2):
+            async with millrace.connect(server.address) as client:
+                await client.segments.read(await created(client), 0)
+    sessions = [record.args[1] for record in caplog.records if record.msg.startswith("client greeted")]  # type: ignore[index]
+
+    assert [len(str(session)) for session in sessions] == [32] * 4
+    assert sessions[0] == sessions[1] != sessions[2] == sessions[3]
+
+
+async def created(client: millrace.Client) -> str:
+    """The name of a segment that is there."""
+    try:
+        await client.segments.create("raw/a")
+    except millrace.SegmentExistsError:
+        pass
+    return "raw/a"
 
 
 REFUSED_FRAMES = {
@@ -476,7 +499,7 @@ async def test_the_largest_append_is_stored_and_one_byte_more_refused(tmp_path: 
             assert (await peer.info(segment_id)).length == APPEND_SIZE_BYTES_MAX
         async with await Peer.connect(server.address) as peer:
             frame = append_frame(segment_id, bytes(100), request_id=1)
-            await peer.send(with_length(frame, APPEND_SIZE_BYTES_MAX + 64 + 1))
+            await peer.send(with_length(frame, FRAME_SIZE_BYTES_MAX + 1))
             (message,) = await peer.ended()
             assert isinstance(message, m.ErrorReply)
             assert "above the limit" in message.message
