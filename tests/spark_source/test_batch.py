@@ -89,6 +89,18 @@ def test_columns_can_be_chosen_and_rows_filtered(spark: SparkSession, shop: Shop
     assert spark.read.format("millrace").schema(SCHEMA).options(**shop.options()).load().count() == 100
 
 
+def test_headers_are_a_column_where_they_are_asked_for(spark: SparkSession, shop: Shop) -> None:
+    shop.create()
+    with shop.client.writer(shop.stream) as writer:
+        writer.write(b"with", headers={"trace": b"\xff1", "of": b""})
+        writer.write(b"without")
+
+    assert "headers" not in shop.batch(spark).columns
+    rows = shop.batch(spark, includeHeaders="true").select("value", "headers").collect()
+    headers = {bytes(row["value"]): {name: bytes(value) for name, value in row["headers"].items()} for row in rows}
+    assert headers == {b"with": {"trace": b"\xff1", "of": b""}, b"without": {}}
+
+
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [

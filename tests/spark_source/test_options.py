@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import millrace
 from millrace.spark_source.errors import OptionError
-from millrace.spark_source.options import SourceOptions, TimeCut, parse_options
+from millrace.spark_source.options import COLUMN_NAMES, SourceOptions, TimeCut, parse_options
 
 GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
 
@@ -114,3 +114,12 @@ def test_a_missing_option_is_named(option: str) -> None:
 def test_no_text_raises_anything_else(option: str, text: str) -> None:
     with suppress(OptionError):
         parse_options({**GIVEN, option: text})
+
+
+def test_headers_are_a_column_where_they_are_asked_for() -> None:
+    plain = {"address": "127.0.0.1:9240", "stream": "shop/orders"}
+
+    assert "headers" not in parse_options(plain).columns
+    assert parse_options({**plain, "includeHeaders": "true"}).columns == COLUMN_NAMES
+    assert parse_options({**plain, "includeHeaders": "true", "columns": "value"}).columns == ("value", "headers")
+    assert parse_options({**plain, "columns": "headers,value"}).columns == ("headers", "value")
