@@ -2,7 +2,7 @@
 
 It holds *extents*: ranges of segments, disjoint, at most a page long, never across a border of the page grid. A miss at
 some offset fetches from there to the end of its page, or to the next thing that is there or on its way; so no byte is
-fetched twice, and no byte that lies before what was asked for is needed to serve it (it may be damaged, or truncated).
+fetched twice, and no byte before what was asked for is needed to serve it (it may be damaged, or truncated).
 
     read(...)    returns what is in memory at once, without a coroutine; else starts to fetch what is missing, one fetch
                  for however many readers wait for the same bytes, and returns something to await
@@ -49,7 +49,7 @@ class CacheStatistics:
     fetch_count: int = 0
     """Fetches under way or waiting for their turn."""
     unread_bytes: int = 0
-    """Bytes fetched ahead, or on their way, that nobody has read yet."""
+    """Bytes fetched ahead, or on their way, and not read yet."""
     hits_total: int = 0
     """Reads answered from memory alone."""
     misses_total: int = 0
@@ -94,7 +94,7 @@ class _Extent:
 
 
 class _Flight:
-    """A fetch of [offset, end) on its way, and whoever waits for it."""
+    """A fetch of [offset, end) on its way, which any number of readers may wait for."""
 
     __slots__ = ("ahead", "discarded", "end", "offset", "segment_id", "task")
 
@@ -103,7 +103,7 @@ class _Flight:
         self.offset = offset
         self.end = end
         self.ahead = ahead
-        # The range was dropped or truncated meanwhile: whoever waits is served, nothing is kept.
+        # The range was dropped or truncated meanwhile: readers that wait are served, nothing is kept.
         self.discarded = False
         self.task: asyncio.Task[memoryview]
 
@@ -193,7 +193,7 @@ class PageCache:
         return PendingRead(finish)
 
     def truncate(self, segment_id: int, offset: int) -> None:
-        """Drop what lies wholly below `offset`. A straddling extent stays: whoever asks keeps to the valid range."""
+        """Drop what is wholly below `offset`. A straddling extent stays: callers keep to the valid range."""
         self._drop(segment_id, below=offset)
 
     def drop_segment(self, segment_id: int) -> None:
@@ -211,7 +211,7 @@ class PageCache:
         )
 
     async def close(self) -> None:
-        """Cancel the fetches under way and forget everything. Whoever waits gets ShuttingDownError."""
+        """Cancel the fetches under way and forget everything. Readers that wait get ShuttingDownError."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -286,7 +286,7 @@ class PageCache:
                 raise ShuttingDownError("the cache was closed while reading")
             error = source.task.exception()
             if error is not None:
-                # The fetch of others may have failed before it came to our bytes: they are asked for anew.
+                # The fetch of others may have failed before it came to our bytes: they are asked for again.
                 if isinstance(error, ServerError) and (pieces or source.offset < position):
                     break
                 raise error
@@ -349,7 +349,7 @@ class PageCache:
     def _landed(self, flight: _Flight, task: asyncio.Task[memoryview]) -> None:
         self._tasks.discard(task)
         self._take_off(flight)
-        # Asking for the exception marks it as seen: nobody may be waiting, and whoever does gets it anyway.
+        # Asking for the exception marks it as seen: perhaps no reader waits, and one that does gets it anyway.
         if not task.cancelled() and task.exception() is not None:
             self._statistics.fetch_failures_total += 1
 

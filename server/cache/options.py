@@ -23,7 +23,7 @@ class CacheOptions:
     """How far ahead of one sequential reader pages are fetched; 0 turns it off."""
 
     read_ahead_share: float = 0.25
-    """Share of the budget that may hold pages fetched ahead, for all readers, which nobody has read yet."""
+    """Share of the budget that may hold pages fetched ahead, for all readers, and not read yet."""
 
     fetches_max: int = 16
     """Fetches that run at once; further ones wait, and nothing more is fetched ahead."""

@@ -1,6 +1,6 @@
 """Recognising sequential readers: one whose read starts where an earlier read of the segment ended.
 
-Nobody has to say who reads: the place where a read ended is remembered as a *run*, and the read that starts there
+No reader names itself: the place where a read ended is remembered as a *run*, and the read that starts there
 continues it. Of two readers side by side the first takes the run with it and the second finds it again at its end.
 """
 
@@ -18,14 +18,14 @@ class Run:
     __slots__ = ("horizon", "length")
 
     def __init__(self) -> None:
-        # Bytes read one behind the other.
+        # Bytes read without a gap.
         self.length = 0
         # Up to where pages were asked for ahead of the reader.
         self.horizon = 0
 
 
 class SequentialReaders:
-    """The runs of the readers that read last, by the place where each will go on."""
+    """The runs of the readers that read last, by the place where each continues."""
 
     def __init__(self, options: CacheOptions) -> None:
         self._runs_max = options.readers_max

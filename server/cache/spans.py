@@ -62,7 +62,7 @@ class Spans(Generic[SpanT]):
         return None
 
     def next_start(self, segment_id: int, offset: int, end: int) -> int:
-        """Return where the first span behind `offset` starts, or `end` if that comes first."""
+        """Return where the first span after `offset` starts, or `end` if that comes first."""
         for _, start in self._spans.irange((segment_id, offset), (segment_id, end), inclusive=(False, False)):
             return start
         return end

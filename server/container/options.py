@@ -14,13 +14,13 @@ class ContainerOptions:
         flush_size_bytes: a segment with that much unflushed is flushed at once.
         flush_age_s: bytes wait no longer than about this for their way to tier 2.
         chunk_size_bytes_max: the largest payload of one chunk, but for a single larger append.
-        chunk_size_bytes_small: a last chunk below this is written anew together with what follows it.
+        chunk_size_bytes_small: a last chunk below this is written again together with what follows it.
         flushes_at_once: chunks that are written at the same time.
         tail_size_bytes_high: with more than this in memory, appends are throttled, until
         tail_size_bytes_low: less than this is in memory again.
         queue_size_bytes_high, queue_size_bytes_low: the same for what waits for the log.
         checkpoint_interval_s: at least this often, if anything changed.
-        garbage_interval_s: chunks that were written anew are deleted about this often.
+        garbage_interval_s: chunks that were written again are deleted about this often.
         orphan_grace_s: a chunk in tier 2 that no segment knows is deleted after this long.
         resident_count_max: so many idle segments, and as many idle streams and writers, are held in memory.
         verified_at_once_count_max: a checkpoint of more rows is verified in the background after a start.

@@ -2,7 +2,7 @@
 
 The format is declared, and described byte by byte, in `millrace.wire.schema.chunk`; this module turns it into values
 and back. The name of a chunk says what it holds, so that publishing it twice is publishing it once, and so that the
-list of chunks of a segment can be made anew from names alone:
+list of chunks of a segment can be rebuilt from names alone:
 
     segments/07/0000000000000007-00000000000000000100-000000000005-00000002.chunk
              |  segment id, hex  start offset         length       container epoch, hex
@@ -74,7 +74,7 @@ class ChunkId:
 
     @property
     def end_offset(self) -> int:
-        """Place in the segment behind the last payload byte."""
+        """Place in the segment after the last payload byte."""
         return self.start_offset + self.length
 
 
@@ -128,7 +128,7 @@ class ChunkFooter:
 
     @property
     def end_offset(self) -> int:
-        """Place in the segment behind the last payload byte."""
+        """Place in the segment after the last payload byte."""
         return self.start_offset + self.length
 
     @property
@@ -237,7 +237,7 @@ class Summary(NamedTuple):
 
     @property
     def tail_size(self) -> int:
-        """Bytes behind the payload: index entries, page checksums, summary."""
+        """Bytes after the payload: index entries, page checksums, summary."""
         return (
             self.index_size + _page_count(self.length, self.page_size) * PAGE_CHECKSUM_SIZE_BYTES + SUMMARY_SIZE_BYTES
         )
@@ -252,7 +252,7 @@ assert Summary._fields == _SUMMARY.names
 
 
 def decode_summary(data: Buffer, *, name: str, offset: int, size: int) -> Summary:
-    """Return the summary held by `data`, which stands at `offset` of the chunk `name` of `size` bytes.
+    """Return the summary held by `data`, which is at `offset` of the chunk `name` of `size` bytes.
 
     Raises:
         ChunkCorruptError: it is damaged, or the chunk has another size than it says.

@@ -49,14 +49,14 @@ class LocalStorage:
         self._executor = ThreadPoolExecutor(options.threads, thread_name_prefix="millrace-tier2")
         # Publishes under way, by name: two of one name run one after the other, also when the first was cancelled.
         self._publishes: dict[str, asyncio.Future[None]] = {}
-        # Temporary files of this process, so that it never takes its own for left behind. Changed by threads.
+        # Temporary files of this process, so that it never takes its own for left-overs of a crash. Changed by threads.
         self._temporaries: set[Path] = set()
         self._numbers = itertools.count(1)
         # Folders whose own names, up to the root, are known to be durable. Changed by threads.
         self._synced_folders: set[Path] = set()
 
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Write a chunk durably, see `ChunkStorage`. A cancelled one goes on by itself."""
+        """Write a chunk durably, see `ChunkStorage`. A cancelled one still completes."""
         check_chunk_name(name)
         while (earlier := self._publishes.get(name)) is not None:
             await asyncio.wait([earlier])
@@ -78,11 +78,11 @@ class LocalStorage:
         return [*await self._in_thread(self._list, check_chunk_prefix(prefix))]
 
     async def delete(self, name: str) -> None:
-        """Delete a chunk, see `ChunkStorage`. A cancelled one goes on by itself."""
+        """Delete a chunk, see `ChunkStorage`. A cancelled one still completes."""
         await self._in_thread(self._delete, check_chunk_name(name))
 
     async def collect_orphans(self) -> int:
-        """Remove the temporary files that a crash left behind, older than the grace period; return how many.
+        """Remove temporary files that a crash has left, older than the grace period; return how many.
 
         Age is told by the name. Cancelling is safe.
 
@@ -104,7 +104,7 @@ class LocalStorage:
     def _published(self, name: str, publish: asyncio.Future[None]) -> None:
         del self._publishes[name]
         if not publish.cancelled():
-            publish.exception()  # marks it as seen: whoever still waits gets it, and a cancelled one did not want it
+            publish.exception()  # marks it as seen: a caller that still waits gets it, a cancelled one does not want it
 
     # What follows runs in threads.
 
@@ -132,7 +132,7 @@ class LocalStorage:
             try:
                 self._sync_folders(path.parent)
             except (OSError, ServerError):
-                # Syncing the folder again would prove nothing about this name. The next try makes it anew.
+                # Syncing the folder again would prove nothing about this name. The next try publishes it again.
                 self._forget(path)
                 raise
 

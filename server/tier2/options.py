@@ -14,10 +14,10 @@ class Tier2Options:
     """Payload bytes under one page checksum: the least that one flipped bit refuses."""
 
     threads: int = 4
-    """Storage operations that may run at once; further ones queue behind them."""
+    """Storage operations that may run at once; further ones wait."""
 
     orphan_grace_s: float = 3600.0
-    """Age from which a temporary file counts as left behind by a crash. Far above the longest publish, because
+    """Age from which a temporary file counts as left by a crash. Far above the longest publish, because
     another process may be writing into the same folder."""
 
     def __post_init__(self) -> None:

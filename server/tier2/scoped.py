@@ -1,4 +1,4 @@
-"""One container's part of a chunk storage: every name stands below a prefix, and nothing else can be seen.
+"""One container's part of a chunk storage: every name starts with a prefix, and nothing else can be seen.
 
 So a search for orphans, a listing of copies or a delete cannot reach what another container has published.
 """

@@ -44,7 +44,7 @@ if the bytes are no event blocks, they may hold anything: the least is -2^63 and
 
 What the checksums cover. Each part answers for itself, so that damage refuses no more than what it touched: a page
 is valid when its CRC-32C equals its entry in the table (a flipped bit in the table therefore refuses one page); the
-index is valid when it matches `index_checksum` (it can be derived anew from the payload of an event segment);
+index is valid when it matches `index_checksum` (it can be derived again from the payload of an event segment);
 a summary is valid when it matches its own checksum and the size of the file. Either summary describes the whole
 chunk, so losing one loses nothing.
 

@@ -1,7 +1,7 @@
 """Stores checkpoints of a container, and publishes copies of them in tier 2.
 
     take the changes  ->  save them in one transaction           (one at a time: `_lock`)
-    export the file   ->  verify it  ->  publish it in parts     (checkpoints go on meanwhile, but for the export)
+    export the file   ->  verify it  ->  publish it in parts     (checkpoints continue, but for the export)
 
 Owns what the last checkpoint and its newest copy hold, and the file in which a copy is made. Does not own when either
 is due (`selector`), what becomes possible afterwards (`flusher`), nor the formats (`checkpoint/`).
@@ -105,7 +105,7 @@ class Checkpointer:
             self.saved = saved
 
     async def copy(self) -> None:
-        """Publish a copy of the last checkpoint in tier 2; checkpoints go on meanwhile, a large one takes long.
+        """Publish a copy of the last checkpoint in tier 2; checkpoints continue, as a large copy takes long.
 
         Raises:
             StorageError: no copy was published.

@@ -6,7 +6,7 @@ then stores that; a copy of the checkpoint is published in tier 2; only then may
 steps loses nothing and stores nothing twice: what the checkpoint does not know is replayed from the log and flushed
 again, and a chunk that no checkpoint knows is an orphan.
 
-If tier 2 is full or cannot be reached, the flusher waits and the server goes on: tail and log grow to their bounds,
+If tier 2 is full or cannot be reached, the flusher waits and the server continues: tail and log grow to their bounds,
 appends are throttled and then refused, and the flusher tries again.
 
 Owns the order, the waits and the retries. Does not own the rules (`selector`), nor the steps (`uploader`,

@@ -316,7 +316,7 @@ async def test_a_view_that_keeps_much_more_alive_is_copied() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("step", [PAGE, PAGE // 8])
 async def test_a_catch_up_storm_does_not_evict_what_is_read_again(step: int) -> None:
-    """Behaviour 18: a reader far behind, in steps of any size, does not take the others' pages away."""
+    """Behaviour 18: a reader far from the tail, in steps of any size, does not take the others' pages away."""
     cache, tier2 = cache_of(pages=16), Tier2()
     hot = range(100 * PAGE, 104 * PAGE, PAGE)
     for _ in range(2):
@@ -351,7 +351,7 @@ async def test_a_sequential_reader_finds_its_pages_there() -> None:
 
 @pytest.mark.asyncio
 async def test_pages_fetched_ahead_and_not_read_are_bounded() -> None:
-    """Many readers that start and go away leave no more than the share of the budget behind."""
+    """Many readers that start and go away leave no more than the share of the budget."""
     cache, tier2 = cache_of(pages=64, read_ahead_bytes=16 * PAGE, read_ahead_share=0.25), Tier2()
 
     for segment_id in range(50):

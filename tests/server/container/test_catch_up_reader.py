@@ -145,7 +145,7 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
 
 @pytest.mark.asyncio
 async def test_the_sparse_indexes_of_a_few_chunks_only_are_held_in_memory() -> None:
-    """Section 5: a segment of a terabyte costs some thousand entries, whoever planned to read the whole of it."""
+    """Section 5: a segment of a terabyte costs some thousand entries, also after a reader planned to read all of it."""
     storage = FaultyStorage()
     reader = CatchUpReader(storage=storage, cache=PageCache(CacheOptions()), indexes_count_max=2)
     segment = Segment(segment_id=7, name="raw/a", created_us=0)

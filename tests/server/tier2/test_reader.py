@@ -55,11 +55,11 @@ async def test_a_damaged_page_refuses_itself_and_nothing_else() -> None:
     before = await read_chunk(storage, footer, offset=1000, size=len(PAYLOAD))
     with pytest.raises(ChunkCorruptError) as caught:
         await read_chunk(storage, footer, offset=1000 + len(before), size=1)
-    behind = await read_chunk(storage, footer, offset=1000 + 3 * 512, size=len(PAYLOAD))
+    after = await read_chunk(storage, footer, offset=1000 + 3 * 512, size=len(PAYLOAD))
 
     assert before == PAYLOAD[: 2 * 512]
     assert (caught.value.name, caught.value.offset) == (name, SUMMARY_SIZE_BYTES + 2 * 512)
-    assert behind == PAYLOAD[3 * 512 :]
+    assert after == PAYLOAD[3 * 512 :]
     assert await damages(storage, name, len(data)) == [SUMMARY_SIZE_BYTES + 2 * 512]
 
 

@@ -101,7 +101,7 @@ async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_pat
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_one_damaged_chunk_holds_up_no_other_flush(tmp_path: Path) -> None:
-    """Behaviour 41: only its range refuses; what is appended behind it is flushed, for this segment and others."""
+    """Behaviour 41: only its range refuses; what is appended after it is flushed, for this segment and others."""
     storage = FaultyStorage()
     container = replace(BUSY, chunk_size_bytes_small=48 * KIB)
     options = server_options(tmp_path, container=container)
@@ -230,7 +230,7 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
         await flusher.flush()
         old = storage.names()
         await peer.store(kept, b"K" * 100)
-        await flusher.flush()  # the small chunk is written anew
+        await flusher.flush()  # the small chunk is written again
         await flusher.checkpoint()
         # A copy that knows of it deletes the old one, and a checkpoint at the same time those of a deleted segment.
         copying = asyncio.create_task(flusher.copy())
@@ -351,7 +351,7 @@ async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path) -
         for _ in range(2):
             await peer.store(segment_id, b"x" * 100)
             await flusher_of(server).flush()
-        # A copy is due: it lets the small chunk be deleted that was written anew.
+        # A copy is due: it lets the small chunk be deleted that was written again.
         await flusher_of(server).checkpoint()
         flusher_of(server)._work.set()
         assert await asyncio.to_thread(begun.wait, 10)
@@ -365,7 +365,7 @@ async def test_stopping_does_not_wait_until_a_copy_is_verified(tmp_path: Path) -
 
 @pytest.mark.asyncio
 async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoint(tmp_path: Path) -> None:
-    """Behaviour 41: the copy is not published, and the container goes on."""
+    """Behaviour 41: the copy is not published, and the container continues."""
     storage, files = FaultyStorage(), FaultyDatabases()
 
     def damage(path: Path) -> None:
