@@ -13,7 +13,7 @@ from millrace.wire.schema.log import LogFileHeader
 from .declared import read_fields, values_of
 from .figures import size_text
 from .report import Report, Section
-from .survey import Container, join_ranges, log_files, survey
+from .survey import Container, log_files, logged_ranges, survey
 from .verification import container_folders, own_folder
 
 
@@ -83,7 +83,7 @@ def _segments(found: list[Container]) -> list[list[Any]]:
     for container in found:
         for segment in container.state.segments.values():
             in_chunks = sum(chunk.length for chunk in segment.chunks)
-            logged = join_ranges(container.logged.get(segment.segment_id, []))
+            logged = logged_ranges(segment)
             only_logged = sum(
                 end - max(start, segment.flushed_offset) for start, end in logged if end > segment.flushed_offset
             )

@@ -46,7 +46,6 @@ class Container:
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
         state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
-        logged: by segment, the ranges that stand in the log and not yet in tier 2, ascending and joined.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
     """
 
@@ -55,7 +54,6 @@ class Container:
     checkpoint_error: str = ""
     copy: CheckpointCopy | None = None
     state: ContainerState = field(default_factory=ContainerState)
-    logged: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     report: RecoveryReport | None = None
     log_error: str = ""
     # By segment, what a server found damaged before its last checkpoint.
@@ -173,6 +171,11 @@ def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) ->
         on_bytes(max(0, size - gone_through.get(path.name, 0)))
 
 
+def logged_ranges(segment: Segment) -> list[tuple[int, int]]:
+    """Return the ranges of a segment that are in the log and not yet in tier 2, ascending and joined."""
+    return join_ranges([(extent.offset, extent.end) for extent in segment.tail.extents if isinstance(extent, Extent)])
+
+
 def join_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the same bytes as ascending ranges that neither touch nor overlap."""
     joined: list[tuple[int, int]] = []
@@ -219,19 +222,9 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore | No
 
 
 def _apply(found: Container, item: RecoveredBatch | Damage) -> None:
-    """Apply what was read from the log as a starting server would, and take note of the bytes that it holds."""
-    state = found.state
-
-    def take_note(segment: Segment, extent: Extent) -> None:
-        if extent.end > max(segment.flushed_offset, segment.start_offset):
-            ranges = found.logged.setdefault(segment.segment_id, [])
-            if ranges and ranges[-1][1] == extent.offset:
-                ranges[-1] = (ranges[-1][0], extent.end)
-            else:
-                ranges.append((extent.offset, extent.end))
-
+    """Apply what was read from the log as a starting server would, but for the bytes."""
     try:
-        apply_recovered(state, item, bytes_sink=take_note)
+        apply_recovered(found.state, item, before_hold=Extent.drop_frames)
     except WireError as error:
         assert isinstance(item, RecoveredBatch), "damage is not decoded"
         found.record_problems.append(f"{item.place}, batch at {item.offset}: a record cannot be decoded: {error!r}")

@@ -30,7 +30,7 @@ from millrace.server.tier2 import (
 from millrace.server.wal import Ending, LogOwner
 
 from .figures import count_text
-from .survey import Container, log_files, missing_ranges, opened_checkpoint, survey
+from .survey import Container, log_files, logged_ranges, missing_ranges, opened_checkpoint, survey
 
 CHUNK_PREFIX: Final = "segments/"
 
@@ -250,7 +250,7 @@ def _verify_copy(result: Verification, tier2: Path, copy: CheckpointCopy) -> Non
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:
     """Check that each byte of a segment is in a chunk that exists, or in the log."""
-    present = list(found.logged.get(segment.segment_id, ()))
+    present = logged_ranges(segment)
     for record in segment.chunks:
         chunk = chunks.get(record.name)
         file = f"{TIER2_FOLDER}/{record.name}"

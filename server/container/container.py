@@ -114,7 +114,6 @@ class SegmentContainer:
         self._relief: set[Callable[[], None]] = set()
         self._on_progress: Callable[[], None] = lambda: None
         self._on_failure: Callable[[ServerError], None] = lambda error: None
-        self._throttled = False
         # What the log was given and did not say durable yet, in order.
         self._in_flight: deque[PendingAppend | Decision] = deque()
 
@@ -237,19 +236,15 @@ class SegmentContainer:
 
     @property
     def pressure(self) -> str:
-        """What is full, for people; empty if appends may come."""
+        """What is full, for people; empty if appends may come. While somebody waits for room, the low marks count."""
         assert self._wal is not None
         options = self.options
         queued, tail = self._wal.queued_bytes, self.state.tail_bytes
-        if self._throttled:
-            self._throttled = queued > options.queue_size_bytes_low or tail > options.tail_size_bytes_low
-        else:
-            self._throttled = queued > options.queue_size_bytes_high or tail > options.tail_size_bytes_high
-        if not self._throttled:
-            return ""
-        if queued > options.queue_size_bytes_low:
+        if queued > (options.queue_size_bytes_low if self._relief else options.queue_size_bytes_high):
             return f"{queued} bytes wait for the log"
-        return f"{tail} bytes wait for tier 2"
+        if tail > (options.tail_size_bytes_low if self._relief else options.tail_size_bytes_high):
+            return f"{tail} bytes wait for tier 2"
+        return ""
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call back once there is no pressure any more."""

@@ -67,6 +67,10 @@ class Extent:
         assert self._run is not None, "stripped already"
         self._run.frames = bytes(self._run.frames)
 
+    def drop_frames(self) -> None:
+        """Keep only where the bytes are; `payload` must not be called any more."""
+        self._run = None
+
     def payload(self) -> memoryview:
         """Return the bytes of the segment, without headers; valid for as long as the caller holds it.
 

@@ -133,12 +133,6 @@ def _replay(
     """
     # Those that the log has lost the bytes of are to be found here at the end.
     unflushed = checkpoints.segments.unflushed()
-
-    def hold(segment: Segment, extent: Extent) -> None:
-        if extent.end > max(segment.flushed_offset, segment.start_offset):
-            extent.copy_frames()
-            state.hold(segment, extent)
-
     with state.segments.pin(unflushed):
         is_numbered = False
         for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
@@ -147,7 +141,7 @@ def _replay(
             elif not is_numbered and item.sequence > state.sequence:
                 is_numbered = True
                 _number_events(state)
-            apply_recovered(state, item, bytes_sink=hold)
+            apply_recovered(state, item, before_hold=Extent.copy_frames)
         if not is_numbered:
             _number_events(state)
         if checkpoint is None:

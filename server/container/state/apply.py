@@ -12,7 +12,7 @@ state is a function of the log, and a checkpoint of it is only a shortcut.
 There is no loop, future, clock or I/O in it: what a batch is about is pinned before, by admission in the running server
 and by `apply_recovered` else. And it tells nobody: what others wait for is in the `Applied` that it
 returns. What happens to the bytes of a run is the business of the sink: the running server holds all of them in the
-tail of the segment, recovery only those that are not in tier 2, and `verify` takes note of where they are.
+tail of the segment, recovery those that are not in tier 2, and `verify` only where these are.
 
 Applying never fails: what a record says was decided and checked before it was written. A record about something that
 damage has made unknown is left aside. A batch that the state contains already, which is known by its sequence, adds
@@ -92,17 +92,29 @@ def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:
     return pins
 
 
-def apply_recovered(state: ContainerState, item: RecoveredBatch | Damage, *, bytes_sink: BytesSink) -> None:
+def apply_recovered(
+    state: ContainerState, item: RecoveredBatch | Damage, *, before_hold: Callable[[Extent], None]
+) -> None:
     """Apply what was read back from a log; blocks, for what it is about is loaded before.
+
+    Args:
+        before_hold: given the runs that are held in tails, because their bytes are neither in tier 2 nor truncated: the
+            frames are views of a whole log file, and must be copied or dropped.
 
     Raises:
         WireError: a record cannot be decoded; nothing was applied.
     """
+
+    def hold(segment: Segment, extent: Extent) -> None:
+        if extent.end > max(segment.flushed_offset, segment.start_offset):
+            before_hold(extent)
+            state.hold(segment, extent)
+
     items: list[BatchItem] = [item] if isinstance(item, Damage) else items_of(item)
     # Damage is told before the batches of which something was salvaged, and is no batch itself.
     sequence, wall_time_us = (state.sequence, 0) if isinstance(item, Damage) else (item.sequence, item.wall_time_us)
     with pin_items(state, items):
-        apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=bytes_sink)
+        apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=hold)
 
 
 def items_of(batch: RecoveredBatch) -> list[BatchItem]:

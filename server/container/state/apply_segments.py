@@ -48,6 +48,7 @@ def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:
         segment = state.segments.loaded(segment_id)
         if segment is not None:
             segment.sealed = True
+            segment.check()
             state.segments.changed(segment)
             state.wake(segment)
 
@@ -66,6 +67,7 @@ def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
         state.replace_chunks(segment, gone, ())
         segment.index.truncate(segment.start_offset)
         segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
+        segment.check()
         state.segments.changed(segment)
         state.wake(segment)
 
@@ -119,6 +121,7 @@ def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
                 wall_time_us=fold.wall_time_us,
             ),
         )
+    target.check()
     state.wake(target)
 
 

@@ -187,6 +187,7 @@ class ContainerState:
         segment.chunks[place : place + len(old)] = new
         for chunk in (*old, *new):
             self.touch("chunks", segment.segment_id, chunk.start_offset)
+        segment.check()
         self.segments.changed(segment)
 
     def wake(self, segment: Segment) -> None:
@@ -225,6 +226,7 @@ class ContainerState:
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail and self.unflushed.pop(segment.segment_id, None) is not None:
             self._tail_pins.pop(segment.segment_id).release()
+        assert segment.tail or segment.segment_id not in self._tail_pins
 
     def admit_as_durable(self) -> None:
         """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery.
@@ -256,6 +258,7 @@ class ContainerState:
     def add_damage(self, segment: Segment, start: int, end: int, source: str) -> None:
         """Refuse reads of [start, end) of a segment from now on, as far as they are not refused already."""
         segment.add_damage(start, end, source)
+        segment.check()
         self.segments.changed(segment)
 
     def use_id(self, number: int) -> None:

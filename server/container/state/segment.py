@@ -187,7 +187,10 @@ class Segment:
         for watcher in list(self.watchers):
             watcher.segment_changed()
 
-    def _check(self) -> None:
-        assert 0 <= self.start_offset <= self.length <= self.next_offset
+    def check(self) -> None:
+        """Assert the invariants of the durable view; called by all that changes it, but for appends, which only add."""
+        assert 0 <= self.start_offset <= self.length
         assert self.flushed_offset <= self.length
         assert not self.tail or self.tail.first.offset >= self.flushed_offset
+        assert not self.chunks or self.start_offset < self.chunks[0].end_offset
+        assert not self.chunks or self.chunks[-1].end_offset <= self.length

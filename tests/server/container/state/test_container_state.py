@@ -334,6 +334,7 @@ def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> No
 
 def test_chunks_are_replaced_in_their_places() -> None:
     state, segment = with_segment()
+    run(segment, state, 0, 15)
     first, second, third = (ChunkRecord(start, 5, f"chunk-{start}", 9, 0, 1, 0) for start in (0, 5, 10))
     joined = ChunkRecord(0, 10, "joined", 9, 0, 1, 0)
     for old, new, chunks in (
