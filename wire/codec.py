@@ -10,14 +10,14 @@ What may be declared (anything else is refused by `derive`, at import):
     Int8ul ... Int64ul, Int8sl ... Int64sl              fixed numbers, little-endian
     Bytes(n)                                            fixed bytes
     Const(value, number) / Const(b"...")                checked when read, written for you
-    Prefixed(unsigned number, GreedyBytes)              bytes behind their size
-    PascalString(unsigned number, "utf8")               text behind its size
-    PrefixedArray(unsigned number, number or Struct)    a list behind its count
+    Prefixed(unsigned number, GreedyBytes)              bytes after their size
+    PascalString(unsigned number, "utf8")               text after its size
+    PrefixedArray(unsigned number, number or Struct)    a list after its count
     GreedyBytes                                         the rest; last field only
     Terminated                                          nothing may follow; last
 
 What is checked: everything that construct checks, and no more. Whether a value makes sense (a count of at least one, a
-known flag) is the business of whoever reads the structure.
+known flag) is for the caller to check.
 """
 
 import keyword
@@ -72,10 +72,10 @@ class Codec:
         return self._pack(*values)
 
     def unpack(self, data: Buffer, offset: int = 0, end: int | None = None) -> Values:
-        """Return the values of the structure that starts at `offset`; nothing at or behind `end` is read.
+        """Return the values of the structure that starts at `offset`; nothing from `end` on is read.
 
-        `end` is the end of `data` unless given, and not behind it. Bytes behind the structure are ignored unless
-        it is declared `Terminated`. Byte fields come back as `bytes` (copied), the greedy rest as a `memoryview` into
+        `end` is the end of `data` unless given, and at most that. Bytes after the structure are ignored unless it is
+        declared `Terminated`. Byte fields come back as `bytes` (copied), the greedy rest as a `memoryview` into
         `data`.
 
         Raises:
@@ -84,7 +84,7 @@ class Codec:
         return self._unpack(data, offset, len(data) if end is None else end)[0]
 
     def unpack_from(self, data: Buffer, offset: int = 0, end: int | None = None) -> tuple[Values, int]:
-        """Like `unpack`, and return also the offset behind the structure."""
+        """Like `unpack`, and return also the offset after the structure."""
         return self._unpack(data, offset, len(data) if end is None else end)
 
 
@@ -309,7 +309,7 @@ class _Generator:
             size_min = codec.size or _size_min(item)
         else:
             raise TypeError(f"{self._name}.{field}: no derivation for an array of {type(item).__name__}")
-        # The count is a stranger's word: it is believed only as far as bytes have arrived.
+        # The count is what a peer claims: it is believed only as far as bytes have arrived.
         self._need(f"_count * {size_min}", field)
         self._parts.append(f"{self._bind(pack)}({field})")
         self._unpack += [f"    {field}, _offset = {self._bind(decode)}(_data, _offset, _end, _count)"]

@@ -97,7 +97,7 @@ class CodecError(WireError):
 
 
 class ProtocolError(WireError):
-    """A peer that breaks the protocol. The connection cannot go on."""
+    """A peer that breaks the protocol. The connection cannot continue."""
 
 
 class ChecksumError(ProtocolError):

@@ -43,7 +43,7 @@ _APPEND: Final = int(m.Append.type)
 _SEQUENCED_APPEND: Final = int(m.SequencedAppend.type)
 _DATA: Final = int(m.Data.type)
 
-# What stands in front of the payload of a DATA frame, which is written and read without being copied.
+# The fields before the payload of a DATA frame, which is written and read without being copied.
 _data_prefix = derive(Struct(*m.Data.layout.subcons[:-1]), name="Data").fixed
 assert _data_prefix is not None
 _pack_data = _data_prefix.pack

@@ -15,7 +15,7 @@ CONSOLE_PORT: Final = 9241
 
 FRAME_HEADER_SIZE_BYTES: Final = 24
 HELLO_FRAME_SIZE_BYTES_MAX: Final = 16 * KIB
-"""The largest first frame of a connection: a stranger is lent no more memory than this."""
+"""The largest first frame of a connection: a peer that is not known yet gets no more memory than this."""
 SESSION_ID_SIZE_BYTES: Final = 16
 APPEND_HEADER_SIZE_BYTES: Final = 64
 SEQUENCED_APPEND_HEADER_SIZE_BYTES: Final = APPEND_HEADER_SIZE_BYTES + 8 + 8 + 8

@@ -11,7 +11,7 @@ loads before a request (`required_entities`), the dispatch of requests, what the
 `docs/formats.md`, and the strategies of the property tests. A field that is constant is a `ClassVar` with a `Const`.
 
 Who sends a message is its base, and there is no default: `Request`, `FromClient` (answered by nothing), `FromServer`,
-`FromBoth`, and `Record` for what stands in the log only.
+`FromBoth`, and `Record` for what is in the log only.
 """
 
 import re

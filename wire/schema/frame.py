@@ -12,8 +12,8 @@ a header of 24 bytes and a body whose layout is named by `type`:
     12     4    event_count   events in an append; 0 elsewhere
     16     8    request_id    chosen by the client, from 1, strictly increasing; a reply repeats it; 0 is a notice
 
-The checksum starts from the length because a flipped length otherwise moves the end of what is covered. It stands in
-front of what it covers, so that one call over one contiguous slice computes it.
+The checksum starts from the length because a flipped length otherwise moves the end of what is covered. It is before
+what it covers, so that one call over one contiguous slice computes it.
 
 An append has a fixed header of 64 bytes and is stored in the log exactly as it came:
 
@@ -33,7 +33,7 @@ A sequenced append has a header of 88 bytes, which begins like that of an append
     88     ...  payload           1 byte to 16 MiB
 
 The first frame of a client is HELLO, the first of the server its HELLO_REPLY (or an ERROR_REPLY); neither is above
-16 KiB, so that strangers are lent little memory, and so that TLS, whose first bytes would be a longer length, is told
+16 KiB, so that unknown peers get little memory, and so that TLS, whose first bytes would be a longer length, is told
 apart. Appends of one connection to one segment are applied in order. They are answered by APPEND_ACK, cumulative over
 the connection in the order of request ids, or by an ERROR_REPLY each. All other requests get exactly one reply with
 their request id, except SUBSCRIBE, whose request id names a subscription that answers with any number of DATA frames

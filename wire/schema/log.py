@@ -8,7 +8,7 @@ File header (64 bytes; the rest of its block is zero):
     offset  size  field             meaning
     0       4     magic             "MRWL"
     4       2     version           2
-    6       2     flags             1 = recycled: bytes behind the last batch may stem from an earlier use of the file
+    6       2     flags             1 = recycled: bytes after the last batch may be from an earlier use of the file
     8       8     container_id      the container whose log this is
     16      16    server_id         identity of the data folder (a UUID)
     32      8     file_number       from 1, ascending; also in the name of the file
@@ -83,12 +83,12 @@ LOG_FILE_VERSION: Final = 2
 LOG_FILE_RECYCLED: Final = 1
 """Flag of a file whose space was used before, under another salt."""
 LOG_FILE_HEADER_BLOCK_BYTES: Final = 4096
-"""Where the batches start: behind the file header and the zeros that fill its block."""
+"""Where the batches start: after the file header and the zeros that fill its block."""
 
 BATCH_MAGIC: Final = int.from_bytes(b"MRWB", "little")
 BATCH_ALIGNMENT_BYTES: Final = 8
 BATCH_CHECKSUM_START: Final = 4 + 4 + 4
-"""First byte of a batch that its checksum covers: behind magic, size and the checksum itself."""
+"""First byte of a batch that its checksum covers: after magic, size and the checksum itself."""
 TABLE_CHECKSUM_START: Final = BATCH_CHECKSUM_START + 4
 """First byte of a batch that its table checksum covers."""
 
