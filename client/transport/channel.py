@@ -302,6 +302,8 @@ class Channel:
     async def _connect_once(self) -> Connection:
         try:
             connection = await self._connect(self.address, self.options, self.session_id)
+            if not connection.is_open:  # lost before this task had its turn
+                raise ConnectionLostError(f"the connection to {self.address} was lost at once")
         except asyncio.CancelledError:
             self._change(FAILED)
             if self.state is CLOSED:  # `close` cancelled this; all who wait are told so

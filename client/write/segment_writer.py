@@ -84,7 +84,7 @@ class SegmentWriter:
 
     Attributes:
         last_acked_number: of the last event that is known to be stored.
-        interruption: the error that was last recalled for.
+        interruption: the error that sent blocks were recalled for last.
     """
 
     __slots__ = (
@@ -166,7 +166,8 @@ class SegmentWriter:
             self._unknown_through = max(self._unknown_through, block.last_number)
         event = self._event_of(error)
         if event is INTERRUPT:
-            self.interruption = error
+            if self.state is SENDING:  # those after it only follow from it
+                self.interruption = error
         elif isinstance(error, SegmentSealedError):
             # The segment would have acked what it had stored, so this is final for all that was sent.
             self._unknown_through = 0

@@ -1,0 +1,518 @@
+"""Writers against a server that answers when the test says so: no sockets, no waiting."""
+
+# Nobody needs to look at the future of a write: flush and leaving the writer raise what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millrace.client.errors import (
+    OutcomeUnknownError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+    StreamSealedError,
+    ThrottledError,
+    WriterExpiredError,
+    WriterFencedError,
+)
+from millrace.client.write.accumulator import Stored
+from millrace.client.write.options import WriterOptions
+from millrace.client.write.writer import Writer
+from millrace.model.errors import MillraceError
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.support.model_server import STREAM, ModelServer, error_reply, turns
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def writing(server: ModelServer, options: WriterOptions | None = None) -> AsyncIterator[Writer]:
+    """Open a writer; what it did not flush is given up at the end."""
+    channel = server.channel()
+    writer = Writer(channel, STREAM, writer_id="w", options=options or WriterOptions())
+    await writer.open()
+    try:
+        yield writer
+    finally:
+        await writer.__aexit__(GeneratorExit, None, None)
+        await channel.close()
+
+
+async def error_of(future: "asyncio.Future[Stored]") -> BaseException | None:
+    await asyncio.wait([future])
+    return future.exception()
+
+
+# --- one failure at a time ---
+
+
+@pytest.mark.asyncio
+async def test_what_was_sent_is_sent_again_under_the_same_numbers() -> None:
+    """Behaviour 2: the server stored two of three blocks, and the connection is lost before the acks."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number] * 2) for number in range(3)]
+        await turns()
+        assert [append.event_number for append in server.arrived] == [1, 3, 5]
+        server.answer(2, heard=False)
+        server.lose()
+        await turns()
+        assert [append.event_number for append in server.arrived] == [1, 3, 5]
+        server.answer()
+        stored = await asyncio.gather(*futures)
+    assert [record.event_number for record in stored] == [1, 3, 5]
+    assert [record.offset is None for record in stored] == [True, True, False]
+    assert [value for _, value in server.events()] == [b"0", b"0", b"1", b"1", b"2", b"2"]
+    assert server.connects == 2
+
+
+@pytest.mark.asyncio
+async def test_a_throttled_block_waits_for_all_that_was_sent_after_it() -> None:
+    server = ModelServer()
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number]) for number in range(3)]
+        await turns()
+        server.refuse(ErrorCode.THROTTLED, retriable=True)
+        await turns()
+        server.answer(1)  # a gap
+        assert writer.statistics().retries == 0
+        server.answer(1)
+        assert writer.statistics().retries == 0
+        await turns()
+        assert writer.statistics().retries == 1
+        assert not server.arrived  # it waits before it sends again
+        await server.clock.advance(0.1)
+        server.answer()
+        await asyncio.gather(*futures)
+    assert [value for _, value in server.events()] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.asyncio
+async def test_a_writer_gives_up_after_its_delivery_timeout() -> None:
+    server = ModelServer()
+    async with writing(server, WriterOptions(delivery_timeout_s=5)) as writer:
+        sent = writer.write_many([b"sent"])
+        server.down = True
+        server.lose()
+        gathered = writer.write(b"gathered")
+        for _ in range(10):
+            await server.clock.advance(1.0)
+        for future in (sent, gathered):
+            assert isinstance(await error_of(future), OutcomeUnknownError)
+        with pytest.raises(OutcomeUnknownError, match="given up after 5 s"):
+            await writer.flush()
+        with pytest.raises(OutcomeUnknownError):
+            writer.write(b"refused at once")
+        await writer.flush()  # it was told
+
+
+@pytest.mark.asyncio
+async def test_a_full_server_is_named_as_such_when_the_writer_gives_up() -> None:
+    server = ModelServer()
+    async with writing(server, WriterOptions(delivery_timeout_s=5)) as writer:
+        writer.write_many([b"x"])
+        flushing = asyncio.create_task(writer.flush())
+        for _ in range(20):
+            await turns()
+            if server.arrived:
+                server.refuse(ErrorCode.NO_SPACE, retriable=True)
+            await server.clock.advance(1.0)
+        with pytest.raises(ThrottledError):
+            await flushing
+
+
+@pytest.mark.asyncio
+async def test_progress_makes_a_writer_patient_again() -> None:
+    server = ModelServer()
+    async with writing(server, WriterOptions(delivery_timeout_s=5)) as writer:
+        futures = []
+        for number in range(10):
+            futures.append(writer.write_many([b"%d" % number]))
+            server.refuse(ErrorCode.THROTTLED, retriable=True)
+            await turns()
+            await server.clock.advance(4.0)
+            server.answer()
+        await asyncio.gather(*futures)
+
+
+@pytest.mark.asyncio
+async def test_room_is_shared_by_the_segments_in_turn() -> None:
+    server = ModelServer(segment_count=2)
+    async with writing(server, WriterOptions(in_flight_bytes_max=1)) as writer:
+        futures = [writer.write_many([b"%d" % number]) for number in range(6)]
+        sent = []
+        while server.arrived:
+            assert len(server.arrived) == 1  # one block is sent however large it is
+            sent.append(server.arrived[0].segment_id)
+            server.answer()
+            await turns()
+        await asyncio.gather(*futures)
+    assert sorted(sent) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.asyncio
+async def test_the_server_bounds_the_appends_in_flight() -> None:
+    server = ModelServer()
+    server.appends_in_flight_max = 2
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number]) for number in range(6)]
+        for _ in range(3):
+            await turns()
+            assert len(server.arrived) == 2
+            server.answer()
+        await asyncio.gather(*futures)
+
+
+@pytest.mark.asyncio
+async def test_what_was_never_sent_is_known_not_to_be_stored_when_the_writer_expired() -> None:
+    server = ModelServer()
+    server.appends_in_flight_max = 1
+    async with writing(server) as writer:
+        sent, queued, gathered = writer.write_many([b"sent"]), writer.write_many([b"queued"]), writer.write(b"gathered")
+        server.answer(heard=False)
+        server.lose()
+        await turns()
+        server.refuse(ErrorCode.WRITER_EXPIRED)
+        assert isinstance(await error_of(sent), OutcomeUnknownError)
+        assert isinstance(await error_of(queued), WriterExpiredError)
+        assert isinstance(await error_of(gathered), WriterExpiredError)
+
+
+@pytest.mark.asyncio
+async def test_a_segment_that_is_gone_says_nothing_of_what_it_had_stored() -> None:
+    server = ModelServer()
+    async with writing(server) as writer:
+        future = writer.write_many([b"x"])
+        server.answer(heard=False)
+        server.lose()
+        server.replace([1], 1)
+        del server.segments[1]
+        await turns()
+        server.answer()
+        with pytest.raises(OutcomeUnknownError, match="segment 1 is gone"):
+            await future
+
+
+@pytest.mark.asyncio
+async def test_a_replaced_segment_that_is_gone_stored_nothing_that_was_not_acked() -> None:
+    server = ModelServer()
+    async with writing(server) as writer:
+        server.replace([1], 2)
+        del server.segments[1]
+        future = writer.write_many([b"x"], key="k")
+        server.answer()
+        await turns()
+        server.answer()
+        assert (await future).segment_id in server.open_ids()
+
+
+@pytest.mark.asyncio
+async def test_futures_fail_in_the_order_written() -> None:
+    """Behaviour 88, when the writer ends: what is in flight, what is queued, what is gathered."""
+    server = ModelServer()
+    server.appends_in_flight_max = 2
+    async with writing(server) as writer:
+        order: list[int] = []
+        futures = [writer.write_many([b"%d" % number], key="k") for number in range(4)] + [writer.write(b"4", key="k")]
+        await turns()
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]  # a default
+        server.refuse(ErrorCode.WRITER_FENCED)
+        await turns()
+        assert order == []  # one is in flight still
+        server.refuse(ErrorCode.WRITER_FENCED)
+        await turns()
+        assert order == [0, 1, 2, 3, 4]
+        with pytest.raises(WriterFencedError):
+            await writer.flush()
+        assert writer.pending_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_is_sealed_or_deleted_ends_its_writers() -> None:
+    def seal(server: ModelServer) -> None:
+        server.segments[1].sealed = True
+
+    def replace_by_another(server: ModelServer) -> None:
+        seal(server)
+        server.stream_id = 6
+
+    cases: list[tuple[Callable[[ModelServer], None], type[MillraceError]]] = [
+        (seal, StreamSealedError),
+        (replace_by_another, StreamNotFoundError),
+    ]
+    for change, error in cases:
+        server = ModelServer()
+        async with writing(server) as writer:
+            change(server)
+            future = writer.write_many([b"x"])
+            server.answer()
+            with pytest.raises(error):
+                await future
+            with pytest.raises(error):
+                await writer.close()
+
+
+# --- a stream that is scaled ---
+
+
+@pytest.mark.asyncio
+async def test_events_go_to_the_successors_once_all_replaced_segments_have_answered() -> None:
+    server = ModelServer(segment_count=2)
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number], key=f"k{number}") for number in range(20)]
+        await turns()
+        first = server.arrived[0].segment_id
+        successors = server.replace([1, 2], 3)
+        held = [append for append in server.arrived if append.segment_id != first]
+        for append in held:
+            server.arrived.remove(append)
+        server.answer()
+        await turns()
+        assert not server.arrived
+        server.arrived.extend(held)
+        server.answer()
+        await turns()
+        assert {append.segment_id for append in server.arrived} == set(successors)
+        server.answer()
+        stored = await asyncio.gather(*futures)
+        assert {record.segment_id for record in stored} == set(successors)
+        assert writer.statistics().reroutes == 1
+    assert sorted(server.events()) == sorted((f"k{number}", b"%d" % number) for number in range(20))
+
+
+@pytest.mark.asyncio
+async def test_numbers_in_a_successor_follow_those_of_a_writer_that_was_fenced() -> None:
+    """Behaviours 3 and 4: the older writer of the id found the successor before this one did."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        (successor,) = server.replace([1], 1)
+        server.segments[successor].last_number = 3
+        future = writer.write_many([b"x"])
+        server.answer()
+        await turns()
+        server.answer()
+        assert (await future).event_number == 4
+
+
+@pytest.mark.asyncio
+async def test_a_segment_that_refuses_and_is_open_is_tried_again() -> None:
+    """What sealed it was not durable, and the server was killed before it was."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        future = writer.write_many([b"x"])
+        server.refuse(ErrorCode.SEGMENT_SEALED)
+        for _ in range(10):
+            await turns()
+            await server.clock.advance(1.0)
+            server.answer()
+        assert (await future).segment_id == 1
+        assert sum(isinstance(request, m.GetStream) for request in server.requests) > 4
+
+
+@pytest.mark.asyncio
+async def test_flush_waits_for_what_was_moved() -> None:
+    server = ModelServer()
+    async with writing(server) as writer:
+        for number in range(4):
+            writer.write(b"%d" % number, key=f"k{number}")
+        flushing = asyncio.create_task(writer.flush())
+        await turns()
+        server.replace([1], 2)
+        server.answer()
+        await turns()
+        assert not flushing.done()
+        server.answer()
+        await turns()
+        assert flushing.done()
+        await flushing
+        assert writer.last_event_numbers == {2: len(server.segments[2].events), 3: len(server.segments[3].events)}
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_changes_between_any_two_requests_is_given_up() -> None:
+    """Opening ends within the delivery timeout of the writer, and says what was tried."""
+    server = ModelServer()
+    server.answers[m.OpenWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
+    channel = server.channel()
+    writer = Writer(channel, STREAM, writer_id="w", options=WriterOptions(delivery_timeout_s=30))
+    opening = asyncio.create_task(writer.open())
+    while not opening.done():
+        await turns()
+        await server.clock.advance(1.0)
+    with pytest.raises(
+        RequestTimeoutError, match=rf"not opened: {STREAM} changed each of \d+ times .* for 30 s; .* SEGMENT_NOT_FOUND"
+    ):
+        await opening
+    assert sum(isinstance(request, m.OpenWriter) for request in server.requests) > 10
+    await channel.close()
+
+
+# --- everything in any order ---
+
+KEYS = [None, "a", "b", "c", "d", "e"]
+
+
+class WriterMachine(RuleBasedStateMachine):
+    """Writes, answers, lost acks, refusals, lost connections and scales in any order.
+
+    Every event is stored once, those of a key in the order written; every future resolves, those of a key in the order
+    written (behaviours 2, 3, 22, 88).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.number = 0
+        self.written: dict[str, list[bytes]] = defaultdict(list)
+        self.unkeyed: list[bytes] = []
+        self.resolved: dict[str, list[int]] = defaultdict(list)
+        self.futures: dict[str, list[asyncio.Future[Stored]]] = defaultdict(list)
+
+    def run(self, body: Awaitable[T]) -> T:
+        async def within() -> T:
+            return await body
+
+        return self.loop.run_until_complete(within())
+
+    @initialize(segments=st.integers(1, 3), in_flight=st.sampled_from([1, 600, 1 << 20]), appends=st.integers(1, 5))
+    def open(self, segments: int, in_flight: int, appends: int) -> None:
+        self.server = ModelServer(segment_count=segments)
+        self.server.appends_in_flight_max = appends
+
+        async def opened() -> Writer:
+            options = WriterOptions(block_size_bytes=1024, in_flight_bytes_max=in_flight, delivery_timeout_s=1e6)
+            self.channel = self.server.channel()
+            writer = Writer(self.channel, STREAM, writer_id="w", options=options)
+            await writer.open()
+            return writer
+
+        self.writer = self.run(opened())
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8), size=st.sampled_from([1, 300]))
+    def write(self, keys: list[str | None], size: int) -> None:
+        async def written() -> None:
+            for key in keys:
+                self.note(key, self.writer.write(self.value(key, size), key=key))
+
+        self.run(written())
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
+    def write_block(self, key: str | None, count: int) -> None:
+        async def written() -> None:
+            values = [self.value(key, 10) for _ in range(count)]
+            self.note(key, self.writer.write_many(values, key=key))
+
+        self.run(written())
+
+    @rule(keys=st.lists(st.sampled_from(KEYS[1:]), min_size=1, max_size=5))
+    def write_block_of_keys(self, keys: list[str]) -> None:
+        async def written() -> None:
+            self.writer.write_many([self.value(key, 10) for key in keys], keys=keys)
+
+        self.run(written())
+
+    @rule()
+    def turn(self) -> None:
+        self.run(turns())
+
+    @rule(number=st.integers(1, 5), heard=st.booleans())
+    def answer(self, number: int, *, heard: bool) -> None:
+        async def answered() -> None:
+            self.server.answer(number, heard=heard)
+            if not heard:
+                self.server.lose()
+
+        self.run(answered())
+
+    @rule(code=st.sampled_from([ErrorCode.THROTTLED, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.SEGMENT_SEALED]))
+    def refuse(self, code: ErrorCode) -> None:
+        async def refused() -> None:
+            if self.server.arrived:
+                self.server.refuse(code, retriable=code is ErrorCode.THROTTLED)
+
+        self.run(refused())
+
+    @rule()
+    def lose(self) -> None:
+        async def lost() -> None:
+            self.server.lose()
+
+        self.run(lost())
+
+    @rule(down=st.booleans())
+    def change_reachability(self, *, down: bool) -> None:
+        self.server.down = down
+
+    @rule(choice=st.integers(0, 10), parts=st.integers(1, 3))
+    def scale(self, choice: int, parts: int) -> None:
+        opened = self.server.open_ids()
+        first = choice % len(opened)
+        self.server.replace(opened[first : first + 1 + choice // 4], parts)
+
+    @rule(duration_s=st.sampled_from([0.05, 1.0, 5.0]))
+    def wait(self, duration_s: float) -> None:
+        self.run(self.server.clock.advance(duration_s))
+
+    @invariant()
+    def futures_of_a_key_resolve_in_order(self) -> None:
+        for numbers in self.resolved.values():
+            assert numbers == list(range(len(numbers)))
+
+    def teardown(self) -> None:
+        if hasattr(self, "writer"):
+            self.run(self.finish())
+            self.futures_of_a_key_resolve_in_order()
+            stored: dict[str | None, list[bytes]] = defaultdict(list)
+            for key, value in self.server.events():
+                stored[key].append(value)
+            assert sorted(stored.pop(None, [])) == sorted(self.unkeyed)
+            assert stored == {key: values for key, values in self.written.items() if values}
+            assert {key: len(each) for key, each in self.futures.items()} == {
+                key: len(each) for key, each in self.resolved.items()
+            }
+        self.loop.close()
+
+    async def finish(self) -> None:
+        """Let the server answer all that comes, until all is durable."""
+        self.server.down = False
+        flushing = asyncio.create_task(self.writer.flush())
+        for _ in range(500):
+            await turns(5)
+            self.server.answer()
+            if flushing.done():
+                break
+            self.server.clock.move(1.0)
+        assert flushing.done()
+        await flushing
+        await turns()
+        assert self.writer.pending_bytes == 0
+        assert self.writer.statistics().in_flight_bytes == 0
+        assert sum(self.writer.last_event_numbers.values()) == self.number
+        await self.writer.close()
+        await self.channel.close()
+
+    def value(self, key: str | None, size: int) -> bytes:
+        self.number += 1
+        value = b"%06d" % self.number + b"x" * size
+        (self.unkeyed if key is None else self.written[key]).append(value)
+        return value
+
+    def note(self, key: str | None, future: "asyncio.Future[Stored]") -> None:
+        if key is not None:
+            place = len(self.futures[key])
+            self.futures[key].append(future)
+            future.add_done_callback(lambda _: self.resolved[key].append(place))
+
+
+TestWriterMachine = WriterMachine.TestCase
+TestWriterMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
