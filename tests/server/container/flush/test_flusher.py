@@ -25,7 +25,7 @@ from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 def segment_of(server: Server, segment_id: int) -> Segment:
@@ -78,7 +78,9 @@ async def test_a_full_tier_2_throttles_then_refuses_and_loses_nothing(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_path: Path) -> None:
+async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Behaviour 44: deletes work, and it recovers by itself; the copy of the checkpoint must still fit."""
     storage = FaultyStorage()
     options = server_options(tmp_path, container=BUSY, wal=replace(SMALL_WAL, files_max=32))
@@ -91,7 +93,7 @@ async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(tmp_pat
         await flushed(server, peer, doomed)
         storage.capacity_bytes = storage.size_bytes + 260 * KIB
         await peer.store(segment_id, *[bytes(8 * KIB)] * 60)
-        await asyncio.sleep(0.2)
+        await until(lambda: "flush failed" in caplog.text)
         assert segment_of(server, segment_id).tail
         await peer.ask(m.DeleteSegment(doomed), m.Done)
         await flushed(server, peer, segment_id)
