@@ -11,28 +11,22 @@ for reads, so that a slow reader delays no acks. A client belongs to one event l
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from millrace.client.admin.bookmarks import Bookmarks, Cursors
+from millrace.client.admin.cuts import CutRequest, Cuts
 from millrace.client.admin.segments import Segments
 from millrace.client.admin.streams import stream_history, stream_info
 from millrace.client.read.byte_reader import ByteReader
-from millrace.client.read.cut_resolution import (
-    Distance,
-    cut_after_bytes,
-    cut_after_events,
-    cut_at_time,
-    distance,
-    fetch_event,
-)
+from millrace.client.read.cut_resolution import Distance, distance, fetch_event
 from millrace.client.read.reader import Reader, ReaderOptions
-from millrace.client.read.slices import resolve_cut, slices_between
+from millrace.client.read.slices import slices_between
 from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
@@ -50,13 +44,11 @@ from millrace.model.stream import Border, StreamInfo, scaled_ranges
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 
-from .errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError, WriterExpiredError
+from .errors import WriterExpiredError
 from .options import ClientOptions, parse_address
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,54 +57,6 @@ class ClientStatistics:
 
     writes: ChannelStatistics
     reads: ChannelStatistics
-
-
-class CutRequest:
-    """A cut to be asked for: `await` it for the one that `stream_cut` was asked for, or one of its methods."""
-
-    def __init__(self, client: "Client", stream: str, ask: "Callable[[CutRequest], Awaitable[StreamCut]]") -> None:
-        self._client = client
-        self._stream = stream
-        self._ask = ask
-
-    def __await__(self) -> Generator[Any, Any, StreamCut]:
-        """Return the cut that was asked for."""
-        return self._ask(self).__await__()
-
-    async def tail(self) -> StreamCut:
-        """Return the cut after everything that is durable now."""
-        return (await self._client.stream_info(self._stream)).tail()
-
-    async def head(self) -> StreamCut:
-        """Return the cut before everything that is left."""
-        return (await self._client.stream_info(self._stream)).head()
-
-    async def at_time(self, when: int | datetime) -> StreamCut:
-        """Return the cut before the first event with this timestamp or a later one, of all keys.
-
-        Events with the writer's clock as their timestamp are found exactly. One whose caller gave it a timestamp in the
-        future of its writing is found too; one that was dated back may be before the cut.
-
-        Args:
-            when: Unix microseconds, or a datetime with a time zone.
-        """
-        return await self._client._cut_at(self._stream, _unix_us(when))  # noqa: SLF001  # the other half of one class
-
-    async def after_events(self, count: int, *, start: Cut = HEAD) -> StreamCut:
-        """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
-
-        Of segments that are read side by side each gives a share of them, by what it holds.
-
-        Raises like `reader`.
-        """
-        return await self._client._cut_after(self._stream, start, events=count)  # noqa: SLF001  # as above
-
-    async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
-        """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
-
-        Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
-        """
-        return await self._client._cut_after(self._stream, start, size_bytes=size_bytes)  # noqa: SLF001  # as above
 
 
 class Client:
@@ -125,6 +69,7 @@ class Client:
         self._writes = Channel(self.address, options, guard)
         self._reads = Channel(self.address, options, guard, session_id=self._writes.session_id)
         self.segments = Segments(writes=self._writes, reads=self._reads)
+        self._cuts = Cuts(writes=self._writes, reads=self._reads)
 
     async def __aenter__(self) -> Self:
         """Connect, in one attempt.
@@ -180,7 +125,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_info(await self._writes.request(m.GetStream(_checked(name))))
+        return await self._cuts.stream_info(name)
 
     async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
         """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
@@ -250,11 +195,11 @@ class Client:
 
     def bookmarks(self, stream: str) -> Bookmarks:
         """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, _checked(stream), kind=m.CutKind.BOOKMARK, use_cut=self._use_cut)
+        return Bookmarks(self._writes, _checked(stream), kind=m.CutKind.BOOKMARK, use_cut=self._cuts.use)
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""
-        return Cursors(self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=self._use_cut)
+        return Cursors(self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=self._cuts.use)
 
     async def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, forever; sealing it again changes nothing.
@@ -286,7 +231,7 @@ class Client:
             return stream_info(await self._writes.request(m.TruncateStream(_checked(name), positions)))
 
         if not isinstance(cut, StreamCut):
-            return await self._use_cut(name, cut, truncate)
+            return await self._cuts.use(name, cut, truncate)
         if cut.stream != name:
             raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
         return await truncate(cut)
@@ -311,12 +256,12 @@ class Client:
         if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
             raise InvalidArgumentError("a cut is at a time, or after so many events, or after so many bytes")
         if at_time is not None:
-            return CutRequest(self, name, lambda request: request.at_time(at_time))
+            return CutRequest(self._cuts, name, lambda request: request.at_time(at_time))
         if after_events is not None:
-            return CutRequest(self, name, lambda request: request.after_events(after_events, start=start))
+            return CutRequest(self._cuts, name, lambda request: request.after_events(after_events, start=start))
         if after_bytes is not None:
-            return CutRequest(self, name, lambda request: request.after_bytes(after_bytes, start=start))
-        return CutRequest(self, name, CutRequest.tail)
+            return CutRequest(self._cuts, name, lambda request: request.after_bytes(after_bytes, start=start))
+        return CutRequest(self._cuts, name, CutRequest.tail)
 
     async def distance(self, start: Cut, end: Cut, *, stream: str | None = None) -> Distance:
         """Return the bytes and events between two cuts of one stream.
@@ -332,10 +277,10 @@ class Client:
 
         async def measure(info: StreamInfo) -> Distance:
             return await distance(
-                self._reads, info, start=await self._resolve(start, info), end=await self._resolve(end, info)
+                self._reads, info, start=await self._cuts.resolve(start, info), end=await self._cuts.resolve(end, info)
             )
 
-        return await self._search(names.pop(), measure)
+        return await self._cuts.search(names.pop(), measure)
 
     # --- events ---
 
@@ -411,8 +356,8 @@ class Client:
         async with Reader(
             self._reads,
             info,
-            start=await self._resolve(start, info),
-            end=None if end is None else await self._resolve(end, info),
+            start=await self._cuts.resolve(start, info),
+            end=None if end is None else await self._cuts.resolve(end, info),
             options=options or ReaderOptions(),
             is_from_head=start is HEAD,
         ) as reader:
@@ -431,10 +376,10 @@ class Client:
             raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
 
         async def plan(info: StreamInfo) -> list[SegmentRange]:
-            slices = slices_between(await self._resolve(start, info), await self._resolve(end, info), info)
+            slices = slices_between(await self._cuts.resolve(start, info), await self._cuts.resolve(end, info), info)
             return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
 
-        return await self._search(stream, plan)
+        return await self._cuts.search(stream, plan)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
@@ -477,57 +422,6 @@ class Client:
             raise InvalidArgumentError(f"{offset} is no offset")
         return ByteReader(self._reads, _checked(stream), offset=offset, follow=follow)
 
-    # --- inside ---
-
-    async def _resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
-        """Return a cut, checked; of one whose segments are gone the history tells whether they ever were."""
-        known: list[StreamPart] = []
-        if isinstance(cut, StreamCut) and cut.stream == info.name:
-            listed = {segment.segment_id for segment in info.segments}
-            if not listed.issuperset(cut.places):
-                known = parts_of_history(await self.stream_history(info.name))
-        return resolve_cut(cut, info, known=known)
-
-    async def _use_cut(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
-        """Return what the server answers of a cut; of HEAD and TAIL as they are when it does."""
-        while True:
-            place = await self._resolve(cut, await self.stream_info(stream))
-            try:
-                return await use(place)
-            except CutTruncatedError:
-                if isinstance(cut, StreamCut):
-                    raise
-                # Truncated since it was looked up: it is somewhere else now.
-
-    async def _search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
-        """Return what a search finds in a stream, also if the stream is truncated under it."""
-        info = await self.stream_info(stream)
-        while True:
-            try:
-                return await search(info)
-            except CutTruncatedError:
-                raise
-            except (SegmentTruncatedError, SegmentNotFoundError):
-                now = await self.stream_info(stream)
-                if now.head() == info.head():
-                    raise
-                info = now
-
-    async def _cut_at(self, stream: str, timestamp_us: int) -> StreamCut:
-        return await self._search(stream, lambda info: cut_at_time(self._reads, info, timestamp_us))
-
-    async def _cut_after(
-        self, stream: str, start: Cut, *, events: int | None = None, size_bytes: int | None = None
-    ) -> StreamCut:
-        async def go(info: StreamInfo) -> StreamCut:
-            place = await self._resolve(start, info)
-            if events is not None:
-                return await cut_after_events(self._reads, info, start=place, count=events)
-            assert size_bytes is not None
-            return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
-
-        return await self._search(stream, go)
-
 
 def connect(
     address: str,
@@ -554,11 +448,3 @@ def connect(
 
 def _checked(name: str) -> str:
     return checked_name(name, kind="stream")
-
-
-def _unix_us(when: int | datetime) -> int:
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise InvalidArgumentError("a datetime without a time zone names no moment")
-        return int(when.timestamp() * 1_000_000)
-    return when

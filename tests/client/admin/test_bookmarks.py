@@ -89,10 +89,10 @@ async def test_the_head_is_saved_where_it_is_when_the_server_takes_it(client: Cl
         await client.truncate_stream(name, tail)
         return await client.bookmarks(name).save("head", place)
 
-    assert await client._use_cut(name, HEAD, save) == tail
+    assert await client._cuts.use(name, HEAD, save) == tail
     assert tried == [head, tail]
     with pytest.raises(CutTruncatedError):
-        await client._use_cut(name, head, save)
+        await client._cuts.use(name, head, save)
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ async def test_a_search_goes_on_in_what_is_left_when_the_stream_is_truncated_und
             await client.truncate_stream(name, places.pop(0))
         return await cut_at_time(client._reads, info, 0)
 
-    cut = await client._search(name, search)
+    cut = await client._cuts.search(name, search)
     assert not places
     assert sorted(event.value for event in await read(client, name, start=cut))[-30:] == values[150:]
     assert cut == await client.stream_cut(name).head() == await client.stream_cut(name).after_events(0)
@@ -133,4 +133,4 @@ async def test_a_search_that_finds_a_hole_where_nothing_was_truncated_fails(clie
         raise SegmentNotFoundError("there is none")
 
     with pytest.raises(SegmentNotFoundError):
-        await client._search(name, search)
+        await client._cuts.search(name, search)

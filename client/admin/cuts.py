@@ -1,0 +1,152 @@
+"""Cuts of streams: checked, resolved and searched for, also while a stream is truncated under the search."""
+
+from collections.abc import Awaitable, Callable, Generator
+from datetime import datetime
+from typing import Any, TypeVar
+
+from millrace.client.errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError
+from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, cut_at_time
+from millrace.client.read.slices import resolve_cut
+from millrace.client.transport.channel import Channel
+from millrace.model.cut import HEAD, Cut, StreamCut
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.lineage import StreamPart, parts_of_history
+from millrace.model.names import checked_name
+from millrace.model.stream import StreamInfo
+from millrace.wire import messages as m
+
+from .streams import stream_history, stream_info
+
+R = TypeVar("R")
+
+
+class Cuts:
+    """Finds cuts in the streams of one server. Cancelling any of its searches is safe."""
+
+    def __init__(self, *, writes: Channel, reads: Channel) -> None:
+        self._writes = writes
+        self._reads = reads
+
+    async def stream_info(self, stream: str) -> StreamInfo:
+        """Return what a stream is now.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            InvalidNameError: the name is not of the form scope/name.
+        """
+        return stream_info(await self._writes.request(m.GetStream(checked_name(stream, kind="stream"))))
+
+    async def resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
+        """Return a cut, checked; of one whose segments are gone the history tells whether they ever were.
+
+        Raises:
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
+        """
+        known: list[StreamPart] = []
+        if isinstance(cut, StreamCut) and cut.stream == info.name:
+            listed = {segment.segment_id for segment in info.segments}
+            if not listed.issuperset(cut.places):
+                known = parts_of_history(stream_history(await self._writes.request(m.GetStreamHistory(info.name))))
+        return resolve_cut(cut, info, known=known)
+
+    async def use(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
+        """Return what the server answers about a cut; about HEAD and TAIL as they are when it does."""
+        while True:
+            place = await self.resolve(cut, await self.stream_info(stream))
+            try:
+                return await use(place)
+            except CutTruncatedError:
+                if isinstance(cut, StreamCut):
+                    raise
+                # Truncated since it was looked up: it is somewhere else now.
+
+    async def search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
+        """Return what a search finds in a stream, also if the stream is truncated under it."""
+        info = await self.stream_info(stream)
+        while True:
+            try:
+                return await search(info)
+            except CutTruncatedError:
+                raise
+            except (SegmentTruncatedError, SegmentNotFoundError):
+                now = await self.stream_info(stream)
+                if now.head() == info.head():
+                    raise
+                info = now
+
+    async def at_time(self, stream: str, timestamp_us: int) -> StreamCut:
+        """Return the cut before the first event with this timestamp or a later one."""
+        return await self.search(stream, lambda info: cut_at_time(self._reads, info, timestamp_us))
+
+    async def after_events(self, stream: str, start: Cut, *, count: int) -> StreamCut:
+        """Return a cut with so many events between `start` and it."""
+
+        async def go(info: StreamInfo) -> StreamCut:
+            return await cut_after_events(self._reads, info, start=await self.resolve(start, info), count=count)
+
+        return await self.search(stream, go)
+
+    async def after_bytes(self, stream: str, start: Cut, *, size_bytes: int) -> StreamCut:
+        """Return a cut about so many bytes after `start`."""
+
+        async def go(info: StreamInfo) -> StreamCut:
+            place = await self.resolve(start, info)
+            return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
+
+        return await self.search(stream, go)
+
+
+class CutRequest:
+    """A cut to be asked for: `await` it for the one that `stream_cut` was asked for, or one of its methods."""
+
+    def __init__(self, cuts: Cuts, stream: str, ask: Callable[["CutRequest"], Awaitable[StreamCut]]) -> None:
+        self._cuts = cuts
+        self._stream = stream
+        self._ask = ask
+
+    def __await__(self) -> Generator[Any, Any, StreamCut]:
+        """Return the cut that was asked for."""
+        return self._ask(self).__await__()
+
+    async def tail(self) -> StreamCut:
+        """Return the cut after everything that is durable now."""
+        return (await self._cuts.stream_info(self._stream)).tail()
+
+    async def head(self) -> StreamCut:
+        """Return the cut before everything that is left."""
+        return (await self._cuts.stream_info(self._stream)).head()
+
+    async def at_time(self, when: int | datetime) -> StreamCut:
+        """Return the cut before the first event with this timestamp or a later one, of all keys.
+
+        Events with the writer's clock as their timestamp are found exactly. One whose caller gave it a timestamp in the
+        future of its writing is found too; one that was dated back may be before the cut.
+
+        Args:
+            when: Unix microseconds, or a datetime with a time zone.
+        """
+        return await self._cuts.at_time(self._stream, _unix_us(when))
+
+    async def after_events(self, count: int, *, start: Cut = HEAD) -> StreamCut:
+        """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
+
+        Of segments that are read side by side each gives a share of them, by what it holds.
+
+        Raises like `reader`.
+        """
+        return await self._cuts.after_events(self._stream, start, count=count)
+
+    async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
+        """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
+
+        Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
+        """
+        return await self._cuts.after_bytes(self._stream, start, size_bytes=size_bytes)
+
+
+def _unix_us(when: int | datetime) -> int:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidArgumentError("a datetime without a time zone names no moment")
+        return int(when.timestamp() * 1_000_000)
+    return when
