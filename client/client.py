@@ -24,10 +24,10 @@ from millrace.client.admin.cuts import CutRequest, Cuts
 from millrace.client.admin.segments import Segments
 from millrace.client.admin.streams import stream_history, stream_info
 from millrace.client.read.byte_reader import ByteReader
-from millrace.client.read.cut_resolution import Distance, distance, fetch_event
+from millrace.client.read.cut_resolution import Distance, cut_at_time, distance, fetch_event
 from millrace.client.read.reader import Reader, ReaderOptions
-from millrace.client.read.slices import slices_between
-from millrace.client.read.splits import SegmentRange, plan_ranges, read_range
+from millrace.client.read.segment_scan import SegmentScan
+from millrace.client.read.splits import SegmentRange, SegmentSlice, plan_ranges, read_range, slices_between
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.byte_writer import ByteWriter
@@ -384,6 +384,22 @@ class Client:
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
         return read_range(self._reads, part)
+
+    async def plan_slice(self, part: SegmentSlice, *, max_bytes: int) -> list[SegmentRange]:
+        """Return ranges that hold exactly the events of a slice of one segment, each about `max_bytes`."""
+        return await plan_ranges(self._reads, [part], max_bytes=max_bytes)
+
+    def segment_scan(self, segment_id: int) -> SegmentScan:
+        """Return the scan of one segment of events: it finds positions by counting events or bytes."""
+        return SegmentScan(self._reads, segment_id)
+
+    async def cut_at_time_in(self, stream: StreamInfo, timestamp_us: int) -> StreamCut:
+        """Return the cut at a time as `stream_cut`, in a stream as it was when it was described.
+
+        Raises:
+            SegmentTruncatedError, SegmentNotFoundError: some of it is truncated by now.
+        """
+        return await cut_at_time(self._reads, stream, timestamp_us)
 
     async def fetch_event(self, position: EventPosition) -> Event:
         """Return the event at a position, as `event.position` names it; only its block is read.

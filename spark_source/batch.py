@@ -8,7 +8,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.transport.channel import Channel
 from millrace.model.cut import TAIL, StreamCut
 
 from .epochs import Epochs
@@ -56,8 +55,8 @@ class MillraceBatchReader(DataSourceReader):
         """Yield the events of a partition; in a task."""
         return read_partition(self._options, self._schema, partition)
 
-    async def _plan(self, client: Client, channel: Channel) -> list[RangePartition]:
-        planner = Planner(client, channel, self._options)
+    async def _plan(self, client: Client) -> list[RangePartition]:
+        planner = Planner(client, self._options)
         return await settled(lambda: self._plan_once(planner))
 
     async def _plan_once(self, planner: Planner) -> list[RangePartition]:

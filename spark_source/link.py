@@ -13,9 +13,7 @@ import uvloop
 
 from millrace.client.client import Client, connect
 from millrace.client.errors import AuthenticationError, ServerUnreachableError
-from millrace.client.options import ClientOptions, parse_address
-from millrace.client.transport.channel import Channel
-from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.options import ClientOptions
 from millrace.model.errors import MillraceError
 
 from .errors import OptionError
@@ -28,17 +26,16 @@ SILENT_S_MAX: Final = 5.0
 
 
 class Link:
-    """A client and a channel of one server. Belongs to one thread; made by the first call; not to be pickled."""
+    """A client of one server. Belongs to one thread; made by the first call; not to be pickled."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._runner: asyncio.Runner | None = None
         self._client: Client | None = None
-        self._channel: Channel | None = None
         self._used_s = 0.0
 
-    def call(self, act: Callable[[Client, Channel], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine with the client and the channel, and return its result.
+    def call(self, act: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine with the client, and return its result.
 
         Raises:
             OptionError: no connection could be made by the first call: names the address or the token.
@@ -60,35 +57,30 @@ class Link:
             finally:
                 runner.close()
 
-    async def _call(self, act: Callable[[Client, Channel], Coroutine[Any, Any, T]]) -> T:
+    async def _call(self, act: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         if self._client is not None and time.monotonic() - self._used_s > SILENT_S_MAX:
             await self._disconnect()
         first = not self._used_s
-        if self._client is None or self._channel is None:
-            self._client, self._channel = await open_client(self._options, check=first)
-        return await act(self._client, self._channel)
+        if self._client is None:
+            self._client = await open_client(self._options, check=first)
+        return await act(self._client)
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
-        channel, self._channel = self._channel, None
         if client is not None:
             await client.close()
-        if channel is not None:
-            await channel.close()
 
 
-def open_channel(options: SourceOptions) -> Channel:
-    """Return a channel that connects when it is used; inside a running loop."""
-    return Channel(parse_address(options.address), _client_options(options), ForkGuard())
-
-
-async def open_client(options: SourceOptions, *, check: bool) -> tuple[Client, Channel]:
-    """Return a client and a channel; with `check` the first is connected, in one attempt.
+async def open_client(options: SourceOptions, *, check: bool) -> Client:
+    """Return a client; with `check` it is connected, in one attempt.
 
     Raises:
         OptionError: nothing answers at the address, or the token is refused.
     """
-    client = connect(options.address, options=_client_options(options))
+    client = connect(
+        options.address,
+        options=ClientOptions(token=options.token, tls=options.tls, client_name="millrace-spark"),
+    )
     if check:
         try:
             client = await client
@@ -101,8 +93,4 @@ async def open_client(options: SourceOptions, *, check: bool) -> tuple[Client, C
         except MillraceError as error:
             await client.close()
             raise OptionError("address", f"{options.address}: {error}") from error
-    return client, open_channel(options)
-
-
-def _client_options(options: SourceOptions) -> ClientOptions:
-    return ClientOptions(token=options.token, tls=options.tls, client_name="millrace-spark")
+    return client

@@ -13,11 +13,7 @@ from typing import Final, TypeVar
 
 from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
-from millrace.client.read.block_scan import after_block, after_bytes, after_events, mark_of, written_before
-from millrace.client.read.cut_resolution import cut_at_time
-from millrace.client.read.slices import slices_between
-from millrace.client.read.splits import SegmentRange, plan_segment
-from millrace.client.transport.channel import Channel
+from millrace.client.read.splits import SegmentRange, slices_between
 from millrace.model.cut import HEAD, StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
@@ -61,11 +57,10 @@ async def settled(plan: Callable[[], Awaitable[T]]) -> T:
 
 
 class Planner:
-    """Plans for one stream over one client and channel."""
+    """Plans for one stream over one client."""
 
-    def __init__(self, client: Client, channel: Channel, options: SourceOptions) -> None:
+    def __init__(self, client: Client, options: SourceOptions) -> None:
         self._client = client
-        self._channel = channel
         self._options = options
 
     async def look(self, *cuts: Iterable[int]) -> Epochs:
@@ -99,7 +94,7 @@ class Planner:
             OptionError: the cut does not fit the stream.
         """
         if isinstance(choice, TimeCut):
-            cut = await cut_at_time(self._channel, epochs.stream, choice.unix_us)
+            cut = await self._client.cut_at_time_in(epochs.stream, choice.unix_us)
             return cut_of(cut.stream, epochs.later(uncounted(cut), epochs.head))
         if not isinstance(choice, StreamCut):
             return epochs.stream.head() if choice is HEAD else epochs.stream.tail()
@@ -160,7 +155,9 @@ class Planner:
         unknown = [segment_id for segment_id, mark in marks.items() if mark.events == UNCOUNTED]
         found = await asyncio.gather(
             *(
-                mark_of(self._channel, segment_id, position=marks[segment_id].position, tail=epochs.end(segment_id))
+                self._client.segment_scan(segment_id).mark(
+                    position=marks[segment_id].position, tail=epochs.end(segment_id)
+                )
                 for segment_id in unknown
             )
         )
@@ -218,8 +215,8 @@ class Planner:
         shares = share(limit, counts, lead=lead)
         marks = await asyncio.gather(
             *(
-                after_events(
-                    self._channel, segment_id, start=start[segment_id], end=end[segment_id], count=shares[segment_id]
+                self._client.segment_scan(segment_id).after_events(
+                    start=start[segment_id], end=end[segment_id], count=shares[segment_id]
                 )
                 for segment_id in shares
             )
@@ -235,7 +232,7 @@ class Planner:
         lead_share = share(limit, sizes)[lead]
         first = await self._after_bytes(lead, start[lead], end[lead], size_bytes=lead_share)
         if first == start[lead]:
-            first = await after_block(self._channel, lead, start=start[lead], end=end[lead])
+            first = await self._client.segment_scan(lead).after_block(start=start[lead], end=end[lead])
         reached = {**start, lead: first}
         left = limit - (first.offset - start[lead].offset)
         others = {segment_id: size for segment_id, size in sizes.items() if segment_id != lead}
@@ -249,7 +246,7 @@ class Planner:
         return {**reached, **dict(zip(shares, marks, strict=True))}
 
     async def _after_bytes(self, segment_id: int, start: Mark, end: Mark, *, size_bytes: int) -> Mark:
-        return await after_bytes(self._channel, segment_id, start=start, end=end, size_bytes=size_bytes)
+        return await self._client.segment_scan(segment_id).after_bytes(start=start, end=end, size_bytes=size_bytes)
 
     # --- ranges ---
 
@@ -260,8 +257,8 @@ class Planner:
         """
         planned: list[list[SegmentRange]] = await asyncio.gather(
             *(
-                plan_segment(self._channel, segment_id, start=first, end=last, max_bytes=self._options.partition_bytes)
-                for segment_id, first, last in slices_between(start, end, epochs.stream)
+                self._client.plan_slice(part, max_bytes=self._options.partition_bytes)
+                for part in slices_between(start, end, epochs.stream)
             )
         )
         ranges = [part for parts in planned for part in parts]
@@ -287,7 +284,7 @@ class Planner:
     async def _written_before(self, segment_id: int, mark: Mark) -> int:
         """Return when the oldest event behind a mark was written; 0 if nobody knows, or it is gone by now."""
         try:
-            return await written_before(self._channel, segment_id, offset=mark.offset)
+            return await self._client.segment_scan(segment_id).written_before(offset=mark.offset)
         except (SegmentTruncatedError, SegmentNotFoundError):
             return 0
 

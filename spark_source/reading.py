@@ -14,12 +14,12 @@ import uvloop
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError
-from millrace.client.read.splits import SegmentRange, read_range
-from millrace.client.transport.channel import Channel
+from millrace.client.read.splits import SegmentRange
 
 from .errors import DataLossError, MissingRange
-from .link import open_channel
+from .link import open_client
 from .options import SourceOptions
 from .positions import RangePartition
 from .rows import BatchMaker
@@ -42,17 +42,17 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
     maker = BatchMaker(options.stream, schema)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         turn = runner.get_loop().run_until_complete
-        channel = turn(_open(options))
+        client = turn(open_client(options, check=False))
         try:
             for part in ranges:
-                batches = _read(channel, options, part)
+                batches = _read(client, options, part)
                 try:
                     while (batch := turn(_next(batches))) is not None:
                         yield from maker.convert(batch)
                 finally:
                     turn(batches.aclose())  # type: ignore[attr-defined]  # it is a generator
         finally:
-            turn(channel.close())
+            turn(client.close())
 
 
 def _freeze() -> None:
@@ -65,19 +65,15 @@ def _freeze() -> None:
         gc.freeze()
 
 
-async def _open(options: SourceOptions) -> Channel:
-    return open_channel(options)
-
-
 async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     return await anext(batches, None)
 
 
-async def _read(channel: Channel, options: SourceOptions, part: SegmentRange) -> AsyncIterator[pa.RecordBatch]:
+async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> AsyncIterator[pa.RecordBatch]:
     """Yield the batches of a range; where it is truncated meanwhile, fail or go on behind the gap."""
     while True:
         try:
-            async for batch in read_range(channel, part):
+            async for batch in client.read_range(part):
                 yield batch
             return
         except (SegmentTruncatedError, SegmentNotFoundError) as error:

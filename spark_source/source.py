@@ -4,7 +4,6 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.transport.channel import Channel
 
 from .batch import Bounds, MillraceBatchReader, find_bounds
 from .link import Link
@@ -52,8 +51,8 @@ class MillraceDataSource(DataSource):
 
 
 def _look(options: SourceOptions) -> Bounds:
-    async def act(client: Client, channel: Channel) -> Bounds:
-        planner = Planner(client, channel, options)
+    async def act(client: Client) -> Bounds:
+        planner = Planner(client, options)
         _, bounds = await settled(lambda: find_bounds(planner, options))
         return bounds
 

@@ -9,6 +9,7 @@ batch starts where the last one ended, and the first batch of a run is not limit
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.transport.channel import Channel
 from millrace.model.cut import TAIL
 from millrace.model.position import START_MARK
 
@@ -45,6 +45,29 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    """What a query knows in this process, from one call of Spark to the next. A restart begins with nothing of it.
+
+    Attributes:
+        batch_count: batches planned.
+        reached: the end of the last batch planned; the next one starts there if Spark does not say where.
+        available_end: where `Trigger.AvailableNow` ends, if it was asked for.
+        option_end: where `endCut` is, once that cannot change.
+        ahead: the stream when `reached` was planned, and its tail or the end cut: what is before that is the lag.
+        lost_uncounted: events found missing after the offset that ought to count them was given to Spark.
+        logged_gaps: missing ranges that are in the log already.
+    """
+
+    batch_count: int = 0
+    reached: StreamOffset | None = None
+    available_end: Marks | None = None
+    option_end: Marks | None = None
+    ahead: tuple[Epochs, Marks] | None = None
+    lost_uncounted: int = 0
+    logged_gaps: frozenset[MissingRange] = frozenset()
+
+
 class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream in micro-batches."""
 
@@ -64,20 +87,11 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _forget(self) -> None:
         self._link = Link(self._options)
-        # Batches planned in this process.
-        self._turn = 0
-        # Where `Trigger.AvailableNow` ends, if it was asked for.
-        self._target: Marks | None = None
-        # Where `endCut` is, once that cannot change.
-        self._end: Marks | None = None
-        # The end of the last batch planned; where the next one starts if Spark does not say.
-        self._reached: StreamOffset | None = None
-        # The stream when it was planned, and its tail or the end cut: what lies in front of that is the lag.
-        self._seen: tuple[Epochs, Marks] | None = None
-        # Events found missing after the offset that ought to count them was given to Spark.
-        self._lost_later = 0
-        # Gaps that were logged.
-        self._named: set[MissingRange] = set()
+        self._state = QueryState()
+
+    def _remember(self, **changes: Any) -> None:
+        """Change what is known of the query; nothing else does."""
+        self._state = replace(self._state, **changes)
 
     # --- what Spark calls on the driver ---
 
@@ -88,8 +102,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: `startCut` does not fit the stream.
             DataLossError: it lies behind the truncation, and `failOnDataLoss` is true.
         """
-        self._reached = self._ask(self._initial)
-        return self._reached.to_json()
+        return self._reach(self._initial)
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any] | None = None, limit: "ReadLimit | None" = None
@@ -103,16 +116,11 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CheckpointError: `start` is no offset of this stream.
             DataLossError: what comes next was truncated away, and `failOnDataLoss` is true.
         """
-        offset = StreamOffset.from_json(start) if start is not None else self._reached
-        max_events, max_bytes = self._limits(limit)
+        offset = StreamOffset.from_json(start) if start is not None else self._state.reached
         if offset is None:
-            self._reached = self._ask(self._everything)
-        else:
-            known = offset
-            self._reached = self._ask(
-                lambda planner: self._latest(planner, known, max_events=max_events, max_bytes=max_bytes)
-            )
-        return self._reached.to_json()
+            return self._reach(self._everything)
+        max_events, max_bytes = self._limits(limit)
+        return self._reach(lambda planner: self._latest(planner, offset, max_events=max_events, max_bytes=max_bytes))
 
     def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802 - Spark's name
         """Return the limit of the options; of two of them Spark is told one, and both are kept."""
@@ -126,11 +134,11 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Let the query end at the tail as it is now."""
-        self._target = self._ask(self._find_target)
+        self._remember(available_end=self._ask(self._find_target))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the tail and the lag behind it: what is not in a batch yet. Spark shows it as `latestOffset`."""
-        reached = self._reached
+        reached = self._state.reached
         return None if reached is None else self._ask(self._report)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -140,8 +148,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: some of it was truncated away, and `failOnDataLoss` is true.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        if self._reached is None:
-            self._reached = last  # the batch that a restart runs again
+        if self._state.reached is None:
+            self._remember(reached=last)  # the batch that a restart runs again
         return self._ask(lambda planner: self._plan(planner, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -171,9 +179,15 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min((most for most in sizes if most is not None), default=None),
         )
 
+    def _reach(self, plan: Callable[[Planner], Awaitable[StreamOffset]]) -> dict[str, Any]:
+        """Plan how far the query goes, and remember it."""
+        reached = self._ask(plan)
+        self._remember(reached=reached)
+        return reached.to_json()
+
     def _ask(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
-        async def act(client: Client, channel: Channel) -> T:
-            planner = Planner(client, channel, self._options)
+        async def act(client: Client) -> T:
+            planner = Planner(client, self._options)
             return await settled(lambda: plan(planner))
 
         return self._link.call(act)
@@ -196,17 +210,17 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn(missing)
         if begin == epochs.tail:
             bound: Marks = begin
-            self._seen = epochs, bound
+            self._remember(ahead=(epochs, bound))
         else:
             bound = await self._find_bound(planner, epochs)
         reached = await planner.advance(
-            begin, bound, epochs, max_events=max_events, max_bytes=max_bytes, turn=self._turn
+            begin, bound, epochs, max_events=max_events, max_bytes=max_bytes, turn=self._state.batch_count
         )
         if reached == start.marks:
             return start
-        self._turn += 1
-        lost, self._lost_later = self._lost_later, 0
-        return StreamOffset(epochs.stream.name, reached, start.lost + lost + sum(gap.events or 0 for gap in missing))
+        lost = start.lost + self._state.lost_uncounted + sum(gap.events or 0 for gap in missing)
+        self._remember(batch_count=self._state.batch_count + 1, lost_uncounted=0)
+        return StreamOffset(epochs.stream.name, reached, lost)
 
     async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         epochs = await planner.look(start.marks, end.marks)
@@ -222,7 +236,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = await planner.partitions(cut_of(start.stream, begin), stop, epochs)
         counted = end.lost - start.lost
         self._warn([gap for gap in missing if gap.events is None or gone > counted])
-        self._lost_later += max(0, gone - counted)
+        self._remember(lost_uncounted=self._state.lost_uncounted + max(0, gone - counted))
         return list(partitions)
 
     async def _find_target(self, planner: Planner) -> Marks:
@@ -230,38 +244,42 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _look(self, planner: Planner, *cuts: Iterable[int]) -> Epochs:
         """Return the stream with all segments that are named by what a batch may have to do with."""
-        return await planner.look(*cuts, self._target or (), self._end or (), segments_of(self._options.end_cut))
+        state = self._state
+        return await planner.look(
+            *cuts, state.available_end or (), state.option_end or (), segments_of(self._options.end_cut)
+        )
 
     async def _find_bound(self, planner: Planner, epochs: Epochs) -> Marks:
         """Return the cut that no batch may pass now: the earliest of tail, target of AvailableNow, end cut."""
         end = await self._find_end(planner, epochs)
         ahead = epochs.tail if end is None else epochs.earlier(epochs.tail, end)
-        self._seen = epochs, ahead
-        return ahead if self._target is None else epochs.earlier(ahead, self._target)
+        self._remember(ahead=(epochs, ahead))
+        available_end = self._state.available_end
+        return ahead if available_end is None else epochs.earlier(ahead, available_end)
 
     async def _find_end(self, planner: Planner, epochs: Epochs) -> Marks | None:
         """Return where `endCut` is, None without one."""
         choice = self._options.end_cut
-        if choice is None or self._end is not None:
-            return self._end
+        if choice is None or self._state.option_end is not None:
+            return self._state.option_end
         if choice is TAIL:
-            self._end = epochs.tail
-            return self._end
+            self._remember(option_end=epochs.tail)
+            return epochs.tail
         cut = await planner.clamped("endCut", choice, epochs)
         end = await planner.checked_marks("endCut", cut, epochs)
         # The end of a time is where an event of that time or later stands; where there is none yet, it may move.
         if not isinstance(choice, TimeCut) or all(
             epochs.is_replaced(segment_id) or mark < epochs.end(segment_id) for segment_id, mark in end.items()
         ):
-            self._end = end
+            self._remember(option_end=end)
         return end
 
     async def _report(self, planner: Planner) -> dict[str, Any]:
-        reached = self._reached
+        reached = self._state.reached
         assert reached is not None
         ahead, lag = reached.marks, Lag(events=0, size_bytes=0, age_s=0.0)
-        if self._seen is not None:
-            epochs, ahead = self._seen
+        if self._state.ahead is not None:
+            epochs, ahead = self._state.ahead
             lag = await planner.lag(reached.marks, ahead, epochs)
         content = StreamOffset(reached.stream, ahead, reached.lost).to_json()
         return {**content, "lag": {"events": lag.events, "bytes": lag.size_bytes, "seconds": round(lag.age_s, 3)}}
@@ -269,6 +287,6 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _warn(self, missing: Iterable[MissingRange]) -> None:
         """Name gaps in the log, each once."""
         for gap in missing:
-            if gap not in self._named:
-                self._named.add(gap)
+            if gap not in self._state.logged_gaps:
+                self._remember(logged_gaps=self._state.logged_gaps | {gap})
                 logger.warning("events lost stream=%s %s", self._options.stream, gap)

@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from millrace.client.errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError
-from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, cut_at_time
-from millrace.client.read.slices import resolve_cut
+from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, cut_at_time, resolve_cut
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, Cut, StreamCut
 from millrace.model.errors import InvalidArgumentError

@@ -5,25 +5,26 @@ that were replaced together are at their ends it goes on in their successors. So
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import Final
 
-from millrace.client.errors import OffsetBeyondEndError
+from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_scan import block_size
-from millrace.model.cut import StreamCut
-from millrace.model.errors import CutInvalidError, InvalidArgumentError
+from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
+from millrace.model.errors import CutInvalidError, ErrorFacts, InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.event_block import unpack_block
+from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.position import START, START_MARK, Mark, Position
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
-from .block_scan import after_bytes, after_events, mark_of
 from .block_stream import BlockStream
+from .segment_scan import SegmentScan
 
 SEEK_WINDOW_BYTES: Final = 1 * MIB
 FETCH_SIZE_BYTES: Final = 64 * KIB
@@ -39,6 +40,46 @@ class Distance:
 
     size_bytes: int
     events: int
+
+
+def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = ()) -> StreamCut:
+    """Return the cut, checked, with the places that it has in the stream as it is now.
+
+    Args:
+        known: segments that the stream once had; its own need not be among them.
+
+    Raises:
+        CutInvalidError: it is one of another stream, or does not cover each key exactly once.
+        CutTruncatedError: it lies behind the truncation; says what is lost, and where to go on.
+        OffsetBeyondEndError: it lies beyond the end.
+    """
+    if cut is HEAD:
+        return stream.head()
+    if cut is TAIL:
+        return stream.tail()
+    assert isinstance(cut, StreamCut)
+    if cut.stream != stream.name:
+        raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream.name}")
+    listed = stream.lineage()
+    lineage = Lineage[StreamPart]([*known, *stream.segments])  # of one in both, what is known now counts
+    if not lineage.by_id.keys() >= cut.places.keys():
+        raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {stream.name} has {sorted(listed.by_id)}")
+    lineage.check_cut(cut.places)
+    first = _first_left(cut, stream, lineage)
+    if first != cut:
+        raise CutTruncatedError(_loss(cut, stream, first), resume_at=first)
+    for segment_id, (offset, event_index) in cut.positions:
+        segment = listed.by_id[segment_id]
+        if offset > segment.length or (offset == segment.length and event_index):
+            raise OffsetBeyondEndError(
+                ErrorFacts(
+                    message=f"the cut is at {offset} in segment {segment_id}",
+                    subject=stream.name,
+                    start_offset=segment.start_offset,
+                    length=segment.length,
+                )
+            )
+    return cut
 
 
 async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -> StreamCut:
@@ -69,7 +110,7 @@ async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: Strea
         raise InvalidArgumentError(f"{count} events cannot be counted")
 
     async def advance(segment_id: int, mark: Mark, end: Mark, share: int) -> Mark:
-        return await after_events(channel, segment_id, start=mark, end=end, count=share)
+        return await SegmentScan(channel, segment_id).after_events(start=mark, end=end, count=share)
 
     return await _cut_after(
         channel, stream, start=start, amount=count, between=lambda a, b: b.events - a.events, advance=advance
@@ -83,7 +124,7 @@ async def cut_after_bytes(channel: Channel, stream: StreamInfo, *, start: Stream
         raise InvalidArgumentError(f"{size_bytes} bytes cannot be counted")
 
     async def advance(segment_id: int, mark: Mark, end: Mark, share: int) -> Mark:
-        return await after_bytes(channel, segment_id, start=mark, end=end, size_bytes=share)
+        return await SegmentScan(channel, segment_id).after_bytes(start=mark, end=end, size_bytes=share)
 
     return await _cut_after(
         channel, stream, start=start, amount=size_bytes, between=lambda a, b: b.offset - a.offset, advance=advance
@@ -97,7 +138,7 @@ async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, en
     differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
     marks = await asyncio.gather(
         *(
-            mark_of(channel, segment_id, position=places[segment_id], tail=lineage.by_id[segment_id].end)
+            SegmentScan(channel, segment_id).mark(position=places[segment_id], tail=lineage.by_id[segment_id].end)
             for segment_id in differing
             for places in (starts, ends)
         )
@@ -150,7 +191,7 @@ async def _cut_after(
     ids = [segment_id for segment_id, _ in start.positions]
     found = await asyncio.gather(
         *(
-            mark_of(channel, segment_id, position=position, tail=lineage.by_id[segment_id].end)
+            SegmentScan(channel, segment_id).mark(position=position, tail=lineage.by_id[segment_id].end)
             for segment_id, position in start.positions
         )
     )
@@ -209,3 +250,43 @@ async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end
         return Position(end_offset, 0)
     finally:
         blocks.close()
+
+
+def _first_left(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:
+    """Return the first cut that lies neither in front of a cut nor behind the truncation."""
+    listed = stream.lineage()
+    places: dict[int, Position] = {}
+    for segment_id, place in cut.positions:
+        segment = listed.by_id.get(segment_id)
+        if segment is not None:
+            places[segment_id] = max(place, Position(segment.start_offset, 0))
+            continue
+        # It was truncated away, so the head lies behind it: for its keys the head is the place. What shares keys with
+        # it in the head shares none with what is left of the cut, which would then lie on both sides of the cut.
+        gone = lineage.by_id[segment_id]
+        places |= {each.segment_id: Position(each.start_offset, 0) for each in listed.head() if each.overlaps(gone)}
+    return StreamCut.of(cut.stream, places)
+
+
+def _loss(cut: StreamCut, stream: StreamInfo, first: StreamCut) -> ErrorFacts:
+    """Say what was lost between a cut and the first one that is left."""
+    listed = stream.lineage().by_id
+    gone = [segment_id for segment_id, _ in cut.positions if segment_id not in listed]
+    shortened = [
+        (listed[segment_id], place.offset)
+        for segment_id, place in cut.positions
+        if segment_id in listed and place.offset < listed[segment_id].start_offset
+    ]
+    lost = [f"segments {gone} of the cut are truncated with all that they held"] if gone else []
+    lost += [
+        f"segment {segment.segment_id} is truncated: the cut is at {offset}, {segment.start_offset - offset} bytes are"
+        " lost"
+        for segment, offset in shortened
+    ]
+    only = shortened[0][0] if len(shortened) == 1 and not gone else None
+    return ErrorFacts(
+        message=f"{'; '.join(lost)}; start at HEAD, or at {first}, to go on with what is left",
+        subject=stream.name,
+        start_offset=None if only is None else only.start_offset,
+        length=None if only is None else only.length,
+    )

@@ -36,7 +36,7 @@ from millrace.wire.limits import KIB, MIB
 
 from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .block_stream import BlockStream, PlacedBlock
-from .slices import resolve_cut
+from .cut_resolution import resolve_cut
 
 if TYPE_CHECKING:
     import pyarrow as pa

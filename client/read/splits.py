@@ -8,24 +8,33 @@ exactly the events between the cuts. They may be read in any order, by any proce
 import itertools
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.client.errors import OffsetBeyondEndError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.transport.channel import Channel
+from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.position import Position
+from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .block_stream import BlockStream, PlacedBlock
-from .slices import SegmentSlice
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RANGE_WINDOW_BYTES: Final = 16 * MIB
 INDEX_PAGE_COUNT: Final = 1000
+
+
+class SegmentSlice(NamedTuple):
+    """The events of one segment from one position up to, not with, another."""
+
+    segment_id: int
+    start: Position
+    end: Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,17 @@ class SegmentRange:
     def size_bytes(self) -> int:
         """Bytes of the blocks that lie wholly in the range; a block that is cut at its end is not counted."""
         return self.end_offset - self.start_offset
+
+
+def slices_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentSlice]:
+    """Return what lies between two resolved cuts, of each segment that has some of it, older segments first."""
+    starts, ends = stream.progress(start), stream.progress(end)
+    parts = sorted(stream.segments, key=lambda segment: (segment.epoch, segment.key_range.low))
+    return [
+        SegmentSlice(part.segment_id, starts[part.segment_id], ends[part.segment_id])
+        for part in parts
+        if starts[part.segment_id] < ends[part.segment_id]
+    ]
 
 
 async def plan_segment(

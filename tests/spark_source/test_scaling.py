@@ -9,7 +9,6 @@ from pyspark.sql.datasource import InputPartition
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.transport.channel import Channel
 from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
@@ -427,8 +426,8 @@ def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of
     options = parse_options(shop.options(partitionBytes="1k"))
     runs = 0
 
-    async def act(client: Client, channel: Channel) -> list[RangePartition]:
-        planner = Planner(client, channel, options)
+    async def act(client: Client) -> list[RangePartition]:
+        planner = Planner(client, options)
 
         async def plan() -> list[RangePartition]:
             nonlocal runs
@@ -480,14 +479,14 @@ def test_planning_asks_for_the_stream_and_nothing_of_its_segments(shop: Shop) ->
     scaled(shop)
     options = parse_options(shop.options())
 
-    async def act(client: Client, channel: Channel) -> int:
-        planner = Planner(client, channel, options)
+    async def act(client: Client) -> int:
+        planner = Planner(client, options)
         epochs = await planner.look()
         start = await planner.checked_marks("startCut", epochs.stream.head(), epochs)
         reached = await planner.advance(start, epochs.tail, epochs, max_events=1000, max_bytes=1 << 20, turn=0)
         assert reached != start
         assert await planner.partitions(epochs.stream.head(), epochs.stream.tail(), epochs)
-        return channel.statistics().connects
+        return client.statistics().reads.connects
 
     link = Link(options)
     try:

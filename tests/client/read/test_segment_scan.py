@@ -9,7 +9,7 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
 from millrace.client.options import ClientOptions, parse_address
-from millrace.client.read.block_scan import after_block, after_bytes, after_events, mark_of, written_before
+from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.testing import TestServer
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.fork_guard import ForkGuard
@@ -66,8 +66,8 @@ async def test_events_are_counted_exactly_from_anywhere_to_anywhere(
         first, last = sorted(chance.choices(range(total + 1), k=2))
         start, end = filled.mark(first), filled.mark(last)
         count = chance.randrange(1, total)
-        assert await mark_of(channel, filled.segment_id, position=start.position, tail=filled.tail) == start
-        reached = await after_events(channel, filled.segment_id, start=start, end=end, count=count)
+        assert await SegmentScan(channel, filled.segment_id).mark(position=start.position, tail=filled.tail) == start
+        reached = await SegmentScan(channel, filled.segment_id).after_events(start=start, end=end, count=count)
         assert reached == filled.mark(min(first + count, last))
     await channel.close()
 
@@ -83,11 +83,13 @@ async def test_bytes_are_counted_to_the_last_border_within(
     for _ in range(60):
         start = filled.mark(chance.randrange(len(filled.places)))
         size = chance.choice([1, 500, 70_000, 2_000_000])
-        reached = await after_bytes(channel, filled.segment_id, start=start, end=filled.tail, size_bytes=size)
+        reached = await SegmentScan(channel, filled.segment_id).after_bytes(
+            start=start, end=filled.tail, size_bytes=size
+        )
         within = [border for border in filled.borders if start.offset < border <= start.offset + size]
         assert reached.position == ((within[-1], 0) if within else start.position)
         assert filled.mark(reached.events) == reached
-        behind = await after_block(channel, filled.segment_id, start=start, end=filled.tail)
+        behind = await SegmentScan(channel, filled.segment_id).after_block(start=start, end=filled.tail)
         assert behind.position == (next(border for border in filled.borders if border > start.offset), 0)
         assert filled.mark(behind.events) == behind
     await channel.close()
@@ -100,12 +102,12 @@ async def test_places_are_found_behind_a_truncation(server: TestServer, client: 
     await client.truncate_stream(name, millrace.StreamCut.of(name, {filled.segment_id: (border, 0)}))
     head = filled.mark(filled.places.index((border, 0)))
 
-    assert await mark_of(channel, filled.segment_id, position=Position(border, 0), tail=filled.tail) == head
+    assert await SegmentScan(channel, filled.segment_id).mark(position=Position(border, 0), tail=filled.tail) == head
     for count in (1, 5, 100):
-        reached = await after_events(channel, filled.segment_id, start=head, end=filled.tail, count=count)
+        reached = await SegmentScan(channel, filled.segment_id).after_events(start=head, end=filled.tail, count=count)
         assert reached == filled.mark(min(head.events + count, len(filled.places)))
     with pytest.raises(SegmentTruncatedError):
-        await mark_of(channel, filled.segment_id, position=Position(filled.borders[1], 0), tail=filled.tail)
+        await SegmentScan(channel, filled.segment_id).mark(position=Position(filled.borders[1], 0), tail=filled.tail)
     await channel.close()
 
 
@@ -117,11 +119,13 @@ async def test_a_place_that_no_event_has_is_refused(server: TestServer, client: 
     tail = Mark(segment.length, 0, 2)
     channel = open_channel(server)
 
-    assert await mark_of(channel, segment.segment_id, position=Position(0, 2), tail=tail) == Mark(0, 2, 2)
+    assert await SegmentScan(channel, segment.segment_id).mark(position=Position(0, 2), tail=tail) == Mark(0, 2, 2)
     with pytest.raises(InvalidArgumentError, match="has 2 events"):
-        await mark_of(channel, segment.segment_id, position=Position(0, 3), tail=tail)
+        await SegmentScan(channel, segment.segment_id).mark(position=Position(0, 3), tail=tail)
     with pytest.raises(OffsetBeyondEndError):
-        await after_events(channel, segment.segment_id, start=Mark(0, 0, 0), end=Mark(tail.offset + 100, 0, 9), count=5)
+        await SegmentScan(channel, segment.segment_id).after_events(
+            start=Mark(0, 0, 0), end=Mark(tail.offset + 100, 0, 9), count=5
+        )
     await channel.close()
 
 
@@ -129,7 +133,7 @@ async def test_the_time_of_writing_is_near(server: TestServer, client: Client, n
     filled = await fill(client, name, seed=12, blocks=5, large=False)
     channel = open_channel(server)
 
-    times = [await written_before(channel, filled.segment_id, offset=border) for border in filled.borders]
+    times = [await SegmentScan(channel, filled.segment_id).written_before(offset=border) for border in filled.borders]
 
     assert times[0] > 1_600_000_000_000_000
     assert times == list(accumulate(times, max))
