@@ -148,8 +148,8 @@ class ProtocolClient:
 
     def _flush(self) -> None:
         with self._sending:
-            if buffers := self._session.take_outbox(time.monotonic()):
-                self.socket.sendall(b"".join(buffers))
+            if self._session.outbox_bytes:
+                self.socket.sendall(b"".join(self._session.take_outbox(time.monotonic())))
 
     def create_segment(self, name: str) -> int:
         """Return the id of a segment, made now or found."""

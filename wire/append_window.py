@@ -30,13 +30,14 @@ assert len(m.AppendAckEntry._fields) == 4
 class AppendWindow(Generic[Subject]):
     """The appends of one connection that are on their way, each with what the caller wants back with its outcome."""
 
-    __slots__ = ("_appends", "_bytes_max", "count_max", "size_bytes")
+    __slots__ = ("_appends", "_bytes_max", "count_max", "payload_size_max", "size_bytes")
 
     def __init__(self, *, bytes_max: int) -> None:
         self._appends: dict[int, tuple[Subject, int]] = {}
         self._bytes_max = bytes_max
-        # Stated by the server; nothing may be sent before the handshake.
+        # Both are stated by the server in the handshake; before it nothing may be sent.
         self.count_max = 0
+        self.payload_size_max = 0
         # Bytes of everything in the window, headers included.
         self.size_bytes = 0
 

@@ -21,6 +21,7 @@ import numpy as np
 from millrace.model.checksum import Buffer, crc32c
 
 from . import messages as m
+from .append_run import Sequences
 from .append_window import AppendWindow
 from .errors import ChecksumError, ProtocolError
 from .framing import decode, encode, encode_append_header
@@ -144,18 +145,37 @@ class ClientSession(Session):
             self.requests.end(subscription)
             self.put(encode(m.Unsubscribe(), request_id=subscription))
 
-    def append(self, payload: Buffer, subject: Any = None, **fields: Any) -> int:
+    def append(
+        self,
+        payload: Buffer,
+        subject: Any = None,
+        *,
+        segment_id: int,
+        event_count: int = 1,
+        writer_number: int = 0,
+        writer_epoch: int = 0,
+        event_number: int = 0,
+        expected_offset: int = -1,
+        sequences: Sequences | None = None,
+    ) -> int:
         """Send one append, without copying its payload; return its id. The caller has asked `appends.has_room`.
-
-        Args:
-            payload: a buffer of single bytes.
-            fields: those of `encode_append_header`.
 
         Raises:
             CodecError: a value does not fit its field; nothing was sent.
         """
+        # Spelled out: passing a dictionary of fields on would double what an append costs here.
         request_id = self.requests.next_id()
-        header = encode_append_header(request_id=request_id, payload=payload, **fields)
+        header = encode_append_header(
+            request_id=request_id,
+            payload=payload,
+            segment_id=segment_id,
+            event_count=event_count,
+            writer_number=writer_number,
+            writer_epoch=writer_epoch,
+            event_number=event_number,
+            expected_offset=expected_offset,
+            sequences=sequences,
+        )
         self.appends.add(request_id, subject, len(payload))
         self.put(header, payload)
         return request_id
@@ -196,13 +216,13 @@ class ClientSession(Session):
         if self._direct is not None:
             return None if self._direct_missing else self._end_direct()
         frame = self._next_frame()
-        if frame is None:
-            if self._frames.pending >= _DATA_START:
-                self._begin_direct()
-            return None
-        event = self._event(frame)
-        self._consume(self._frames.start + len(frame))
-        return event
+        if frame is not None:
+            event = self._event(frame)
+            self._consume(self._frames.start + len(frame))
+            return event
+        if self._frames.pending >= _DATA_START:
+            self._begin_direct()
+        return None
 
     def _event(self, frame: memoryview) -> ClientEvent:
         kind = frame[8]
@@ -234,6 +254,7 @@ class ClientSession(Session):
         negotiate_version(version_min=reply.version, version_max=reply.version)
         self.server = reply
         self.appends.count_max = max(1, reply.appends_in_flight_max)
+        self.appends.payload_size_max = reply.append_size_max
 
     def _pushed(self, head: bytes, payload: memoryview) -> Pushed:
         request_id = int.from_bytes(head[16:24], "little")

@@ -22,20 +22,23 @@ class KeepAlive:
     Args:
         now_s: when the connection was made.
         quiet_s: quiet time before a PING, and from a PING to giving up; `math.inf` switches it off.
+
+    Attributes:
+        received_s: when bytes arrived last.
     """
 
-    __slots__ = ("_pinged_s", "_quiet_s", "_received_s", "_sent_s")
+    __slots__ = ("_pinged_s", "_quiet_s", "_sent_s", "received_s")
 
     def __init__(self, *, now_s: float, quiet_s: float) -> None:
         self._quiet_s = quiet_s
-        self._received_s = now_s
+        self.received_s = now_s
         self._sent_s = now_s
         # When the PING went out that nothing has arrived after; infinite while there is none.
         self._pinged_s = math.inf
 
     def received(self, now_s: float) -> None:
         """Say that bytes arrived, whatever they are."""
-        self._received_s = now_s
+        self.received_s = now_s
         self._pinged_s = math.inf
 
     def sent(self, now_s: float) -> None:
@@ -46,7 +49,7 @@ class KeepAlive:
         """Return when something is due next, if nothing is sent or received until then."""
         if self._pinged_s != math.inf:
             return self._pinged_s + self._quiet_s
-        return min(self._received_s, self._sent_s) + self._quiet_s
+        return min(self.received_s, self._sent_s) + self._quiet_s
 
     def due(self, now_s: float) -> Due:
         """Return what is due now; a PING counts as sent from here on."""

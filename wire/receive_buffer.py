@@ -45,7 +45,7 @@ class ReceiveBuffer:
         data: the buffer itself; replaced when it grows or shrinks.
     """
 
-    __slots__ = ("_end", "_first", "_frame_size_max", "_limit", "_start", "_view", "_was_filled", "data")
+    __slots__ = ("_first", "_frame_size_max", "_limit", "_view", "_was_filled", "data", "end", "start")
 
     def __init__(self, *, frame_size_max: int) -> None:
         self.data = bytearray(BUFFER_SIZE_BYTES_INITIAL)
@@ -54,14 +54,14 @@ class ReceiveBuffer:
         # Whether the pending frame is the first of the connection, and how large it may be.
         self._first = True
         self._limit = min(HELLO_FRAME_SIZE_BYTES_MAX, frame_size_max)
-        self._start = 0
-        self._end = 0
+        self.start = 0
+        self.end = 0
         self._was_filled = False
 
     @property
     def pending(self) -> int:
         """Bytes that arrived and are not consumed."""
-        return self._end - self._start
+        return self.end - self.start
 
     @property
     def size(self) -> int:
@@ -74,15 +74,15 @@ class ReceiveBuffer:
             self._was_filled = False
             if len(self.data) < BUFFER_SIZE_BYTES_IDLE:
                 self._resize(2 * len(self.data))
-        if len(self.data) - self._end < ROOM_SIZE_BYTES_MIN:
+        if len(self.data) - self.end < ROOM_SIZE_BYTES_MIN:
             self._make_room()
-        return self._view[self._end :]
+        return self._view[self.end :]
 
     def received(self, count: int) -> None:
         """Say that `count` bytes were written at the start of what `writable` returned."""
-        assert 0 <= count <= len(self.data) - self._end
-        self._end += count
-        if self._end == len(self.data):
+        assert 0 <= count <= len(self.data) - self.end
+        self.end += count
+        if self.end == len(self.data):
             # The peer sends faster than we read: larger reads mean longer runs and fewer system calls.
             self._was_filled = True
 
@@ -92,8 +92,8 @@ class ReceiveBuffer:
         Raises:
             ProtocolError: a length that no frame can have; nothing after it can be understood.
         """
-        start = self._start
-        pending = self._end - start
+        start = self.start
+        pending = self.end - start
         if pending < 4:
             return 0
         length = int.from_bytes(self._view[start : start + 4], "little")
@@ -103,29 +103,19 @@ class ReceiveBuffer:
             self._refuse(length)
         return start + length if pending >= length else 0
 
-    @property
-    def start(self) -> int:
-        """Where the first pending frame starts in `data`."""
-        return self._start
-
-    @property
-    def end(self) -> int:
-        """Where the received bytes end in `data`."""
-        return self._end
-
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes [start, end) of the buffer; valid until `writable` is called."""
         return self._view[start:end]
 
     def consume(self, end: int) -> None:
         """Give back everything before `end`, the end of a frame. What `view` lent before stays as it is."""
-        assert self._start <= end <= self._end
-        if self._first and end != self._start:
+        assert self.start <= end <= self.end
+        if self._first and end != self.start:
             self._first = False
             self._limit = self._frame_size_max
-        self._start = end
-        if end == self._end:
-            self._start = self._end = 0
+        self.start = end
+        if end == self.end:
+            self.start = self.end = 0
             # Large frames tend to follow one another: growing again for each would copy more than it saves. The
             # first small one, at the latest a PONG, gives the memory back.
             if end <= BUFFER_SIZE_BYTES_IDLE < len(self.data):
@@ -140,7 +130,7 @@ class ReceiveBuffer:
             ProtocolError: a length or a checksum that cannot be.
         """
         while end := self.frame_end():
-            frame = self._view[self._start : end]
+            frame = self._view[self.start : end]
             expected = int.from_bytes(frame[4:8], "little")
             actual = crc32c(frame[8:], len(frame))
             if actual != expected:
@@ -160,24 +150,24 @@ class ReceiveBuffer:
         raise FrameTooLargeError(size_bytes=length, limit_bytes=self._limit)
 
     def _make_room(self) -> None:
-        pending = self._end - self._start
+        pending = self.end - self.start
         size_max = self._frame_size_max + BUFFER_SIZE_BYTES_IDLE
         if 2 * pending > len(self.data) and len(self.data) < size_max:
             self._resize(min(2 * len(self.data), size_max))
         else:
-            self._view[:pending] = self._view[self._start : self._end]
-            self._start, self._end = 0, pending
-        assert self._end < len(self.data), "whole frames were left in the buffer"
+            self._view[:pending] = self._view[self.start : self.end]
+            self.start, self.end = 0, pending
+        assert self.end < len(self.data), "whole frames were left in the buffer"
 
     def _resize(self, size: int) -> None:
         # A new buffer, not a longer one: frames lent from the old one keep it alive and unchanged.
-        pending = self._end - self._start
+        pending = self.end - self.start
         assert size > pending
         data = bytearray(size)
-        data[:pending] = self._view[self._start : self._end]
+        data[:pending] = self._view[self.start : self.end]
         self.data = data
         self._view = memoryview(data)
-        self._start, self._end = 0, pending
+        self.start, self.end = 0, pending
 
 
 def checked_control(frame: memoryview) -> memoryview:

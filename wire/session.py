@@ -104,11 +104,24 @@ REPLIES: Final = _types(m.FromServer) - HANDSHAKE
 REQUESTS: Final = _types(m.FromClient) - HANDSHAKE
 """What only a client sends, after the handshake."""
 
-EVENTS: Final[dict[Role, dict[int, SessionEvent]]] = {
-    Role.SERVER: {m.Hello.type: GREETING, **dict.fromkeys(REQUESTS | BOTH_WAYS, TRAFFIC)},
-    Role.CLIENT: {m.HelloReply.type: GREETING, **dict.fromkeys(REPLIES | BOTH_WAYS, TRAFFIC)},
+FRAMES: Final[dict[Role, dict[SessionEvent, frozenset[int]]]] = {
+    Role.SERVER: {GREETING: frozenset({m.Hello.type}), TRAFFIC: REQUESTS | BOTH_WAYS},
+    Role.CLIENT: {
+        GREETING: frozenset({m.HelloReply.type}),
+        REFUSAL: frozenset({m.ErrorReply.type}),
+        TRAFFIC: REPLIES | BOTH_WAYS,
+    },
 }
-"""What the frames of the peer are, at each end; an ERROR_REPLY in place of the greeting is a REFUSAL."""
+"""What the frames of the peer are, at each end."""
+
+_ARRIVALS: Final = {
+    (role, state): {
+        frame_type: after for event, after in TRANSITIONS[state].items() for frame_type in frames.get(event, ())
+    }
+    for role, frames in FRAMES.items()
+    for state in SessionState
+}
+"""The same for one frame that arrives, so that it costs one look: the state after each that may arrive."""
 
 
 class Session:
@@ -133,14 +146,13 @@ class Session:
     ) -> None:
         if not (handshake_timeout_s > 0 and keepalive_s > 0 and frame_timeout_s > 0):
             raise ValueError("handshake_timeout_s, keepalive_s and frame_timeout_s must be above 0")
-        self.state = CONNECTED
-        self._events = EVENTS[role]
+        self._role = role
+        self._enter(CONNECTED)
         self._handshake_deadline_s = now_s + handshake_timeout_s
         self._keepalive = KeepAlive(now_s=now_s, quiet_s=keepalive_s)
         self._frame_timeout_s = frame_timeout_s
-        # When the first byte of the pending frame came, as far as that is known; infinite while none is pending.
+        # When the first byte of the pending frame came, as far as that is known; infinite while this end does not read.
         self._frame_began_s = math.inf
-        self._received_s = now_s
         self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
         self._outbox: list[Buffer] = []
         self.outbox_bytes = 0
@@ -164,21 +176,21 @@ class Session:
     def received(self, count: int, now_s: float) -> None:
         """Say that `count` bytes were written at the start of what `writable` returned."""
         self._keepalive.received(now_s)
-        self._received_s = now_s
-        if not self._frames.pending:
+        frames = self._frames
+        if frames.start == frames.end:
             self._frame_began_s = now_s
-        self._frames.received(count)
+        frames.received(count)
 
     def put(self, *buffers: Buffer) -> None:
         """Send buffers, which are owned by the session from here on."""
         self._outbox += buffers
-        self.outbox_bytes += sum(map(len, buffers))
+        for buffer in buffers:
+            self.outbox_bytes += len(buffer)
 
     def take_outbox(self, now_s: float) -> list[Buffer]:
         """Return what is to be sent, in order; the caller hands it to the transport now."""
         outbox, self._outbox, self.outbox_bytes = self._outbox, [], 0
-        if outbox:
-            self._keepalive.sent(now_s)
+        self._keepalive.sent(now_s)
         return outbox
 
     # --- state ---
@@ -199,15 +211,18 @@ class Session:
         Raises:
             ProtocolError: a frame that may not arrive now, or never; the state stays as it is.
         """
-        event = self._events.get(frame_type)
-        if self.state is CONNECTED and event is TRAFFIC and frame_type == m.ErrorReply.type:
-            event = REFUSAL
-        if event is None or event not in TRANSITIONS[self.state]:
+        after = self._arrivals.get(frame_type)
+        if after is None:
             raise ProtocolError(self._objection(frame_type))
-        self._change(event)
+        if after is not self.state:
+            self._enter(after)
 
     def _change(self, event: SessionEvent) -> None:
-        self.state = TRANSITIONS[self.state][event]
+        self._enter(TRANSITIONS[self.state][event])
+
+    def _enter(self, state: SessionState) -> None:
+        self.state = state
+        self._arrivals = _ARRIVALS[self._role, state]
 
     def _objection(self, frame_type: int) -> str:
         cls = m.MESSAGES.get(frame_type)
@@ -229,9 +244,7 @@ class Session:
     def excuse(self, now_s: float) -> None:
         """Say that this end read nothing until now: no silence before is the peer's."""
         self._keepalive.received(now_s)
-        self._received_s = now_s
-        if self._frames.pending:
-            self._frame_began_s = now_s
+        self._frame_began_s = now_s
 
     def next_deadline_s(self) -> float:
         """Return when `on_deadline` wants to be called: infinite if never.
@@ -243,13 +256,13 @@ class Session:
             return math.inf
         if self.state is CONNECTED:
             return self._handshake_deadline_s
-        return min(self._keepalive.next_deadline_s(), self._frame_began_s + self._frame_timeout_s)
+        return min(self._keepalive.next_deadline_s(), self._frame_deadline_s)
 
     def on_deadline(self, now_s: float) -> None:
         """Do what is due at `now_s`: nothing if the deadline moved meanwhile, else put a PING, or close."""
         if now_s < self.next_deadline_s():
             return
-        if self.state is CONNECTED or now_s >= self._frame_began_s + self._frame_timeout_s:
+        if self.state is CONNECTED or now_s >= self._frame_deadline_s:
             self._change(CLOSE)
             return
         due = self._keepalive.due(now_s)
@@ -257,6 +270,10 @@ class Session:
             self.put(encode(m.Ping()))
         elif due is Due.GIVE_UP:
             self._change(CLOSE)
+
+    @property
+    def _frame_deadline_s(self) -> float:
+        return self._frame_began_s + self._frame_timeout_s if self._frames.pending else math.inf
 
     # --- frames, for the two ends ---
 
@@ -274,7 +291,7 @@ class Session:
     def _consume(self, end: int) -> None:
         """Give back everything before `end`; what is pending then came with the bytes that arrived last."""
         self._frames.consume(end)
-        self._frame_began_s = self._received_s if self._frames.pending else math.inf
+        self._frame_began_s = self._keepalive.received_s
 
 
 def negotiate_version(

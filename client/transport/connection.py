@@ -22,6 +22,7 @@ from millrace.client.options import Address, ClientOptions
 from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from millrace.wire.client_session import Acked, Chunk, ClientEvent, ClientSession, Pushed
 from millrace.wire.errors import CodecError, WireError
 
@@ -157,8 +158,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def append_size_max(self) -> int:
         """The largest payload of one append that the server takes."""
-        server = self._session.server
-        return 0 if server is None else server.append_size_max
+        return self._session.appends.payload_size_max
 
     def room_waiter(self) -> "asyncio.Future[None]":
         """Return a future that is done when there may be room; waiters are served in the order they came."""
@@ -174,13 +174,24 @@ class Connection(asyncio.BufferedProtocol):
         while self._lost is None and not self.has_room(size):
             await self.room_waiter()
 
-    def send_append(self, append: PendingAppend, payload: Buffer, **fields: Any) -> None:
+    def send_append(
+        self,
+        append: PendingAppend,
+        payload: Buffer,
+        *,
+        segment_id: int,
+        event_count: int = 1,
+        writer_number: int = 0,
+        writer_epoch: int = 0,
+        event_number: int = 0,
+        expected_offset: int = -1,
+        sequences: Sequences | None = None,
+    ) -> None:
         """Send one append now. The caller has asked `has_room`.
 
         Args:
             append: told the outcome.
             payload: a buffer of single bytes; not copied, so it must not change any more.
-            fields: those of `encode_append_header`.
 
         Raises:
             EventTooLargeError: above the limit of the server; nothing was sent.
@@ -188,9 +199,20 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._lost is not None:
             raise self._lost
-        if not 0 < len(payload) <= self.append_size_max:
-            raise EventTooLargeError(f"an append holds 1 to {self.append_size_max} bytes, not {len(payload)}")
-        self._session.append(payload, append, **fields)
+        size_max = self._session.appends.payload_size_max
+        if not 0 < len(payload) <= size_max:
+            raise EventTooLargeError(f"an append holds 1 to {size_max} bytes, not {len(payload)}")
+        self._session.append(
+            payload,
+            append,
+            segment_id=segment_id,
+            event_count=event_count,
+            writer_number=writer_number,
+            writer_epoch=writer_epoch,
+            event_number=event_number,
+            expected_offset=expected_offset,
+            sequences=sequences,
+        )
         self._writer.send()
 
     def append(self, payload: Buffer, *, segment_id: int, expected_offset: int = -1) -> "asyncio.Future[int]":
@@ -256,7 +278,8 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             logger.warning("protocol broken by server address=%s error=%s", self.address, error)
             self.abort(f"the server broke the protocol: {error}")
-        self._writer.send()
+        if session.outbox_bytes:
+            self._writer.send()
 
     def _take(self, event: ClientEvent) -> None:
         if isinstance(event, Acked):

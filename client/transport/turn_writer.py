@@ -62,8 +62,12 @@ class TurnWriter:
         transport = self.transport
         assert transport is not None
         self.sent_bytes += self._session.outbox_bytes
+        buffers = self._session.take_outbox(self._loop.time())
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+            return
         small: list[Buffer] = []
-        for buffer in self._session.take_outbox(self._loop.time()):
+        for buffer in buffers:
             if len(buffer) <= JOIN_SIZE_BYTES_MAX:
                 small.append(buffer)
                 continue

@@ -194,7 +194,9 @@ class Connection(asyncio.BufferedProtocol):
                     self._dispatcher.take_appends(event)
                 else:
                     self._take(event.message, event.request_id)
-            self._dispatcher.appends.settle()
+            if self._session.appends.count:
+                # Those that were refused, or stored before, need no log.
+                self._dispatcher.appends.settle()
         except WireError as error:
             self._protocol_error(error)
         finally:
