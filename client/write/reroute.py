@@ -59,7 +59,7 @@ class Rerouter:
             StreamSealedError: nothing replaces its segments.
             OutcomeUnknownError: something may, but `retry` ended first.
         """
-        stream = await self._channel.request(m.GetStream(self._name), timeout_s=retry.left_s)
+        stream = await self._channel.request(m.GetStream(self._name))
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
         router = Router.of_stream(self._name, stream.segments)

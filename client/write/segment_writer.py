@@ -222,6 +222,7 @@ class SegmentWriter:
             self._change(ANSWER)
 
     def _answered(self, block: Block) -> None:
+        assert self._sent, "nothing is in flight"
         if self._sent[0] is block:
             self._sent.popleft()
         else:

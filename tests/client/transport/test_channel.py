@@ -1,0 +1,185 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import product
+
+import pytest
+
+from millrace.client.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    OutcomeUnknownError,
+    RequestTimeoutError,
+    ServerUnreachableError,
+)
+from millrace.client.transport.channel import TRANSITIONS, Channel, ChannelEvent, ChannelState
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.support.model_server import STREAM, ModelServer, error_reply, turns
+
+pytestmark = pytest.mark.asyncio
+
+
+async def connecting(server: ModelServer, channel: Channel) -> None:
+    del server
+    task = asyncio.create_task(channel.connection())
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.sleep(0)
+
+
+async def ready(server: ModelServer, channel: Channel) -> None:
+    del server
+    await channel.connection()
+
+
+async def lost(server: ModelServer, channel: Channel) -> None:
+    await channel.connection()
+    server.lose()
+
+
+async def closed(server: ModelServer, channel: Channel) -> None:
+    del server
+    await channel.close()
+
+
+async def untouched(server: ModelServer, channel: Channel) -> None:
+    del server, channel
+
+
+WAYS: dict[ChannelState, list[Callable[[ModelServer, Channel], Awaitable[None]]]] = {
+    ChannelState.IDLE: [untouched, lost],
+    ChannelState.CONNECTING: [connecting],
+    ChannelState.READY: [ready],
+    ChannelState.CLOSED: [closed],
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(ChannelState, ChannelEvent)))
+async def test_every_state_takes_the_events_of_the_table_and_no_other(state: ChannelState, event: ChannelEvent) -> None:
+    for way in WAYS[state]:
+        server = ModelServer()
+        channel = server.channel()
+        await way(server, channel)
+        assert channel.state is state
+        following = TRANSITIONS[state].get(event)
+        if following is None:
+            with pytest.raises(AssertionError):
+                channel._change(event)
+            assert channel.state is state
+        else:
+            channel._change(event)
+            assert channel.state is following
+        channel.state = state
+        await turns()
+        await channel.close()
+
+
+async def test_all_who_need_a_connection_share_the_attempt() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    first, *others = await asyncio.gather(*(channel.connection() for _ in range(5)))
+    assert all(other is first for other in others)
+    assert channel.statistics().connects == server.connects == 1
+    assert channel.live is first
+    await channel.close()
+
+
+async def test_who_is_cancelled_leaves_the_attempt_to_the_others() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    waiting = [asyncio.create_task(channel.connection()) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    assert (await waiting[1]).is_open
+    await channel.close()
+
+
+async def test_who_waits_for_a_connection_when_the_channel_is_closed_is_told_so() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    waiting = asyncio.create_task(channel.connection())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await channel.close()
+    with pytest.raises(ClientClosedError):
+        await waiting
+    with pytest.raises(ClientClosedError):
+        await channel.connection()
+    await channel.close()
+
+
+async def test_a_connection_that_was_lost_before_its_first_use_is_none() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    waiting = asyncio.create_task(channel.connection())
+    for _ in range(20):
+        await asyncio.sleep(0)
+        if server.requests:
+            break
+    await asyncio.sleep(0)  # the handshake is answered, and nobody has seen it
+    server.lose()
+    with pytest.raises(ConnectionLostError):
+        await waiting
+    assert channel.state is ChannelState.IDLE
+    assert (await channel.connection()).is_open
+    await channel.close()
+
+
+async def test_a_request_is_sent_again_until_its_time_limit() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    server.down = True
+    asking = asyncio.create_task(channel.request(m.GetStream(STREAM)))
+    await server.clock.advance(0)
+    await server.clock.advance(10)
+    server.down = False
+    await server.clock.advance(10)
+    assert (await asking).stream_id == server.stream_id
+    assert channel.statistics().retries >= 2
+    server.down = True
+    server.lose()
+    asking = asyncio.create_task(channel.request(m.GetStream(STREAM)))
+    for _ in range(40):
+        await server.clock.advance(1)
+    with pytest.raises(ServerUnreachableError):
+        await asking
+    await channel.close()
+
+
+async def test_a_request_without_an_answer_ends_at_its_time_limit() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    asking = asyncio.create_task(channel.request(m.SealStream(STREAM), timeout_s=5))
+    await turns()
+    await server.clock.advance(4.9)
+    assert not asking.done()
+    await server.clock.advance(0.2)
+    with pytest.raises(RequestTimeoutError, match="within 5 s"):
+        await asking
+    await channel.close()
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_what_may_not_be_repeated_has_an_unknown_outcome_once_it_was_sent(*, repeatable: bool) -> None:
+    server = ModelServer()
+    channel = server.channel()
+    asking = asyncio.create_task(channel.request(m.SealStream(STREAM), repeatable=repeatable, timeout_s=5))
+    await turns()
+    server.lose()
+    await turns()
+    await server.clock.advance(1)
+    if repeatable:
+        await server.clock.advance(5)
+    with pytest.raises(RequestTimeoutError if repeatable else OutcomeUnknownError):
+        await asking
+    assert sum(isinstance(request, m.SealStream) for request in server.requests) == 1 + repeatable
+    await channel.close()
+
+
+async def test_an_answer_that_is_final_is_not_asked_for_again() -> None:
+    server = ModelServer()
+    server.answers[m.GetStream] = error_reply(ErrorCode.STREAM_NOT_FOUND)
+    channel = server.channel()
+    with pytest.raises(Exception, match="STREAM_NOT_FOUND"):
+        await channel.request(m.GetStream(STREAM))
+    assert len(server.requests) == 2
+    await channel.close()

@@ -1,0 +1,135 @@
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.client.errors import OutcomeUnknownError, StreamNotFoundError, StreamSealedError
+from millrace.client.transport.channel import Channel
+from millrace.client.write.accumulator import Accumulator, Events
+from millrace.client.write.reroute import Rerouter, split_events
+from millrace.client.write.segment_writer import SegmentWriter, SenderState, passes
+from millrace.model.compression import Compression
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.client.write.test_segment_writer import SEALED, block
+from tests.support.model_server import STREAM, ModelServer, error_reply
+
+
+@given(numbers=st.lists(st.integers(0, 3), min_size=2, max_size=20), is_block=st.booleans())
+def test_events_are_split_by_segment_in_the_order_written(numbers: list[int], *, is_block: bool) -> None:
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        count = len(numbers)
+        events = Events(
+            values=[b"%d" % index for index in range(count)],
+            keys=[f"k{index}" for index in range(count)],
+            times=list(range(count)),
+            futures=[loop.create_future() for _ in range(1 if is_block else count)],
+            cost_bytes=1,
+        )
+        parts = split_events(events, numbers)
+        assert sorted(number for number, _ in parts) == sorted(set(numbers))
+        for number, part in parts:
+            places = [index for index, each in enumerate(numbers) if each == number]
+            assert part.times == places
+            assert part.values == [events.values[index] for index in places]
+            assert part.keys == [events.keys[index] for index in places]
+            assert len(part.futures) == (1 if is_block else len(places))
+            if not is_block:
+                assert part.futures == [events.futures[index] for index in places]
+
+    asyncio.run(check())
+
+
+def rejected_segment(segment_id: int = 1) -> SegmentWriter:
+    segment = SegmentWriter(segment_id, Accumulator(last_event_number=0, compression=Compression.NONE))
+    sent = block(1)
+    segment.add(sent)
+    segment.sent()
+    segment.failed(sent, SEALED)
+    assert segment.state is SenderState.REJECTED
+    return segment
+
+
+def rerouter(channel: Channel, server: ModelServer, writer_id: str = "w") -> Rerouter:
+    return Rerouter(channel, server.stream(), writer_id=writer_id)
+
+
+@pytest.mark.asyncio
+async def test_a_plan_names_successors_and_what_the_writer_has_in_them() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    finding = rerouter(channel, server)
+    successors = server.replace([1], 2)
+    server.segments[successors[1]].last_number = 5
+    plan = await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
+    assert plan is not None
+    assert list(plan.router.segment_ids) == successors
+    assert plan.last_numbers == {successors[0]: 0, successors[1]: 5}
+    assert plan.left_ids == {1, *successors}
+    await channel.close()
+
+
+@pytest.mark.asyncio
+async def test_a_writer_without_an_id_has_nothing_in_a_new_segment() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    finding = rerouter(channel, server, writer_id="")
+    server.replace([1], 1)
+    plan = await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
+    assert plan is not None
+    assert plan.last_numbers == {}
+    assert not any(isinstance(request, m.GetWriter) for request in server.requests)
+    await channel.close()
+
+
+@pytest.mark.asyncio
+async def test_a_segment_that_is_open_is_resumed_now_and_then_until_the_deadline() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    finding, segment, retry = rerouter(channel, server), rejected_segment(), channel.retry(10, passes=passes)
+
+    async def look() -> None:
+        looking = asyncio.create_task(finding.plan([segment], retry))
+        while not looking.done():
+            await server.clock.advance(0.5)
+        assert await looking is None
+
+    for _ in range(3):
+        await look()
+        assert segment.state is SenderState.REJECTED
+    await look()
+    assert segment.state is SenderState.SENDING
+    server.clock.move(10)
+    with pytest.raises(OutcomeUnknownError, match="nothing replaces them"):
+        await finding.plan([rejected_segment()], retry)
+    await channel.close()
+
+
+@pytest.mark.asyncio
+async def test_successors_that_are_gone_are_looked_up_again() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    finding = rerouter(channel, server)
+    server.replace([1], 1)
+    server.answers[m.GetWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
+    looking = asyncio.create_task(finding.plan([rejected_segment()], channel.retry(10, passes=passes)))
+    while not looking.done():
+        await server.clock.advance(0.5)
+    assert await looking is None
+    await channel.close()
+
+
+@pytest.mark.asyncio
+async def test_a_sealed_stream_and_another_of_its_name_have_no_successors() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    finding = rerouter(channel, server)
+    server.segments[1].sealed = True
+    with pytest.raises(StreamSealedError):
+        await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
+    server.stream_id += 1
+    with pytest.raises(StreamNotFoundError, match=f"{STREAM} was deleted"):
+        await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
+    await channel.close()

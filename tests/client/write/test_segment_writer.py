@@ -1,0 +1,211 @@
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from millrace.client.errors import (
+    ConnectionLostError,
+    EventNumberError,
+    OutcomeUnknownError,
+    PipelineBrokenError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    ThrottledError,
+    WriterExpiredError,
+    WriterFencedError,
+)
+from millrace.client.write.accumulator import Accumulator, Block
+from millrace.client.write.segment_writer import TRANSITIONS, SegmentWriter, SenderEvent, SenderState
+from millrace.model.compression import Compression
+from millrace.model.errors import ErrorFacts, MillraceError
+
+THROTTLED = ThrottledError(ErrorFacts(message="full", retriable=True))
+LOST = ConnectionLostError("lost")
+SEALED = SegmentSealedError("sealed")
+GONE = SegmentNotFoundError("gone")
+FENCED = WriterFencedError("fenced")
+EXPIRED = WriterExpiredError("expired")
+GAP = EventNumberError("gap")
+
+
+def block(number: int, count: int = 1) -> Block:
+    return Block(bytearray(b"x"), event_number=number, event_count=count, futures=[], cost_bytes=1)
+
+
+def sender(count: int = 3, *, sent: int = 3) -> tuple[SegmentWriter, list[Block]]:
+    """A segment writer with blocks 1, 2, ... of which the first ones are in flight."""
+    made = SegmentWriter(9, Accumulator(last_event_number=0, compression=Compression.NONE))
+    blocks = [block(number) for number in range(1, count + 1)]
+    for each in blocks:
+        made.add(each)
+    for each in blocks[:sent]:
+        assert made.next_block() is each
+        made.sent()
+    return made, blocks
+
+
+def brought_to(state: SenderState) -> tuple[SegmentWriter, list[Block]]:
+    """A segment writer in that state, and its blocks in flight: two, where there can be any."""
+    made, blocks = sender()
+    first, *others = blocks
+    error: MillraceError | None = {
+        SenderState.RECALLING: THROTTLED,
+        SenderState.PAUSED: THROTTLED,
+        SenderState.REJECTING: SEALED,
+        SenderState.REJECTED: SEALED,
+        SenderState.STOPPING: FENCED,
+        SenderState.STOPPED: FENCED,
+    }.get(state)
+    if error is None:
+        made.acked(first)
+    else:
+        made.failed(first, error)
+    if state in {SenderState.PAUSED, SenderState.REJECTED, SenderState.STOPPED}:
+        for each in others:
+            made.failed(each, PipelineBrokenError("broken"))
+        others = []
+    assert made.state is state
+    return made, others
+
+
+def answer_all(made: SegmentWriter, blocks: list[Block]) -> None:
+    for each in blocks:
+        made.acked(each)
+
+
+EVENTS: dict[SenderEvent, Callable[[SegmentWriter, list[Block]], None]] = {
+    SenderEvent.INTERRUPT: lambda made, blocks: made.failed(blocks[0] if blocks else block(9), THROTTLED),
+    SenderEvent.REJECT: lambda made, blocks: made.failed(blocks[0] if blocks else block(9), SEALED),
+    SenderEvent.FAIL: lambda made, blocks: made.failed(blocks[0] if blocks else block(9), FENCED),
+    SenderEvent.ANSWER: lambda made, blocks: answer_all(made, blocks or [block(9)]),
+    SenderEvent.RESUME: lambda made, blocks: made.resume(),
+    SenderEvent.STOP: lambda made, blocks: made.stop(),
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(SenderState, SenderEvent)))
+def test_every_state_takes_the_events_of_the_table_and_no_other(state: SenderState, event: SenderEvent) -> None:
+    made, blocks = brought_to(state)
+    following = TRANSITIONS[state].get(event)
+    if following is None:
+        with pytest.raises(AssertionError):
+            EVENTS[event](made, blocks)
+        assert made.state is state
+        return
+    EVENTS[event](made, blocks)
+    if not blocks and following is SenderState.STOPPING:  # nothing is in flight
+        following = SenderState.STOPPED
+    assert made.state is following
+
+
+def test_every_state_can_be_left_and_reached() -> None:
+    reached = {following for row in TRANSITIONS.values() for following in row.values()}
+    assert reached == set(TRANSITIONS) == set(SenderState)
+    assert all(set(row.values()) - {state} for state, row in TRANSITIONS.items() if state is not SenderState.STOPPED)
+
+
+def test_what_was_recalled_is_sent_again_in_order_before_what_was_queued() -> None:
+    made, blocks = sender(4, sent=3)
+    made.acked(blocks[0])
+    made.failed(blocks[2], GAP if made.state is not SenderState.SENDING else LOST)
+    assert made.next_block() is None
+    made.failed(blocks[1], LOST)
+    assert made.state is SenderState.PAUSED
+    assert made.next_block() is None
+    made.resume()
+    again = []
+    while (each := made.next_block()) is not None:
+        again.append(each)
+        made.sent()
+    assert again == blocks[1:]
+    assert made.last_acked_number == 1
+
+
+def test_the_first_error_says_why_blocks_are_recalled() -> None:
+    """Those that follow from it would not pass by themselves."""
+    made, blocks = sender()
+    for each, error in zip(blocks, [THROTTLED, GAP, GAP], strict=True):
+        made.failed(each, error)
+    assert (made.state, made.interruption) == (SenderState.PAUSED, THROTTLED)
+
+
+def test_a_gap_that_follows_from_nothing_ends_the_writer() -> None:
+    made, blocks = sender(1, sent=1)
+    made.failed(blocks[0], GAP)
+    assert made.state is SenderState.STOPPED
+    assert blocks[0].error is GAP
+
+
+def test_a_sealed_segment_leaves_no_doubt() -> None:
+    made, blocks = sender()
+    for each in blocks:
+        made.failed(each, LOST)
+    assert made.has_unknown
+    assert not made.is_drained
+    made.resume()
+    for _ in blocks:
+        made.sent()
+    made.acked(blocks[0])
+    assert made.has_unknown
+    for each in blocks[1:]:
+        made.failed(each, SEALED)
+    assert made.state is SenderState.REJECTED
+    assert made.is_drained
+    assert not made.has_unknown
+    made.stop()
+    assert made.take() == blocks[1:]
+    assert made.is_idle
+
+
+@pytest.mark.parametrize("lost_before", [False, True])
+def test_a_segment_that_is_gone_is_replaced_unless_something_may_have_been_stored(*, lost_before: bool) -> None:
+    made, blocks = sender(1, sent=1)
+    if lost_before:
+        made.failed(blocks[0], LOST)
+        made.resume()
+        made.sent()
+    made.failed(blocks[0], GONE)
+    if lost_before:
+        assert made.state is SenderState.STOPPED
+        assert isinstance(blocks[0].error, OutcomeUnknownError)
+    else:
+        assert made.state is SenderState.REJECTED
+
+
+def test_only_what_was_sent_before_is_unknown_when_the_writer_expired() -> None:
+    made, blocks = sender(2, sent=1)
+    made.failed(blocks[0], LOST)
+    made.resume()
+    made.sent()
+    made.failed(blocks[0], EXPIRED)
+    assert made.take() == blocks
+    assert isinstance(made.reason(blocks[0], EXPIRED), OutcomeUnknownError)
+    assert made.reason(blocks[1], EXPIRED) is EXPIRED
+
+
+def test_what_is_in_flight_when_the_writer_stops_ends_with_its_own_answer() -> None:
+    made, blocks = sender(4, sent=2)
+    made.stop()
+    made.acked(blocks[0])
+    assert made.is_in_flight
+    made.failed(blocks[1], LOST)
+    assert made.state is SenderState.STOPPED
+    assert made.take() == blocks[1:]
+
+
+def test_an_idle_segment_writer_is_drained_whatever_its_segment_says() -> None:
+    made, _ = sender(0, sent=0)
+    assert made.is_idle
+    assert made.is_drained
+    assert made.last_block() is None
+
+
+def test_the_last_block_is_the_one_that_is_settled_last() -> None:
+    made, blocks = sender(3, sent=2)
+    assert made.last_block() is blocks[2]
+    made.sent()
+    assert made.last_block() is blocks[2]
+    made.failed(blocks[2], THROTTLED)
+    made.acked(blocks[0])
+    made.acked(blocks[1])
+    assert made.last_block() is blocks[2]
