@@ -117,7 +117,7 @@ def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, 
                 if checkpoint is not None and not checkpoint.is_verified:
                     store.verify()
             except ServerError as error:
-                error.subject = ""  # the copy is nobody's business
+                error.subject = ""  # the copy has a temporary name
                 raise
             yield store, checkpoint
         finally:

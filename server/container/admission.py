@@ -106,7 +106,7 @@ def check_writer(state: ContainerState, run: AppendRun) -> None:
         or (writer is not None and writer.expired_us)
     ):
         raise WriterExpiredError(
-            f"writer {run.writer_number} was idle for too long: its event numbers are not known any more, open it anew",
+            f"writer {run.writer_number} was idle for too long: its event numbers are unknown now, open it again",
             subject=writer.writer_id if writer is not None else "",
         )
     if writer is None or run.writer_epoch > writer.admitted_epoch:

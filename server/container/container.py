@@ -1,11 +1,15 @@
 """The unit that owns segments: it admits requests, logs them, applies what is durable, and answers reads.
 
-The road of an append: `append` decides and gives the run an offset (the admitted view moves), the log makes it durable,
-`_durable` applies it in the order of the log (the durable view moves), wakes who waits at the tail, and lets the owners
-send their acks. Decisions (create, seal, ...) go the same road as one record each, so that they stand in one order with
-the appends around them: an append behind a seal is refused, one before it is stored.
+The way of an append:
 
-Nothing here waits but `decide`, `read` and the life cycle; all of it runs in the event loop.
+    append      checks it against the admitted view, pins what it is about, gives it an offset and the log
+    (the log)   makes a batch durable
+    durable     applies the batch in the order of the log (`state.apply`), wakes readers at the tail, settles the owners
+
+A decision (create, seal, ...) takes the same way as a record, so all of them are in one order with the appends: an
+append admitted after a seal is refused, one before it is stored.
+
+Only `decide` and `read` and the life cycle wait; all of it runs in the event loop.
 """
 
 import asyncio
@@ -75,13 +79,13 @@ class Decision:
         self.followers: list[PendingAppend] = []
 
     def settle(self) -> None:
-        """End as durable and applied; nobody may be waiting any more."""
+        """End as durable and applied. Its requester may be gone."""
         if not self.future.done():
             self.future.set_result(None)
         self.pins.release()
 
     def fail(self, error: ServerError) -> None:
-        """End as failed; nobody may be waiting any more."""
+        """End as failed. Its requester may be gone."""
         if not self.future.done():
             self.future.set_exception(error)
         self.pins.release()
@@ -106,7 +110,7 @@ class SegmentContainer:
         self.run_size_bytes_max = FRAME_SIZE_BYTES_MAX
         # Whether the log has failed: what the state holds may be less than what the disk holds.
         self.has_failed = False
-        # Set when the checkpoint is not what was written: the container must be opened anew, from a copy of it.
+        # Set when the checkpoint is not what was written: the container must be started again, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
         self.loader = EntityLoader(state)
         self._wal: Log | None = None
@@ -184,11 +188,14 @@ class SegmentContainer:
         run.offset = pending.offset = segment.next_offset
         run.context = pending
         # First the pins, then the log, which may refuse; only then the admitted view moves.
-        with state.segments.pin((run.segment_id,)) as pins:
+        pins = pending.pins = state.segments.pin((run.segment_id,))
+        try:
             if run.writer_number:
                 state.writers.pin((run.writer_number,), into=pins)
             self._wal.submit(run)
-            pending.pins = pins.transfer()
+        except BaseException:
+            pins.release()
+            raise
         assert state.segments.peek(run.segment_id) is segment, "the view that moves is that of a pinned segment"
         if run.writer_number:
             assert state.writers.is_pinned(run.writer_number)
@@ -236,7 +243,7 @@ class SegmentContainer:
 
     @property
     def pressure(self) -> str:
-        """What is full, for people; empty if appends may come. While somebody waits for room, the low marks count."""
+        """What is full, for people; empty if appends may come. While callers wait for room, the low marks count."""
         assert self._wal is not None
         options = self.options
         queued, tail = self._wal.queued_bytes, self.state.tail_bytes
@@ -336,7 +343,7 @@ class SegmentContainer:
         self._on_progress()
 
     def _settle(self, run: AppendRun, owners: set[Owner]) -> None:
-        """Let a run that was applied be done; its bytes stay in memory, and nobody who waited for it."""
+        """Settle a run that was applied. Its bytes stay in memory, so it must not refer to its requester any more."""
         pending = self._in_flight.popleft()
         assert pending is run.context
         run.context = None

@@ -2,7 +2,7 @@
 
 Each method checks, queues its record and moves the admitted view in one step, without waiting, and then waits for the
 log. A log that refuses the record has changed nothing. Cancelling the wait does not undo the decision, and what is
-queued stays in the admitted view until it is applied, whoever still waits for it. Repeating any of them is harmless.
+queued stays in the admitted view until it is applied, also when its requester is gone. Repeating one is harmless.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class SegmentControl:
         return self._container.segment(segment_id)
 
     async def seal(self, segment: Segment) -> None:
-        """Let the segment take no more appends, for ever. Appends admitted before are stored."""
+        """Let the segment take no more appends, forever. Appends admitted before are stored."""
         self._refuse_part_of_stream(segment)
         if not segment.sealed:
             decided = self._container.decide(m.SegmentSealed(segment.segment_id))
@@ -182,7 +182,7 @@ class SegmentControl:
         return segment.attributes.get(key)
 
     async def set_attribute(self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None) -> None:
-        """Set an attribute if it has the expected value; None stands for absent, both ways.
+        """Set an attribute if it has the expected value; None means absent, both ways.
 
         Raises:
             AttributeConditionFailedError: it has another value.
@@ -256,7 +256,7 @@ class SegmentControl:
         From now on their appends are refused. The caller has looked, in this step, that none of them is busy.
 
         Args:
-            marked: numbers of named writers of which a mark stays, that says so to whoever opens them.
+            marked: numbers of named writers of which a mark stays, which tells that to the next that opens them.
             forgotten: numbers of unnamed writers, and of marks.
         """
         expired_us = self._container.clock.unix_us()

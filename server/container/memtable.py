@@ -1,10 +1,10 @@
 """The bytes of a segment that are durable in the log and not yet in tier 2, in memory.
 
-They are kept as they came: runs of append frames, each behind its header of 64 bytes. The headers are stripped when a
+They are kept as they came: runs of append frames, each after its header of 64 bytes. The headers are stripped when a
 run is first read or flushed, which most runs are just once; a run of one append needs no copy even then, and a run of
 appends of one size is stripped by a single strided copy. So an append of 100 bytes costs nothing here when it arrives.
 
-The bytes of a segment that was merged into this one are not moved either: a `LinkedExtent` stands for them until the
+The bytes of a segment that was merged into this one are not moved either: a `LinkedExtent` refers to them until the
 flusher has copied them to tier 2 as chunks of this segment.
 """
 
@@ -99,7 +99,7 @@ class LinkedExtent:
     """The segment bytes [offset, offset + size), which are those of another segment from `source_offset` on.
 
     Attributes:
-        source_id: the segment that was merged; nobody else refers to it any more.
+        source_id: the segment that was merged; nothing else refers to it any more.
         others: as of `Extent`.
     """
 
@@ -157,7 +157,7 @@ def _stripped(frames: Buffer, *, count: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-class Tail:
+class Memtable:
     """The extents of one segment, in order; gaps between them are ranges lost to damage.
 
     Attributes:
@@ -185,7 +185,7 @@ class Tail:
         return self._extents
 
     def add(self, extent: Extent | LinkedExtent) -> None:
-        """Add an extent where it belongs: the newest, or while a log is replayed, one in front of a linked one."""
+        """Add an extent where it belongs: the newest, or while a log is replayed, one before a linked one."""
         place = len(self._extents)
         while place and self._extents[place - 1].offset > extent.offset:
             place -= 1

@@ -118,14 +118,14 @@ class Pins:
     A context manager that releases at its end. `transfer` hands the entities on to an owner that lives longer.
     """
 
-    __slots__ = ("_is_released", "_pinned")
+    __slots__ = ("_pinned",)
 
     def __init__(self) -> None:
-        self._pinned: list[tuple[EntityCache[Any], int]] = []
-        self._is_released = False
+        # Each with its cache; None when they are released or transferred: then nothing can be added.
+        self._pinned: list[tuple[EntityCache[Any], int]] | None = []
 
     def __len__(self) -> int:
-        return len(self._pinned)
+        return len(self._pinned or ())
 
     def __enter__(self) -> "Pins":
         return self
@@ -135,24 +135,17 @@ class Pins:
 
     def transfer(self) -> "Pins":
         """Return other pins of the same entities, which its new owner releases; these pin nothing any more."""
-        assert not self._is_released, "released already"
+        assert self._pinned is not None, "released already"
         other = Pins()
-        other._pinned, self._pinned = self._pinned, []
-        self._is_released = True
+        other._pinned, self._pinned = self._pinned, None
         return other
 
     def release(self) -> None:
         """Let the entities be evicted, as far as nothing else pins them. Releasing twice is fine."""
-        self._is_released = True
-        pinned, self._pinned = self._pinned, []
-        for cache, number in pinned:
-            cache._unpin(number)  # noqa: SLF001  # pins and their counts are one thing
-
-    def add(self, cache: "EntityCache[Any]", number: int) -> bool:
-        """Take note that an entity was pinned for this; False if there is nobody any more who would release it."""
-        if not self._is_released:
-            self._pinned.append((cache, number))
-        return not self._is_released
+        pinned, self._pinned = self._pinned, None
+        if pinned:
+            for cache, number in pinned:
+                cache._unpin(number)  # noqa: SLF001  # pins and their counts are one thing
 
 
 class EntityCache(Generic[Item]):
@@ -229,7 +222,7 @@ class EntityCache(Generic[Item]):
         return self.get(number) if number else None
 
     def loaded(self, number: int) -> Item | None:
-        """Return an entity by its number, None if there is none, without loading: whoever asks has it pinned."""
+        """Return an entity by its number, None if there is none, without loading: it must be pinned."""
         item = self._resident.get(number)
         assert item is not None or self._is_known_absent(number), "neither pinned nor loaded"
         return item
@@ -254,7 +247,7 @@ class EntityCache(Generic[Item]):
         return pins
 
     def is_pinned(self, number: int) -> bool:
-        """Return whether an entity is kept in memory by somebody."""
+        """Return whether at least one pin keeps an entity in memory."""
         return number in self._pin_counts
 
     @property
@@ -263,7 +256,7 @@ class EntityCache(Generic[Item]):
         return self._pin_counts
 
     def expect_new(self, number: int) -> None:
-        """Take note that nothing has this number yet, so that nobody looks for it."""
+        """Take note that nothing has this number yet, so that it is not looked for."""
         self._remember_absence(number)
 
     def is_resident(self, key: int | str) -> bool:
@@ -395,13 +388,13 @@ class EntityCache(Generic[Item]):
         return not any(number in changes.changed or number in changes.gone for changes in (self._pending, self._taken))
 
     def take(self) -> CacheChanges[Item]:
-        """Return what changed, for a checkpoint; `stored` or `give_back` is to be called next."""
+        """Return what changed, for a checkpoint; `stored` or `give_back` comes next."""
         assert not self._taken, "one checkpoint after the other"
         self._taken, self._pending = self._pending, CacheChanges()
         return self._taken
 
     def stored(self, *, stored_below: int) -> None:
-        """Say that the archive has what was taken; every number in it lies below that."""
+        """Say that the archive has what was taken; every number in it is below that."""
         taken, self._taken = self._taken, CacheChanges()
         self._stored_below = max(self._stored_below, stored_below)
         self.generation += 1
@@ -461,17 +454,24 @@ class EntityCache(Generic[Item]):
                 self._resident_names[name] = item
 
     def _pin(self, number: int, pins: Pins) -> None:
-        if pins.add(self, number):
-            self._pin_counts[number] = self._pin_counts.get(number, 0) + 1
+        pinned = pins._pinned  # noqa: SLF001  # pins and their counts are one thing
+        if pinned is None:
+            return
+        pinned.append((self, number))
+        counts = self._pin_counts
+        if number in counts:
+            counts[number] += 1
+        else:
+            counts[number] = 1
             self._evictable.pop(number, None)
 
     def _unpin(self, number: int) -> None:
-        count = self._pin_counts[number] - 1
-        assert count >= 0
-        if count:
-            self._pin_counts[number] = count
+        counts = self._pin_counts
+        count = counts[number]
+        if count > 1:
+            counts[number] = count - 1
         else:
-            del self._pin_counts[number]
+            del counts[number]
             self._consider(number)
 
     def _consider(self, number: int) -> None:
@@ -486,7 +486,7 @@ class EntityCache(Generic[Item]):
             self._evict(oldest, self._resident[oldest])
 
     def _evict(self, number: int, item: Item) -> None:
-        """Let go of an entity."""
+        """Remove an entity from memory."""
         del self._resident[number]
         self._evictable.pop(number, None)
         name = self._name_of(item)

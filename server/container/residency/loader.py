@@ -154,7 +154,7 @@ class EntityLoader:
             except Exception as error:  # noqa: BLE001  # all who wait get it
                 for load in batch.values():
                     load.is_current.set_exception(error)
-                    load.is_current.exception()  # perhaps nobody waits any more
+                    load.is_current.exception()  # its waiters may have been cancelled
                 continue
             for (request, load), (number, item), generation in zip(batch.items(), found, generations, strict=True):
                 load.is_current.set_result(

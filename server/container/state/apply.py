@@ -10,7 +10,7 @@ state is a function of the log, and a checkpoint of it is only a shortcut.
     records of decisions     `apply_segments`, `apply_writers`, `apply_streams`
 
 There is no loop, future, clock or I/O in it: what a batch is about is pinned before, by admission in the running server
-and by `apply_recovered` else. And it tells nobody: what others wait for is in the `Applied` that it
+and by `apply_recovered` otherwise. Nor does it notify: what others wait for is in the `Applied` that it
 returns. What happens to the bytes of a run is the business of the sink: the running server holds all of them in the
 tail of the segment, recovery those that are not in tier 2, and `verify` only where these are.
 

@@ -15,7 +15,7 @@ ACTIVITY_STEP_US: Final = 60_000_000
 
 
 def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
-    """Take note of how far a run has brought its writer in its segment."""
+    """Record how far a writer is in a segment after a run."""
     state = fold.state
     progress = segment.writers.get(run.writer_number)
     if progress is None:

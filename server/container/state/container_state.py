@@ -88,8 +88,8 @@ class ContainerState:
         self.admitted_writers: dict[str, Writer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
-        # By stream that was created, configured anew or deleted since somebody looked, its configuration, None for one
-        # that was deleted; and streams that were written to. Whoever looks clears them.
+        # Change feeds for the policy loop: stream -> new configuration (None: deleted), and streams that were written
+        # to. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
         self.touched_streams: set[int] = set()
         # For how long servers ran, as counted last: the age of writers.
@@ -132,7 +132,7 @@ class ContainerState:
         """Return a fresh id for a segment, a writer or a stream; never given twice."""
         number = self.next_id
         self.next_id += 1
-        # Nobody has to look for it in the checkpoint.
+        # So that it is not looked for in the checkpoint.
         for cache in self.caches.values():
             cache.expect_new(number)
         return number

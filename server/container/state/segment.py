@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from millrace.server.container.memtable import LinkedExtent, Tail
+from millrace.server.container.memtable import LinkedExtent, Memtable
 from millrace.server.errors import (
     OffsetBeyondEndError,
     SegmentDamagedError,
@@ -112,7 +112,7 @@ class Segment:
         self.damages: list[DamagedRange] = []
         self.attributes: dict[str, bytes] = {}
         self.writers: dict[int, WriterProgress] = {}
-        self.tail = Tail()
+        self.tail = Memtable()
         # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
         self.link: LinkedExtent | None = None
         self.index = SparseIndex()
@@ -143,7 +143,7 @@ class Segment:
             )
         if offset > self.length:
             raise OffsetBeyondEndError(
-                f"offset {offset} lies beyond the end; the segment holds [{self.start_offset}, {self.length})",
+                f"offset {offset} is beyond the end; the segment holds [{self.start_offset}, {self.length})",
                 subject=self.name,
                 start_offset=self.start_offset,
                 length=self.length,

@@ -4,7 +4,7 @@
 class Writer:
     """A writer: its number forever, its epoch now; or the mark that is left of a named one that has expired.
 
-    A number stands for what was stored under it: after the expiry its name continues under another number, and under
+    A number identifies what was stored under it: after the expiry its name continues under another number, and under
     epochs above those before.
 
     Attributes:

@@ -3,14 +3,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.memtable import Extent, Tail
+from millrace.server.container.memtable import Extent, Memtable
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode_append_header
 from tests.server.container.extents import extent
 
 
-def tail_of(*extents: Extent) -> Tail:
-    tail = Tail()
+def tail_of(*extents: Extent) -> Memtable:
+    tail = Memtable()
     for each in extents:
         tail.add(each)
     return tail
@@ -50,7 +50,7 @@ class Model:
     """The tail of a segment and, for each offset, the byte that is there."""
 
     def __init__(self, runs: list[tuple[bytes, int]]) -> None:
-        self.tail = Tail()
+        self.tail = Memtable()
         self.bytes: dict[int, int] = {}
         self.ends: list[int] = []
         end = 50
@@ -78,7 +78,7 @@ def test_a_read_returns_the_contiguous_bytes_from_an_offset_on(
 
 def test_nothing_is_held_before_the_first_run() -> None:
     assert tail_of(extent(10, b"abc")).at(9) is None
-    assert Tail().at(0) is None
+    assert Memtable().at(0) is None
 
 
 @given(RUNS, st.integers(40, 300))
@@ -112,4 +112,4 @@ def test_the_head_is_contiguous_and_about_as_long_as_asked(runs: list[tuple[byte
 
 
 def test_an_empty_tail_has_no_head() -> None:
-    assert Tail().head(100) == []
+    assert Memtable().head(100) == []
