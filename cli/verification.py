@@ -227,13 +227,14 @@ async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: Chun
     except ServerError as error:
         result.findings.append(Finding(file=file, what=str(error)))
         return
-    held = (footer.segment_id, footer.start_offset, footer.length, footer.container_epoch)
+    found = footer.summary
+    held = (found.segment_id, found.start_offset, found.length, found.container_epoch)
     if held != (promised.segment_id, promised.start_offset, promised.length, promised.container_epoch):
         result.findings.append(
             Finding(
                 file=file,
                 offset=0,
-                what=f"holds [{footer.start_offset}, {footer.end_offset}) of segment {footer.segment_id}, "
+                what=f"holds [{found.start_offset}, {found.end_offset}) of segment {found.segment_id}, "
                 "not what its name says",
             )
         )

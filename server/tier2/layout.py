@@ -105,26 +105,22 @@ def parse_chunk_name(name: str) -> ChunkId | None:
     return chunk if chunk_name(chunk) == name else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkFooter:
-    """All of a chunk but its payload: enough to read and check any part of that. A few KiB, worth keeping."""
+class Summary(NamedTuple):
+    """The fields of a summary, in the order in which they are declared."""
 
-    name: str
+    page_size: int
+    container_epoch: int
     segment_id: int
     start_offset: int
     length: int
-    container_epoch: int
     start_events: int
     end_events: int
+    index_count: int
+    index_checksum: int
     end_wall_time_us: int
-    event_times: EventTimes
-    page_size: int
-    page_checksums: bytes
-    """The table as stored; `page_checksum` reads it."""
-    index: bytes | None
-    """The index entries as stored, or None when they are damaged; `entries` reads them."""
-    footer_damaged: bool = False
-    """Whether the summary at the end was damaged and the one at the start stood in for it."""
+    timestamp_us_min: int
+    timestamp_us_max: int
+    checksum: int
 
     @property
     def end_offset(self) -> int:
@@ -132,9 +128,38 @@ class ChunkFooter:
         return self.start_offset + self.length
 
     @property
-    def page_count(self) -> int:
-        """Pages of the payload; the last one may be shorter than `page_size`."""
-        return len(self.page_checksums) // PAGE_CHECKSUM_SIZE_BYTES
+    def index_size(self) -> int:
+        """Bytes of the index entries."""
+        return self.index_count * INDEX_ENTRY_SIZE_BYTES
+
+    @property
+    def tail_size(self) -> int:
+        """Bytes after the payload: index entries, page checksums, summary."""
+        return (
+            self.index_size + _page_count(self.length, self.page_size) * PAGE_CHECKSUM_SIZE_BYTES + SUMMARY_SIZE_BYTES
+        )
+
+    @property
+    def chunk_size(self) -> int:
+        """Bytes of the whole chunk."""
+        return SUMMARY_SIZE_BYTES + self.length + self.tail_size
+
+
+assert Summary._fields == _SUMMARY.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkFooter:
+    """All of a chunk but its payload: enough to read and check any part of that. A few KiB, worth keeping."""
+
+    name: str
+    summary: Summary
+    page_checksums: bytes
+    """The table as stored; `page_checksum` reads it."""
+    index: bytes | None
+    """The index entries as stored, or None when they are damaged; `entries` reads them."""
+    footer_damaged: bool = False
+    """Whether the summary at the end was damaged and the one at the start stood in for it."""
 
     def page_checksum(self, page: int) -> int:
         """Return the checksum of the page with that index."""
@@ -213,44 +238,6 @@ def _page_checksums(payload: Iterable[Buffer], page_size: int) -> Iterator[int]:
         yield checksum
 
 
-class Summary(NamedTuple):
-    """The fields of a summary, in the order in which they are declared."""
-
-    page_size: int
-    container_epoch: int
-    segment_id: int
-    start_offset: int
-    length: int
-    start_events: int
-    end_events: int
-    index_count: int
-    index_checksum: int
-    end_wall_time_us: int
-    timestamp_us_min: int
-    timestamp_us_max: int
-    checksum: int
-
-    @property
-    def index_size(self) -> int:
-        """Bytes of the index entries."""
-        return self.index_count * INDEX_ENTRY_SIZE_BYTES
-
-    @property
-    def tail_size(self) -> int:
-        """Bytes after the payload: index entries, page checksums, summary."""
-        return (
-            self.index_size + _page_count(self.length, self.page_size) * PAGE_CHECKSUM_SIZE_BYTES + SUMMARY_SIZE_BYTES
-        )
-
-    @property
-    def chunk_size(self) -> int:
-        """Bytes of the whole chunk."""
-        return SUMMARY_SIZE_BYTES + self.length + self.tail_size
-
-
-assert Summary._fields == _SUMMARY.names
-
-
 def decode_summary(data: Buffer, *, name: str, offset: int, size: int) -> Summary:
     """Return the summary held by `data`, which is at `offset` of the chunk `name` of `size` bytes.
 
@@ -280,15 +267,7 @@ def decode_footer(tail: Buffer, summary: Summary, *, name: str, footer_damaged: 
     index = bytes(tables[: summary.index_size])
     return ChunkFooter(
         name=name,
-        segment_id=summary.segment_id,
-        start_offset=summary.start_offset,
-        length=summary.length,
-        container_epoch=summary.container_epoch,
-        start_events=summary.start_events,
-        end_events=summary.end_events,
-        end_wall_time_us=summary.end_wall_time_us,
-        event_times=EventTimes(summary.timestamp_us_min, summary.timestamp_us_max),
-        page_size=summary.page_size,
+        summary=summary,
         page_checksums=bytes(tables[summary.index_size :]),
         index=index if crc32c(index) == summary.index_checksum else None,
         footer_damaged=footer_damaged,

@@ -61,20 +61,21 @@ async def read_chunk(storage: ChunkStorage, footer: ChunkFooter, *, offset: int,
         ChunkNotFoundError: the chunk is gone.
         StorageError: the medium failed.
     """
+    chunk = footer.summary
     assert size > 0
-    assert footer.start_offset <= offset < footer.end_offset
-    page_size = footer.page_size
-    start = offset - footer.start_offset
-    end = min(start + size, footer.length)
+    assert chunk.start_offset <= offset < chunk.end_offset
+    page_size = chunk.page_size
+    start = offset - chunk.start_offset
+    end = min(start + size, chunk.length)
     first_page = start // page_size
     pages_start = first_page * page_size
-    pages_end = min(-(-end // page_size) * page_size, footer.length)
+    pages_end = min(-(-end // page_size) * page_size, chunk.length)
     data = memoryview(
         await storage.read(footer.name, offset=SUMMARY_SIZE_BYTES + pages_start, size=pages_end - pages_start)
     )
     for page in range(first_page, -(-pages_end // page_size)):
         page_start = page * page_size
-        page_end = min(page_start + page_size, footer.length)
+        page_end = min(page_start + page_size, chunk.length)
         content = data[page_start - pages_start : page_end - pages_start]
         if len(content) < page_end - page_start or crc32c(content) != footer.page_checksum(page):
             if page == first_page:
@@ -101,16 +102,17 @@ async def verify_chunk(storage: ChunkStorage, name: str, size: int) -> AsyncIter
         decode_summary(header, name=name, offset=0, size=size)
     except ChunkCorruptError as error:
         yield error
-    offset = footer.start_offset
-    while offset < footer.end_offset:
+    chunk = footer.summary
+    offset = chunk.start_offset
+    while offset < chunk.end_offset:
         try:
             offset += len(await read_chunk(storage, footer, offset=offset, size=VERIFY_SIZE_BYTES))
         except ChunkCorruptError as error:
             yield error
-            page = (offset - footer.start_offset) // footer.page_size
-            offset = footer.start_offset + (page + 1) * footer.page_size
+            page = (offset - chunk.start_offset) // chunk.page_size
+            offset = chunk.start_offset + (page + 1) * chunk.page_size
     if footer.index is None:
-        yield ChunkCorruptError(name, SUMMARY_SIZE_BYTES + footer.length, "the index does not match its checksum,")
+        yield ChunkCorruptError(name, SUMMARY_SIZE_BYTES + chunk.length, "the index does not match its checksum,")
     if footer.footer_damaged:
         yield ChunkCorruptError(name, size - SUMMARY_SIZE_BYTES, "the summary does not match its checksum,")
 

@@ -98,7 +98,8 @@ class SparseIndex:
 
     def floor(self, offset: int) -> IndexEntry | None:
         """Return the last entry at or before `offset`; None when there is none."""
-        return self._nearest(bisect_right(self._offsets, offset))
+        place_after = bisect_right(self._offsets, offset)
+        return self._entry(place_after - 1) if place_after else None
 
     def split(self, start_offset: int, end_offset: int, *, target_bytes: int) -> list[int]:
         """Return the borders that cut [start_offset, end_offset) into parts of about `target_bytes`, ascending.
@@ -126,9 +127,6 @@ class SparseIndex:
             assert self._offsets[place - 1] < self._offsets[place]
             assert self._events[place - 1] <= self._events[place]
             assert self._walls[place - 1] <= self._walls[place]
-
-    def _nearest(self, place_after: int) -> IndexEntry | None:
-        return self._entry(place_after - 1) if place_after else None
 
     def _entry(self, place: int) -> IndexEntry:
         return IndexEntry(self._offsets[place], self._events[place], self._walls[place])

@@ -109,12 +109,18 @@ def test_a_footer_gives_back_what_was_encoded(payload: list[bytes], page_size: i
     )
     footer = decode_footer(data, summary, name=name)
 
-    assert (footer.segment_id, footer.start_offset, footer.length, footer.container_epoch) == (7, 1000, len(content), 2)
-    assert (footer.start_events, footer.end_events, footer.end_wall_time_us) == (10, 20, 5_000_000)
-    assert footer.end_offset == 1000 + len(content)
+    summary = footer.summary
+    assert (summary.segment_id, summary.start_offset, summary.length, summary.container_epoch) == (
+        7,
+        1000,
+        len(content),
+        2,
+    )
+    assert (summary.start_events, summary.end_events, summary.end_wall_time_us) == (10, 20, 5_000_000)
+    assert summary.end_offset == 1000 + len(content)
     assert list(footer.entries()) == index
     pages = [content[at : at + page_size] for at in range(0, len(content), page_size)]
-    assert [footer.page_checksum(page) for page in range(footer.page_count)] == [crc32c(page) for page in pages]
+    assert [footer.page_checksum(page) for page in range(len(pages))] == [crc32c(page) for page in pages]
     assert data[SUMMARY_SIZE_BYTES : SUMMARY_SIZE_BYTES + len(content)] == content
 
 
