@@ -76,14 +76,10 @@ def problems_of(fields: Sequence[DeclaredField], *, what: str) -> list[str]:
     return [f"{what}, byte {field.offset}: {field.name} {field.problem}" for field in fields if field.problem]
 
 
-def field_section(name: str, title: str, fields: Sequence[DeclaredField], *, with_hex: bool) -> Section:
-    """Return the fields as a table; with their bytes if wanted."""
-    columns = ["offset", "size", "field", "value", *(["hex"] if with_hex else [])]
-    rows = [
-        [field.offset, field.size, field.name, _said(field), *([hex_text(field.raw)] if with_hex else [])]
-        for field in fields
-    ]
-    return Section(name, title, columns, rows)
+def field_section(name: str, title: str, fields: Sequence[DeclaredField]) -> Section:
+    """Return the fields as a table, with their bytes."""
+    rows = [[field.offset, field.size, field.name, _said(field), hex_text(field.raw)] for field in fields]
+    return Section(name, title, ("offset", "size", "field", "value", "hex"), rows)
 
 
 def hex_text(raw: bytes) -> str:

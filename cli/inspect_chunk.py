@@ -48,7 +48,7 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     summary = values_of(fields)
     report.facts |= {"size": len(data), **{name: value for name, value in summary.items() if name != "magic"}}
     if with_hex:
-        report.sections.append(field_section("summary", "summary", fields, with_hex=True))
+        report.sections.append(field_section("summary", "summary", fields))
     if not (is_head_good or is_foot_good):
         return report
     payload_end = SUMMARY_SIZE + summary["length"]

@@ -41,7 +41,7 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     if isinstance(values.get("server_id"), bytes):
         report.facts["server_id"] = _uuid_text(values["server_id"])
     if with_hex:
-        report.sections.append(field_section("header", "file header", header, with_hex=True))
+        report.sections.append(field_section("header", "file header", header))
     rows: list[list[Any]] = []
     details: list[Section] = []
     omitted = 0
@@ -147,7 +147,7 @@ def _batch_sections(data: bytes, batch: RecoveredBatch) -> Iterator[Section]:
     position = batch.offset
     header = read_fields(BatchHeader, data[position : position + BatchHeader.sizeof()], offset=position)
     where = f"batch {batch.sequence}"
-    yield field_section(f"batch_{batch.sequence}_header", f"{where}: header", header, with_hex=True)
+    yield field_section(f"batch_{batch.sequence}_header", f"{where}: header", header)
     position += BatchHeader.sizeof()
     entries = []
     for _ in range(values_of(header)["run_count"]):
@@ -155,7 +155,7 @@ def _batch_sections(data: bytes, batch: RecoveredBatch) -> Iterator[Section]:
         position += RunEntry.sizeof()
     for index, entry in enumerate(entries):
         name = f"batch_{batch.sequence}_run_{index}"
-        yield field_section(name, f"{where}: run {index}", entry, with_hex=True)
+        yield field_section(name, f"{where}: run {index}", entry)
         size = values_of(entry)["frames_size"]
         yield from _frame_sections(
             data[position : position + size], offset=position, name=name, title=f"{where}: run {index}"
@@ -171,7 +171,7 @@ def _frame_sections(frames: bytes, *, offset: int, name: str, title: str) -> Ite
         if not isinstance(length, int) or length < FRAME_HEADER_SIZE_BYTES or index == FRAMES_SHOWN:
             return
         kind = _type_name(frames[position + 8])
-        yield field_section(f"{name}_frame_{index}", f"{title}, frame {index}: {kind}", fields, with_hex=True)
+        yield field_section(f"{name}_frame_{index}", f"{title}, frame {index}: {kind}", fields)
         position += length
         index += 1
 

@@ -57,7 +57,7 @@ COMMANDS: Final = {
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder."),
     "verify": Command(PANELS[3], "Check every byte of a data folder."),
     "doctor": Command(PANELS[3], "Measure the disk's real sync; look at limits and versions."),
-    "bench": Command(PANELS[3], "Measure appends and reads beside the bare disk."),
+    "bench": Command(PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command"),
 }
 
 

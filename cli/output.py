@@ -8,16 +8,22 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
-
-from .figures import size_text
 
 _PIPE_WIDTH: Final = 10_000
 """Columns of a pipe: wide enough that no line is broken or cut."""
@@ -129,16 +135,20 @@ def print_made(table: Table) -> None:
         print(line.rstrip())
 
 
-class Steps(Protocol):
-    """A progress bar, or nothing that behaves like one."""
+class Steps:
+    """A progress bar, or what behaves like one and is not shown."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
 
     def advance(self, amount: float = 1) -> None:
         """Move by that much."""
-        ...
+        self._bar.advance(self._task, amount)
 
     def describe(self, text: str) -> None:
         """Say what is being done now."""
-        ...
+        self._bar.update(self._task, description=escape(text))
 
 
 @contextmanager
@@ -150,41 +160,14 @@ def progress(
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        _Amount(in_bytes=in_bytes),
+        DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=target,
         transient=True,
         disable=not (is_shown and target.is_terminal),
     )
     with bar:
-        task = bar.add_task(escape(description), total=total)
-        yield _BarSteps(bar, task)
-
-
-class _BarSteps:
-    def __init__(self, bar: Progress, task: Any) -> None:
-        self._bar = bar
-        self._task = task
-
-    def advance(self, amount: float = 1) -> None:
-        self._bar.advance(self._task, amount)
-
-    def describe(self, text: str) -> None:
-        self._bar.update(self._task, description=escape(text))
-
-
-class _Amount(ProgressColumn):
-    """How far it is: counts or sizes, and of how much where that is known."""
-
-    def __init__(self, *, in_bytes: bool) -> None:
-        super().__init__()
-        self._in_bytes = in_bytes
-
-    def render(self, task: Task) -> Text:
-        done = size_text(task.completed) if self._in_bytes else f"{task.completed:,.0f}"
-        if task.total is None:
-            return Text(done)
-        return Text(f"{done} of {size_text(task.total) if self._in_bytes else f'{task.total:,.0f}'}")
+        yield Steps(bar, bar.add_task(escape(description), total=total))
 
 
 def _console(*, stderr: bool) -> Console:

@@ -70,6 +70,10 @@ class Verification:
     chunks: int = 0
     chunk_bytes: int = 0
 
+    def find(self, file: str, what: str, *, offset: int | None = None, size: int | None = None, lost: str = "") -> None:
+        """Add a finding."""
+        self.findings.append(Finding(file=file, offset=offset, size=size, what=what, lost=lost))
+
 
 def own_folder(folder: Path) -> Closable | None:
     """Keep servers out of a data folder until the result is closed; None if it has no lock file.
@@ -109,7 +113,7 @@ def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) 
     except ConfigurationError as error:
         if type(error) is not ConfigurationError:
             raise
-        result.findings.append(Finding(file="identity.json", what=error.message))
+        result.find("identity.json", error.message)
     with ExitStack() as stack:
         found = []
         for number, container in enumerate(container_folders(folder)):
@@ -128,7 +132,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     checkpoint_name = _name(found.checkpoint_path, folder)
     if found.checkpoint_error:
         what = f"the checkpoint cannot be used: {found.checkpoint_error}"
-        result.findings.append(Finding(file=checkpoint_name, what=what))
+        result.find(checkpoint_name, what)
     if found.copy is not None:
         result.notes.append(f"{checkpoint_name}: the next start restores it from {TIER2_FOLDER}/{found.copy.name}")
     result.findings += [
@@ -137,7 +141,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     ]
     log_name = _name(found.log_folder, folder)
     if found.log_error:
-        result.findings.append(Finding(file=log_name, what=f"the log cannot be read: {found.log_error}"))
+        result.find(log_name, f"the log cannot be read: {found.log_error}")
     result.findings += [Finding(file=log_name, what=problem) for problem in found.record_problems]
     report = found.report
     if report is None:
@@ -145,14 +149,12 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     result.batches += report.batch_count
     result.log_bytes += report.size_bytes
     for damage in report.damages:
-        result.findings.append(
-            Finding(
-                file=_name(found.log_folder / damage.place, folder),
-                offset=damage.offset,
-                size=damage.size,
-                what=damage.reason,
-                lost=_lost_runs(found, damage.runs, is_complete=damage.is_complete),
-            )
+        result.find(
+            _name(found.log_folder / damage.place, folder),
+            damage.reason,
+            offset=damage.offset,
+            size=damage.size,
+            lost=_lost_runs(found, damage.runs, is_complete=damage.is_complete),
         )
     if report.ending is Ending.TORN:
         result.notes.append(
@@ -161,20 +163,15 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
         )
     checkpoint = found.checkpoint
     if checkpoint is not None and report.places and 0 < report.last_sequence < checkpoint.sequence:
-        result.findings.append(
-            Finding(
-                file=log_name,
-                what=f"the log ends at sequence {report.last_sequence}, the checkpoint knows of {checkpoint.sequence}",
-            )
+        result.find(
+            log_name, f"the log ends at sequence {report.last_sequence}, the checkpoint knows of {checkpoint.sequence}"
         )
     if checkpoint is not None and not report.places:
-        result.findings.append(Finding(file=log_name, what="there is no log file beside the checkpoint"))
+        result.find(log_name, "there is no log file beside the checkpoint")
     if checkpoint is None and report.first_sequence > 1:
-        result.findings.append(
-            Finding(
-                file=checkpoint_name,
-                what=f"there is no checkpoint that can be read, and the log starts at sequence {report.first_sequence}",
-            )
+        result.find(
+            checkpoint_name,
+            f"there is no checkpoint that can be read, and the log starts at sequence {report.first_sequence}",
         )
 
 
@@ -216,16 +213,16 @@ async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: Chun
     file = f"{TIER2_FOLDER}/{chunk.name}"
     promised = parse_chunk_name(chunk.name)
     if promised is None:
-        result.findings.append(Finding(file=file, what="the name is not that of a chunk"))
+        result.find(file, "the name is not that of a chunk")
         return
     try:
         async for damage in verify_chunk(storage, chunk.name, chunk.size):
-            result.findings.append(Finding(file=file, offset=damage.offset, what=damage.message))
+            result.find(file, damage.message, offset=damage.offset)
         footer = await open_chunk(storage, chunk.name, chunk.size)
     except ChunkCorruptError:
         return  # told by verify_chunk
     except ServerError as error:
-        result.findings.append(Finding(file=file, what=str(error)))
+        result.find(file, str(error))
         return
     found = footer.summary
     held = (found.segment_id, found.start_offset, found.length, found.container_epoch)
@@ -246,7 +243,7 @@ def _verify_copy(result: Verification, tier2: Path, copy: CheckpointCopy) -> Non
             pass
     except ServerError as error:
         file = f"{TIER2_FOLDER}/{copy.parts[0].name}"
-        result.findings.append(Finding(file=file, what=f"copy of the checkpoint: {error}"))
+        result.find(file, f"copy of the checkpoint: {error}")
 
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:
@@ -257,20 +254,18 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
         file = f"{TIER2_FOLDER}/{record.name}"
         lost = _range_text(segment, record.start_offset, record.end_offset)
         if chunk is None:
-            result.findings.append(Finding(file=file, what="the chunk is missing", lost=lost))
+            result.find(file, "the chunk is missing", lost=lost)
         elif chunk.size != record.size:
             what = f"has {chunk.size} bytes, the checkpoint says {record.size}"
-            result.findings.append(Finding(file=file, offset=min(chunk.size, record.size), what=what, lost=lost))
+            result.find(file, what, offset=min(chunk.size, record.size), lost=lost)
         # What is wrong with a chunk was just told; the bytes are accounted for.
         present.append((record.start_offset, record.end_offset))
     for damage in found.known_damages.get(segment.segment_id, ()):
-        result.findings.append(
-            Finding(
-                file=damage.source,
-                what="was found damaged by a server, which refuses these bytes since",
-                size=damage.end - damage.start,
-                lost=_range_text(segment, damage.start, damage.end),
-            )
+        result.find(
+            damage.source,
+            "was found damaged by a server, which refuses these bytes since",
+            size=damage.end - damage.start,
+            lost=_range_text(segment, damage.start, damage.end),
         )
         present.append((damage.start, damage.end))
     present += _told_ranges(segment.segment_id, found)
@@ -278,13 +273,11 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
     links = [other.link for other in found.state.merged.values() if other.link is not None]
     present += [(link.offset, link.end) for link in links if link.target_id == segment.segment_id]
     for start, end in missing_ranges(segment.start_offset, segment.length, present):
-        result.findings.append(
-            Finding(
-                file=_name(found.folder, found.folder.parent.parent),
-                size=end - start,
-                what="neither a chunk nor the log holds these bytes",
-                lost=_range_text(segment, start, end),
-            )
+        result.find(
+            _name(found.folder, found.folder.parent.parent),
+            "neither a chunk nor the log holds these bytes",
+            size=end - start,
+            lost=_range_text(segment, start, end),
         )
 
 

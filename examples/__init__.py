@@ -1,1 +1,1 @@
-"""Short programs to be read and run, each as `python -m millrace.examples.NAME`; `millrace demo` is one of them."""
+"""Short programs to be read and run, each as `python -m millrace.examples.NAME`, with `millrace demo` and `bench`."""

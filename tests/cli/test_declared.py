@@ -63,8 +63,8 @@ def test_bytes_that_end_too_early_leave_what_came_before() -> None:
 def test_long_fields_are_cut_in_tables() -> None:
     assert hex_text(bytes(range(4))) == "00010203"
     assert hex_text(bytes(100)).endswith("... (100 bytes)")
-    section = field_section("x", "x", read_fields(ChunkSummary, b"", offset=0), with_hex=True)
-    assert section.columns == ["offset", "size", "field", "value", "hex"]
+    section = field_section("x", "x", read_fields(ChunkSummary, b"", offset=0))
+    assert section.columns == ("offset", "size", "field", "value", "hex")
 
 
 def test_a_dump_shows_offset_bytes_and_text() -> None:

@@ -1,5 +1,5 @@
-"""The demo is a command, and runs as the others do."""
+"""The demo and the bench are commands, and run as the others do."""
 
-from tests.cli.conftest import run
+from tests.cli.conftest import run, running
 
-__all__ = ["run"]
+__all__ = ["run", "running"]

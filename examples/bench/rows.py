@@ -11,13 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from millrace.cli.disk import percentile
 from millrace.client.client import Client
 from millrace.client.read.reader import Reader
 from millrace.client.write.writer import Writer
 from millrace.model.cut import HEAD, TAIL
 from millrace.wire.limits import MIB
-
-from .disk import percentile
 
 SMALL_BYTES: Final = 100
 OUTSTANDING: Final = 256

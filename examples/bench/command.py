@@ -12,12 +12,16 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
+from millrace.cli.connecting import JsonOption
+from millrace.cli.disk import SyncedWrites, measure_synced_writes, percentile, probe_file
+from millrace.cli.figures import duration_text, rate_text, size_text
+from millrace.cli.output import Steps, print_json, print_note, print_table, progress
 from millrace.client.client import Client, connect
 from millrace.client.testing import server
 from millrace.model.policy import StreamConfig
 from millrace.wire.limits import MIB
 
-from .bench_rows import (
+from .rows import (
     LARGE_OUTSTANDING,
     OUTSTANDING,
     SMALL_BYTES,
@@ -32,10 +36,6 @@ from .bench_rows import (
     pipelined_appends,
     round_trips,
 )
-from .connecting import JsonOption
-from .disk import SyncedWrites, measure_synced_writes, percentile, probe_file
-from .figures import duration_text, rate_text, size_text
-from .output import Steps, print_json, print_note, print_table, progress
 
 STEPS: Final = 12
 DISK_WRITES_MAX: Final = 100_000

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.bench_rows import Row
 from millrace.client.testing import TestServer
+from millrace.examples.bench.rows import Row
 from tests.cli.conftest import Run
 
 
