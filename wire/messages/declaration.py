@@ -213,16 +213,16 @@ class Required:
     streams: tuple[int | str, ...] = ()
 
 
-def required_entities(request: Message) -> Required:
+def required_entities(message: Message) -> Required:
     """Return what must be in memory when a request is carried out, or a record applied; not what it creates.
 
     The number 0 and the empty name stand for nothing. Of more items than a request may list none is named: it will be
-    refused.
+    refused. A record names all that it lists.
     """
     keys: dict[str, tuple[int | str, ...]] = {}
-    for name, entity in request.entity_fields:
-        value = getattr(request, name)
+    for name, entity in message.entity_fields:
+        value = getattr(message, name)
         named = tuple(value) if isinstance(value, list) else (value,)
-        if len(named) <= SEGMENTS_PER_STREAM_MAX:
+        if len(named) <= SEGMENTS_PER_STREAM_MAX or isinstance(message, Record):
             keys[entity.value] = keys.get(entity.value, ()) + tuple(filter(None, named))
     return Required(**keys)

@@ -114,7 +114,7 @@ NAMING_FIELDS = {
 }
 """Fields whose value leads to a segment, a stream or a writer, and to which of them."""
 
-OTHER_FIELDS = {"server_id", "sealed_ids"}
+OTHER_FIELDS = {"server_id", "session_id", "sealed_ids"}
 """They look as if they did. What is sealed by a scale are segments of the stream, which are loaded with it."""
 
 PARTS_OF_STREAMS = {m.TruncateStream, m.ScaleStream, m.SaveCut}
@@ -180,6 +180,14 @@ def test_of_more_segments_than_are_allowed_none_is_named(cls: Any) -> None:
 
     assert m.required_entities(cls("w", allowed, *rest)) == Required(writers=("w",), segments=tuple(allowed))
     assert m.required_entities(cls("w", [*allowed, 9999], *rest)) == Required(writers=("w",))
+
+
+def test_a_record_names_all_that_it_lists() -> None:
+    """It was decided: what it names must be there when it is applied, however much that is."""
+    numbers = list(range(1, SEGMENTS_PER_STREAM_MAX + 2))
+    record = m.WritersExpired(expired_us=1, marked=numbers, forgotten=[9999])
+
+    assert m.required_entities(record) == Required(writers=(*numbers, 9999))
 
 
 @pytest.mark.parametrize(
