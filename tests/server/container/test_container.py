@@ -289,7 +289,7 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         assert await peer.read_all(segment_id) == content
         await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
         await peer.ask(m.DeleteSegment(doomed), m.Done)
-        assert "no room" in server.health()
+        await until(lambda: "no room" in server.health())
         files.capacity_bytes = 8 << 20
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
