@@ -122,7 +122,7 @@ async def test_a_stalled_disk_is_told_with_the_measured_figure(tmp_path: Path) -
     (tmp_path / "containers" / "0000").mkdir(parents=True)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        files.stall()
+        files.stall(folder="wal")
         ids = await peer.append(segment_id, b"x")
         async with asyncio.timeout(PATIENCE_S):
             while "has not answered for" not in server.health():

@@ -20,6 +20,7 @@ from millrace.server.host.files import Buffer
 from tests.support.databases import ImageDatabase
 
 SECTOR_SIZE_BYTES = 512
+STALL_S_MAX = 30.0
 
 
 @dataclass(slots=True)
@@ -281,7 +282,9 @@ class MemoryFileSystem:
     def _datasync(self, file: "MemoryFile") -> None:
         if not self._flowing.is_set() and self._stalled_folder in ("", file.path.parent.name):
             self.stalled.set()
-            self._flowing.wait()
+            # A test that failed meanwhile must not leave threads that wait forever.
+            if not self._flowing.wait(STALL_S_MAX):
+                raise OSError(errno.EIO, "stalled for too long", str(file.path))
         with self._lock:
             self._check(file)
             self.sync_count += 1

@@ -57,7 +57,7 @@ async def test_an_ack_comes_after_the_sync_only(tmp_path: Path) -> None:
     (tmp_path / "containers" / "0000").mkdir(parents=True)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        files.stall()
+        files.stall(folder="wal")
         ids = await peer.append(segment_id, b"hello")
         await asyncio.to_thread(files.stalled.wait)
         assert (await peer.info(segment_id)).length == 0
@@ -248,7 +248,7 @@ async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(tmp_path
             assert server._open is not None
             server._open.container.segment(segments[1]).index = FaultyIndex()
             # While the log is busy with one batch, the next one collects.
-            files.stall()
+            files.stall(folder="wal")
             first = await peer.append(segments[0], b"1")
             assert await asyncio.to_thread(files.stalled.wait, 10)
             batch = [(await peer.append(segment_id, b"x"))[0] for segment_id in segments]

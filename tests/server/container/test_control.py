@@ -47,7 +47,7 @@ async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) 
     """Behaviour 19: a request that was cut off goes on; were its name free, there would be two segments of it."""
     files = stalled_machine(tmp_path)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        files.stall()
+        files.stall(folder="wal")
         async with await Peer.connect(server.address) as gone:
             await gone.start(m.CreateSegment("raw/a"))
             await gone.start(m.CreateStream("raw/s", 2, ""))
@@ -204,7 +204,7 @@ async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Pa
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(source, b"0123456789")
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
-        files.stall()
+        files.stall(folder="wal")
         cut = await peer.start(m.TruncateSegment(source, 2))
         merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
         await peer.ask(m.ListStreams("", "", 10), m.StreamList)
@@ -222,7 +222,7 @@ async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_pat
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(source, b"0123456789")
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
-        files.stall()
+        files.stall(folder="wal")
         async with await Peer.connect(server.address) as gone:
             await gone.start(m.MergeSegment(target_id=target, source_id=source))
             await gone.ask(m.ListStreams("", "", 10), m.StreamList)

@@ -53,7 +53,7 @@ async def test_no_ping_goes_ahead_of_the_error_while_the_disk_stalls(tmp_path: P
     options = server_options(tmp_path)
     async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        files.stall()
+        files.stall(folder="wal")
         first = await peer.append(segment_id, b"a")
         failed = await peer.append(segment_id, b"b", expected_offset=99)
         await peer.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)

@@ -224,7 +224,7 @@ async def test_what_an_append_is_about_stays_in_memory_until_it_is_applied(tmp_p
         await check_idle(server)
         reads = reads_of(server, in_loop=True)
         async with await Peer.connect(server.address) as peer:
-            files.stall()
+            files.stall(folder="wal")
             sent: list[int] = []
             for segment_id, writer in zip(segments, writers, strict=True):
                 sent += await peer.append(
