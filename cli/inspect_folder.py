@@ -114,7 +114,7 @@ def _chunks(root: Path) -> list[list[Any]]:
     folder = root / TIER2_FOLDER
     for path in sorted(folder.rglob("*.chunk")):
         name = path.relative_to(folder).as_posix()
-        chunk = parse_chunk_name(name)
+        chunk = parse_chunk_name(name.partition("/")[2])
         place = (chunk.segment_id, chunk.start_offset, chunk.end_offset) if chunk else (None, None, None)
         rows.append([f"{TIER2_FOLDER}/{name}", path.stat().st_size, *place])
     return rows

@@ -14,8 +14,10 @@ from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
+from millrace.server.container.ids import scope_of
+from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.container.memtable import Extent
-from millrace.server.container.recovery import CHECKPOINT_NAME, LOG_FOLDER, state_of
+from millrace.server.container.recovery import state_of
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
@@ -74,6 +76,16 @@ class Container:
         return self.folder / CHECKPOINT_NAME
 
     @property
+    def number(self) -> int:
+        """Its number: the name of its folder."""
+        return int(self.folder.name, 16)
+
+    @property
+    def scope(self) -> str:
+        """The folder with its chunks and copies, from the data folder on."""
+        return f"{TIER2_FOLDER}/{scope_of(self.number)}"
+
+    @property
     def log_folder(self) -> Path:
         """Where the log is."""
         return self.folder / LOG_FOLDER
@@ -107,7 +119,7 @@ def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, 
     """Lend a copy of a checkpoint, opened, every row of it verified; None where there is no file.
 
     Raises:
-        ServerError: it is damaged, or a newer version wrote it. The message does not name the file.
+        ServerError: it is damaged, or another version wrote it. The message does not name the file.
     """
     with copied_checkpoint(parts) as copy:
         store = CheckpointStore(OsFileSystem(), copy)
@@ -145,7 +157,7 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
     with ExitStack() as stack:
         store = _find_checkpoint(found, stack)
         if store is not None:
-            found.state = state_of(store, found.checkpoint)
+            found.state = state_of(store, found.checkpoint, container=found.number)
             found.known_damages = {
                 segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
             }
@@ -209,7 +221,7 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore | No
         found.checkpoint_error = str(error)
     if found.checkpoint is not None:
         return store
-    tier2 = found.folder.parent.parent / TIER2_FOLDER
+    tier2 = found.folder.parent.parent / found.scope
     for copy in checkpoint_copies(tier2):
         found.checkpoint_error = found.checkpoint_error or "it is missing"
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
+from millrace.server.container.ids import scope_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
@@ -22,6 +23,7 @@ from millrace.server.tier2 import (
     ChunkInfo,
     ChunkStorage,
     LocalStorage,
+    ScopedStorage,
     Tier2Options,
     open_chunk,
     parse_chunk_name,
@@ -103,7 +105,7 @@ def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) 
     """Go through everything in a data folder that no server uses. Changes nothing. Blocks.
 
     Raises:
-        FolderVersionError: a newer version wrote it.
+        FolderVersionError: another version wrote it.
     """
     result = Verification()
     files = OsFileSystem()
@@ -134,7 +136,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
         what = f"the checkpoint cannot be used: {found.checkpoint_error}"
         result.find(checkpoint_name, what)
     if found.copy is not None:
-        result.notes.append(f"{checkpoint_name}: the next start restores it from {TIER2_FOLDER}/{found.copy.name}")
+        result.notes.append(f"{checkpoint_name}: the next start restores it from {found.scope}{found.copy.name}")
     result.findings += [
         Finding(file=_name(path, folder), size=path.stat().st_size, what="was set aside as damaged by a server")
         for path in sorted(found.folder.rglob("*.damaged*"))
@@ -178,39 +180,45 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
 async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:
     storage = LocalStorage(OsFileSystem(), folder / TIER2_FOLDER, Tier2Options(), clock=SystemClock())
     try:
-        chunks = {chunk.name: chunk for chunk in await storage.list(CHUNK_PREFIX)}
-        for chunk in chunks.values():
-            await _verify_chunk(result, storage, chunk)
-            on_step("tier 2", chunk.size)
-        for copy in whole_copies(await storage.list(CHECKPOINT_PREFIX)):
-            _verify_copy(result, folder / TIER2_FOLDER, copy)
-            on_step("tier 2", sum(part.size for part in copy.parts))
+        for container in found:
+            await _verify_scope(result, folder, container, storage, on_step=on_step)
     finally:
         await storage.close()
-    known: set[str] = set()
-    for container in found:
-        if not container.is_known:
-            result.notes.append(
-                f"{_name(container.folder, folder)}: segments were not held against chunks and log, since what they "
-                "should hold is not known"
-            )
-            continue
-        for segment in container.state.segments.values():
-            _cross_check(result, segment, container, chunks)
-            known.update(chunk.name for chunk in segment.chunks)
-    orphans = [name for name in chunks if name not in known]
-    if orphans and not any(container.checkpoint_error for container in found):
+
+
+async def _verify_scope(
+    result: Verification, folder: Path, container: Container, storage: LocalStorage, *, on_step: OnStep
+) -> None:
+    """Check what one container has in tier 2, and hold its segments against it."""
+    scoped = ScopedStorage(storage, scope_of(container.number))
+    chunks = {chunk.name: chunk for chunk in await scoped.list(CHUNK_PREFIX)}
+    for chunk in chunks.values():
+        await _verify_chunk(result, scoped, chunk, file=f"{container.scope}{chunk.name}")
+        on_step("tier 2", chunk.size)
+    for copy in whole_copies(await scoped.list(CHECKPOINT_PREFIX)):
+        _verify_copy(result, folder, container, copy)
+        on_step("tier 2", sum(part.size for part in copy.parts))
+    if not container.is_known:
         result.notes.append(
-            f"{count_text(len(orphans), 'chunk')} in tier 2 belong to no segment; a crash can leave them, and a server "
-            "deletes them after a grace period"
+            f"{_name(container.folder, folder)}: segments were not held against chunks and log, since what they "
+            "should hold is not known"
+        )
+        return
+    orphans = set(chunks)
+    for segment in container.state.segments.values():
+        _cross_check(result, segment, container, chunks)
+        orphans -= {chunk.name for chunk in segment.chunks}
+    if orphans and not container.checkpoint_error:
+        result.notes.append(
+            f"{count_text(len(orphans), 'chunk')} in {container.scope} belong to no segment; a crash can leave them, "
+            "and a server deletes them after a grace period"
         )
 
 
-async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: ChunkInfo) -> None:
+async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: ChunkInfo, *, file: str) -> None:
     """Check every byte of a chunk, and that it is the one its name promises."""
     result.chunks += 1
     result.chunk_bytes += chunk.size
-    file = f"{TIER2_FOLDER}/{chunk.name}"
     promised = parse_chunk_name(chunk.name)
     if promised is None:
         result.find(file, "the name is not that of a chunk")
@@ -237,13 +245,12 @@ async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: Chun
         )
 
 
-def _verify_copy(result: Verification, tier2: Path, copy: CheckpointCopy) -> None:
+def _verify_copy(result: Verification, folder: Path, container: Container, copy: CheckpointCopy) -> None:
     try:
-        with opened_checkpoint([tier2 / part.name for part in copy.parts]):
+        with opened_checkpoint([folder / f"{container.scope}{part.name}" for part in copy.parts]):
             pass
     except ServerError as error:
-        file = f"{TIER2_FOLDER}/{copy.parts[0].name}"
-        result.find(file, f"copy of the checkpoint: {error}")
+        result.find(f"{container.scope}{copy.parts[0].name}", f"copy of the checkpoint: {error}")
 
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:
@@ -251,7 +258,7 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
     present = logged_ranges(segment)
     for record in segment.chunks:
         chunk = chunks.get(record.name)
-        file = f"{TIER2_FOLDER}/{record.name}"
+        file = f"{found.scope}{record.name}"
         lost = _range_text(segment, record.start_offset, record.end_offset)
         if chunk is None:
             result.find(file, "the chunk is missing", lost=lost)

@@ -20,8 +20,9 @@ from typing import Any, Final, cast
 
 from millrace.server.console.site import ConsoleSite
 from millrace.server.container.control import SegmentControl
+from millrace.server.container.local import local_environment
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import ContainerEnvironment, open_container
+from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.replies import error_reply
@@ -53,6 +54,8 @@ from .tier2 import ChunkStorage, LocalStorage
 
 logger = logging.getLogger(__name__)
 
+CONTAINER: Final = 0
+"""The number of the one container that a server has."""
 REOPEN_DELAY_S: Final = 1.0
 SHUTDOWN_FLUSH_S_MIN: Final = 0.1
 DESCRIPTORS_RESERVED_COUNT: Final = 256
@@ -252,22 +255,22 @@ class Server:
         assert self._cache is not None
         assert self._storage is not None
         options = self._options
-        opened = await open_container(
-            ContainerEnvironment(
-                folder=self._folder.container(0),
-                files=self._files,
-                storage=self._storage,
-                cache=self._cache,
-                container_options=options.container,
-                page_size_bytes=options.tier2.page_size_bytes,
-                wal_options=options.wal,
-                clock=self._clock,
-                metrics=self._metrics,
-                server_id=self._folder.server_id,
-                on_failure=self._container_failed,
-                labels_of=labels_of,
-            )
+        environment = await local_environment(
+            CONTAINER,
+            self._folder.container(CONTAINER),
+            files=self._files,
+            storage=self._storage,
+            container_options=options.container,
+            wal_options=options.wal,
+            clock=self._clock,
+            metrics=self._metrics,
+            server_id=self._folder.server_id,
+            cache=self._cache,
+            page_size_bytes=options.tier2.page_size_bytes,
+            on_failure=self._container_failed,
+            labels_of=labels_of,
         )
+        opened = await open_container(environment)
         self._open = opened
         streams = StreamController(opened.container)
         catalog = Catalog(opened.container.state, opened.checkpoints.streams)
@@ -275,7 +278,9 @@ class Server:
             container=opened.container,
             streams=streams,
             catalog=catalog,
-            timeline_file=ClockHistoryFile(self._files, self._folder.container(0), boot=boot_id(), clock=self._clock),
+            timeline_file=ClockHistoryFile(
+                self._files, self._folder.container(CONTAINER), boot=boot_id(), clock=self._clock
+            ),
             options=options.streams,
         )
         control = SegmentControl(opened.container)

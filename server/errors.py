@@ -3,7 +3,7 @@
 ServerError                       the root: `code` crosses the wire, `retriable` tells whether to try again
 +-- ConfigurationError            an option or a data folder that cannot be used; nothing was started
 |   +-- FolderLockedError         another server owns the data folder
-|   +-- FolderVersionError        the data folder was written by a newer version or another server
+|   +-- FolderVersionError        the data folder was written by another version or server
 +-- StorageError
 |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
 |   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
@@ -80,7 +80,7 @@ class FolderLockedError(ConfigurationError):
 
 
 class FolderVersionError(ConfigurationError):
-    """The data folder was written by a newer version, or belongs to another server."""
+    """The data folder was written by another version, or belongs to another server."""
 
 
 class StorageError(ServerError):

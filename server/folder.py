@@ -2,8 +2,8 @@
 
 identity.json     format version and server id, written once
 lock              held while a server runs
-containers/0000/  log and checkpoint of a container, and how its clocks went
-tier2/            chunks
+containers/0000/  log and checkpoint of a container, and how its clocks went; the number is hexadecimal
+tier2/c0000/      chunks of that container, and copies of its checkpoint
 """
 
 import json
@@ -16,7 +16,7 @@ from millrace.server.host.files import Closable, FileSystem
 
 from .errors import ConfigurationError, FolderVersionError
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 IDENTITY_NAME: Final = "identity.json"
 LOCK_NAME: Final = "lock"
 CONTAINERS_FOLDER: Final = "containers"
@@ -35,7 +35,7 @@ class DataFolder:
 
     def container(self, number: int) -> Path:
         """Return the folder of a container."""
-        return self.path / CONTAINERS_FOLDER / f"{number:04d}"
+        return self.path / CONTAINERS_FOLDER / f"{number:04x}"
 
     @property
     def tier2(self) -> Path:
@@ -48,7 +48,7 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
 
     Raises:
         FolderLockedError: another server has it.
-        FolderVersionError: a newer version wrote it.
+        FolderVersionError: another version wrote it, older or newer.
         ConfigurationError: it holds something else.
     """
     try:
@@ -87,7 +87,7 @@ def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
     """Return the id of the server that a data folder belongs to. Blocks.
 
     Raises:
-        FolderVersionError: a newer version wrote it.
+        FolderVersionError: another version wrote it, older or newer.
         ConfigurationError: the identity cannot be read.
     """
     identity = path / IDENTITY_NAME
@@ -100,8 +100,10 @@ def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
         version, server_id = int(content["format_version"]), uuid.UUID(content["server_id"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigurationError(f"is not the identity of a data folder: {error!r}", subject=str(identity)) from error
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
+        age = "an older" if version < FORMAT_VERSION else "a newer"
         raise FolderVersionError(
-            f"was written in format {version}; this version knows formats up to {FORMAT_VERSION}", subject=str(path)
+            f"was written in format {version} by {age} version; this one knows format {FORMAT_VERSION} only",
+            subject=str(path),
         )
     return server_id

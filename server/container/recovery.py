@@ -6,7 +6,6 @@ What the log has lost to damage becomes damaged ranges of its segments, if they 
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
@@ -14,23 +13,34 @@ from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import CheckpointDamagedError, LogCorruptError
-from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
+from millrace.server.errors import CheckpointDamagedError, LogCorruptError, StorageError
+from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import Damage, Log
 
+from .ids import container_of, first_id
 from .memtable import Extent
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_NAME: Final = "checkpoint.db"
-LOG_FOLDER: Final = "wal"
-
 
 def state_of(
-    checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, resident_count_max: int = RESIDENT_COUNT_MAX
+    checkpoints: CheckpointStore,
+    checkpoint: Checkpoint | None,
+    *,
+    container: int = 0,
+    resident_count_max: int = RESIDENT_COUNT_MAX,
 ) -> ContainerState:
-    """Return the state that a loaded checkpoint holds, or an empty one that will be saved there. Blocks."""
-    stored = checkpoint.stored if checkpoint else checkpoints.nothing_stored
+    """Return the state that a loaded checkpoint holds, or an empty one that will be saved there. Blocks.
+
+    Raises:
+        StorageError: it is the checkpoint of another container.
+    """
+    stored = checkpoint.stored if checkpoint else checkpoints.nothing_stored(next_id=first_id(container))
+    if container_of(stored.next_id) != container:
+        raise StorageError(
+            f"belongs to container {container_of(stored.next_id)}, not to container {container}",
+            subject=str(checkpoints.path),
+        )
     state = ContainerState(stored, resident_count_max=resident_count_max)
     state.sequence = checkpoint.sequence if checkpoint else 0
     for link in checkpoints.segments.links():
@@ -47,14 +57,12 @@ class Recovered:
         checkpoint_sequence: of the last log batch that the checkpoint contains, 0 without one.
         is_verified: whether every row of the checkpoint was verified.
         is_restored: whether the checkpoint was lost or damaged; then tier 2 may hold what nothing refers to.
-        epoch: of this start, above all under which chunks were published.
     """
 
     state: ContainerState
     checkpoint_sequence: int
     is_verified: bool
     is_restored: bool
-    epoch: int
 
 
 async def recover(
@@ -62,36 +70,42 @@ async def recover(
     log: Log,
     *,
     storage: ChunkStorage,
+    container: int,
+    epoch: int,
     was_damaged: bool,
     resident_count_max: int,
 ) -> Recovered:
     """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
 
     Args:
+        container: the number of the container.
+        epoch: of this start.
         was_damaged: a checkpoint was there and has been set aside.
 
     Raises:
         CheckpointDamagedError: it is to be set aside, and all of this repeated.
         LogCorruptError: what is left does not tell what there was.
+        StorageError: the checkpoint is that of another container, or of a later start.
     """
     checkpoint = await _load_checkpoint(checkpoints, storage)
     is_restored = was_damaged or (checkpoint is not None and checkpoint.is_restored)
-    state = await asyncio.to_thread(state_of, checkpoints, checkpoint, resident_count_max=resident_count_max)
-    # Whatever happened to the checkpoint, no epoch comes twice under which chunks were published.
-    chunks: list[ChunkId] = []
-    if checkpoint is None or is_restored:
-        listed = await storage.list("segments/")
-        chunks = [chunk for each in listed if (chunk := parse_chunk_name(each.name)) is not None]
-    await asyncio.to_thread(_replay, state, log, checkpoints, checkpoint, has_chunks=bool(chunks))
+    if checkpoint is not None and checkpoint.container_epoch >= epoch:
+        raise StorageError(
+            f"was saved in epoch {checkpoint.container_epoch}, and this start has epoch {epoch} only",
+            subject=str(checkpoints.path),
+        )
+    state = await asyncio.to_thread(
+        state_of, checkpoints, checkpoint, container=container, resident_count_max=resident_count_max
+    )
+    has_chunks = checkpoint is None and bool(await storage.list("segments/"))
+    await asyncio.to_thread(_replay, state, log, checkpoints, checkpoint, has_chunks=has_chunks)
     if is_restored and checkpoint is not None:
         _refuse_gap_after_copy(checkpoint, log)
-    last_epoch = checkpoint.container_epoch if checkpoint else 0
     return Recovered(
         state=state,
         checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
         is_verified=checkpoint is None or checkpoint.is_verified,
         is_restored=is_restored,
-        epoch=max([last_epoch, *(chunk.container_epoch for chunk in chunks)]) + 1,
     )
 
 
@@ -159,7 +173,7 @@ def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:
     if report.last_sequence and report.first_sequence > checkpoint.replay_from:
         raise LogCorruptError(
             f"the newest whole copy of the checkpoint needs the log from sequence {checkpoint.replay_from}, but it "
-            f"starts at {report.first_sequence}; put a newer copy of {CHECKPOINT_NAME} back, or salvage the folder"
+            f"starts at {report.first_sequence}; put a newer copy of the checkpoint back, or salvage the folder"
         )
 
 
@@ -173,7 +187,7 @@ def _refuse_lost_checkpoint(wal: Log, *, has_chunks: bool) -> None:
     else:
         return
     raise LogCorruptError(
-        f"there is no checkpoint, and {found}; put a copy of {CHECKPOINT_NAME} back, or salvage the folder"
+        f"there is no checkpoint, and {found}; put a copy of the checkpoint back, or salvage the folder"
     )
 
 

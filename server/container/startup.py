@@ -3,7 +3,7 @@
     1  load       the checkpoint is opened; its newest good copy in tier 2 takes the place of one that is gone
     2  replay     newer records of the log are applied to it, and unflushed bytes are held again
     3  resume     the log is made ready for new batches, which makes durable all that step 2 saw
-    4  save       a checkpoint is saved under the next container epoch; chunks are published under it from then on
+    4  save       a checkpoint is saved under the epoch of this start; chunks are published under it from then on
     5  serve      requests are taken
 
 Any step may meet damage in the checkpoint: it is set aside then, and the steps are repeated with what is left, a few
@@ -18,10 +18,8 @@ a large one only the sums are verified before requests are taken, and each row i
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from millrace.server.cache import PageCache
@@ -31,15 +29,13 @@ from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.flush.uploader import Uploader
 from millrace.server.errors import CheckpointDamagedError, NoSpaceError, ServerError
 from millrace.server.host.clock import Clock
-from millrace.server.host.files import FileSystem
-from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Log, LogOwner, Wal, WalOptions
+from millrace.server.wal import Log
 
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
 from .options import ContainerOptions
-from .recovery import CHECKPOINT_NAME, LOG_FOLDER, Recovered, recover
+from .recovery import Recovered, recover
 from .running import OpenContainer, RecoverySummary
 
 logger = logging.getLogger(__name__)
@@ -53,54 +49,40 @@ class ContainerEnvironment:
     """What a container gets from outside.
 
     Attributes:
-        folder: where its checkpoint and its log are.
+        container: its number, which its ids carry.
+        epoch: of this start: above those of all earlier starts. Chunks are published under it.
+        checkpoints: its checkpoint, not loaded yet.
+        storage: its own scope of tier 2: it lists and deletes what it finds there.
+        make_log: returns its log, neither recovered nor started; called for each attempt.
         on_failure: called once if the log or the checkpoint fails: the container is to be closed and started again.
         labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
     """
 
-    folder: Path
-    files: FileSystem
+    container: int
+    epoch: int
+    checkpoints: CheckpointStore
     storage: ChunkStorage
+    make_log: Callable[[], Log]
     cache: PageCache
     container_options: ContainerOptions
     page_size_bytes: int
-    wal_options: WalOptions
     clock: Clock
-    metrics: Metrics
-    server_id: uuid.UUID
     on_failure: Callable[[ServerError], None]
     labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()
-
-    def make_log(self) -> Log:
-        """Return the log, neither recovered nor started."""
-        return Wal(
-            self.files,
-            self.folder / LOG_FOLDER,
-            self.wal_options,
-            clock=self.clock,
-            owner=LogOwner(container_id=0, server_id=self.server_id),
-            metrics=self.metrics,
-        )
 
 
 async def open_container(environment: ContainerEnvironment) -> OpenContainer:
     """Recover a container and start it.
 
     Raises:
-        ConfigurationError: the folder belongs to somebody else or to a newer version.
+        ConfigurationError: the folder belongs to another server or version.
         StorageError: it cannot be recovered; nothing was changed that would make it worse.
     """
-    options = environment.container_options
-    environment.files.make_directories(environment.folder)
-    checkpoints = CheckpointStore(
-        environment.files,
-        environment.folder / CHECKPOINT_NAME,
-        verified_at_once_count_max=options.verified_at_once_count_max,
-    )
+    checkpoints = environment.checkpoints
     was_damaged = False
     for attempts_left in reversed(range(ATTEMPTS_COUNT_MAX)):
         try:
-            return await _start(environment, checkpoints, was_damaged=was_damaged)
+            return await _start(environment, was_damaged=was_damaged)
         except CheckpointDamagedError as error:
             aside = await asyncio.to_thread(checkpoints.set_aside)
             logger.error("checkpoint damaged set_aside=%s error=%s", aside, error)
@@ -113,12 +95,10 @@ async def open_container(environment: ContainerEnvironment) -> OpenContainer:
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _start(
-    environment: ContainerEnvironment, checkpoints: CheckpointStore, *, was_damaged: bool
-) -> OpenContainer:
+async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> OpenContainer:
     """Carry out the steps once. After an error the log is closed, and the checkpoint as it was."""
     started_s = environment.clock.monotonic_s()
-    options = environment.container_options
+    options, checkpoints = environment.container_options, environment.checkpoints
     reader = CatchUpReader(storage=environment.storage, cache=environment.cache)
     log = environment.make_log()
     try:
@@ -126,6 +106,8 @@ async def _start(
             checkpoints,
             log,
             storage=environment.storage,
+            container=environment.container,
+            epoch=environment.epoch,
             was_damaged=was_damaged,
             resident_count_max=options.resident_count_max,
         )
@@ -141,7 +123,7 @@ async def _start(
             container,
             checkpoints=checkpoints,
             storage=environment.storage,
-            container_epoch=recovered.epoch,
+            container_epoch=environment.epoch,
             labels_of=environment.labels_of,
         )
         try:
@@ -154,7 +136,6 @@ async def _start(
         raise
     return _serve(
         environment,
-        checkpoints=checkpoints,
         log=log,
         container=container,
         checkpointer=checkpointer,
@@ -166,7 +147,6 @@ async def _start(
 def _serve(
     environment: ContainerEnvironment,
     *,
-    checkpoints: CheckpointStore,
     log: Log,
     container: SegmentContainer,
     checkpointer: Checkpointer,
@@ -175,10 +155,11 @@ def _serve(
 ) -> OpenContainer:
     """Put the parts together and take requests; waits for nothing."""
     options, clock, state = environment.container_options, environment.clock, recovered.state
+    checkpoints = environment.checkpoints
     uploader = Uploader(
         container,
         storage=environment.storage,
-        container_epoch=recovered.epoch,
+        container_epoch=environment.epoch,
         page_size_bytes=environment.page_size_bytes,
     )
     flusher = Flusher(container, log=log, storage=environment.storage, uploader=uploader, checkpointer=checkpointer)
@@ -207,7 +188,7 @@ def _serve(
         "container started segments=%d streams=%d checkpoint_sequence=%d last_sequence=%d ending=%s torn_bytes=%d "
         "damages=%d tail_bytes=%d epoch=%d duration_s=%.3f",
         len(state.segments), len(state.streams), summary.checkpoint_sequence, summary.last_sequence, summary.ending,
-        summary.torn_bytes, summary.damages, summary.tail_bytes, recovered.epoch, summary.duration_s,
+        summary.torn_bytes, summary.damages, summary.tail_bytes, environment.epoch, summary.duration_s,
     )  # fmt: skip
     return OpenContainer(
         container=container,
@@ -216,7 +197,7 @@ def _serve(
         checkpoints=checkpoints,
         storage=environment.storage,
         summary=summary,
-        container_epoch=recovered.epoch,
+        container_epoch=environment.epoch,
         is_verified=recovered.is_verified,
         keeps_orphans=recovered.is_restored or bool(report.damages),
         options=options,

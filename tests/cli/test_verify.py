@@ -130,7 +130,7 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
 ) -> None:
     """Behaviour 41: derived files are rebuilt, and what hangs on them is checked all the same."""
     path = stopped_folder / "containers" / "0000" / "checkpoint.db"
-    copies = stopped_folder / "tier2" / "checkpoints"
+    copies = stopped_folder / "tier2" / "c0000" / "checkpoints"
     copies.mkdir()
     (copies / f"{7:020d}-00000001-00000001-00000-00001.chunk").write_bytes(path.read_bytes())
     (copies / f"{9:020d}-00000001-00000001-00000-00001.chunk").write_bytes(b"SQLite format 3\0" + bytes(5000))
@@ -141,9 +141,9 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
 
     files = [finding["file"] for finding in findings]
     assert files[0] == "containers/0000/checkpoint.db"
-    assert f"tier2/checkpoints/{9:020d}-00000001-00000001-00000-00001.chunk" in files
+    assert f"tier2/c0000/checkpoints/{9:020d}-00000001-00000001-00000-00001.chunk" in files
     assert findings[-1]["lost"] == "raw/a [0, 3000)"
-    assert f"restores it from tier2/checkpoints/{7:020d}-00000001-00000001" in " ".join(
+    assert f"restores it from tier2/c0000/checkpoints/{7:020d}-00000001-00000001" in " ".join(
         run("verify", stopped_folder).err.split()
     )
 
@@ -215,7 +215,7 @@ def test_a_folder_of_a_newer_version_is_refused(run: Run, stopped_folder: Path) 
 
     assert outcome.code == 1
     assert "format 7" in outcome.err
-    assert "formats up to 1" in outcome.err
+    assert "this one knows format 2 only" in outcome.err
 
 
 def test_another_folder_is_refused(run: Run, tmp_path: Path) -> None:

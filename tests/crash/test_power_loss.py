@@ -132,6 +132,6 @@ async def assert_orphans_go(machine: Machine) -> None:
                 assert server._open is not None
                 segments = server._open.container.state.segments.values()
                 known = {chunk.name for segment in segments for chunk in segment.chunks}
-                if set(machine.storage.names()) == known:
+                if {name.removeprefix("c0000/") for name in machine.storage.names()} == known:
                     return
                 await asyncio.sleep(0.02)

@@ -140,7 +140,7 @@ async def served(original: Original, data: bytes) -> list[dict[int, Pieces]]:
     await asyncio.to_thread(shutil.copytree, original.folder, folder)
     try:
         (folder / original.log).write_bytes(data)
-        chunks = {path.name for path in (folder / "tier2").rglob("segments/**/*.chunk")}
+        chunks = {path.name for path in (folder / "tier2").rglob("c0000/segments/**/*.chunk")}
         found = []
         for _ in range(2):
             async with (
@@ -148,7 +148,7 @@ async def served(original: Original, data: bytes) -> list[dict[int, Pieces]]:
                 await Peer.connect(server.address) as peer,
             ):
                 found.append({segment_id: await _pieces(peer, segment_id) for segment_id in original.contents})
-        kept = {path.name for path in (folder / "tier2").rglob("segments/**/*.chunk")}
+        kept = {path.name for path in (folder / "tier2").rglob("c0000/segments/**/*.chunk")}
         assert chunks <= kept, "a chunk was deleted"
         return found
     finally:

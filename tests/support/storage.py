@@ -1,6 +1,7 @@
 """Chunk storage in memory; it waits, fills up or fails when a test says so."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 
 from sortedcontainers import SortedDict
@@ -9,6 +10,8 @@ from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, NoSpaceError, StorageError
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.tier2.storage import check_chunk_name, check_chunk_prefix
+
+SCOPE = re.compile("^c[0-9a-f]{4}/")
 
 
 class MemoryStorage:
@@ -110,5 +113,5 @@ class FaultyStorage(MemoryStorage):
         self._chunks[name] = data
 
     def names(self, prefix: str = "segments/") -> list[str]:
-        """Return the names of the chunks there are."""
-        return [name for name in self._chunks if name.startswith(prefix)]
+        """Return the names of the chunks there are, of all containers; the prefix is one within their scopes."""
+        return [name for name in self._chunks if SCOPE.sub("", name).startswith(prefix)]

@@ -60,6 +60,12 @@ def whole_copies(chunks: Iterable[ChunkInfo]) -> list[CheckpointCopy]:
     return copies
 
 
+def epoch_of_copy(name: str) -> int:
+    """Return the container epoch in the name of a part of a copy, 0 if it is no such name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1].split("-")[1], 16) if match else 0
+
+
 async def publish_copy(storage: ChunkStorage, checkpoints: CheckpointStore, *, name: str, size: int) -> None:
     """Publish the copy of `size` bytes that `CheckpointStore.export` made, one part in memory at a time.
 

@@ -7,7 +7,7 @@ nothing at all, so each row carries one, and the one row of `meta` knows how man
 their checksums. So a row that is damaged, lost, doubled, moved to another table, or of an older version of its page (a
 write that the disk lost) is noticed when the checkpoint is verified.
 
-Format, version 1. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
+Format, version 2. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
 `checksum`. The checksum of a row is the CRC-32C, started with the number of the table instead of 0, of:
 
     offset   size   field
@@ -53,7 +53,7 @@ Row = tuple[Any, ...]
 Key = tuple[Any, ...]
 """The leading values of a row, at most its primary key."""
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 PRODUCT: Final = "millrace checkpoint"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
-from millrace.server.container.state.container_state import FIRST_ID, Stored
+from millrace.server.container.state.container_state import Stored
 from millrace.server.errors import CheckpointDamagedError, ServerError, StorageError
 from millrace.server.host.files import FileSystem
 
@@ -114,17 +114,31 @@ class CheckpointStore:
         """Let somebody know, in any thread, of damage that is found from now on until the file is closed."""
         self._reader.on_damage = on_damage
 
-    @property
-    def nothing_stored(self) -> Stored:
-        """The empty baseline, used when there is no checkpoint."""
-        return self._stored({})
+    def nothing_stored(self, *, next_id: int) -> Stored:
+        """Return the empty baseline, used when there is no checkpoint."""
+        return self._stored({"next_id": next_id})
+
+    def last_epoch(self) -> int | None:
+        """Return the container epoch that was saved last, whatever else is damaged; None if the file cannot tell.
+
+        That is so, too, if it is a restored copy that nothing was saved to: others may have been saved later.
+        """
+        with self._lock:
+            if not self._files.exists(self.path) or self._files.exists(self._restored_path):
+                return None
+            try:
+                self._check_header()
+                with translated(self.path), contextlib.closing(self._files.database(self.path)) as connection:
+                    return verified_meta(connection, self.path)["container_epoch"]
+            except CheckpointDamagedError:
+                return None
 
     def load(self) -> Checkpoint | None:
         """Open and verify the checkpoint; return None if there is no file.
 
         Raises:
             CheckpointDamagedError: what was verified is not as it was written.
-            FolderVersionError: a newer version wrote it.
+            FolderVersionError: another version wrote it.
         """
         with self._lock, translated(self.path):
             self._close()
@@ -297,7 +311,7 @@ class CheckpointStore:
         return Stored(
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
-            next_id=meta.get("next_id", FIRST_ID),
+            next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
         )
 

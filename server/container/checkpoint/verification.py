@@ -23,14 +23,15 @@ def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
 
     Raises:
         CheckpointDamagedError: any of this is not as it was written.
-        FolderVersionError: a newer version wrote it.
+        FolderVersionError: another version wrote it, older or newer.
     """
     version, product = _only_row(connection, FORMAT, path=path)
     if product != PRODUCT:
         raise CheckpointDamagedError(f"is not a checkpoint but a {product!r}", subject=str(path))
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
+        age = "an older" if version < FORMAT_VERSION else "a newer"
         raise FolderVersionError(
-            f"was written in format {version} by a newer version; this one knows formats up to {FORMAT_VERSION}",
+            f"was written in format {version} by {age} version; this one knows format {FORMAT_VERSION} only",
             subject=str(path),
         )
     # A damaged schema could attach a trigger to another table, or make a table sort its keys in another way.

@@ -16,9 +16,10 @@ from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
 from millrace.server.container.control import SegmentControl
+from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import ContainerEnvironment, open_container
+from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.metrics import Metrics
@@ -47,7 +48,7 @@ def chunks(folder: Path) -> list[Path]:
 
 def lose_checkpoints(folder: Path) -> None:
     """Remove the checkpoint and its copies."""
-    for path in (folder / CONTAINER / "checkpoint.db", *(folder / "tier2" / "checkpoints").iterdir()):
+    for path in (folder / CONTAINER / "checkpoint.db", *(folder / "tier2" / "c0000" / "checkpoints").iterdir()):
         path.unlink()
 
 
@@ -105,11 +106,11 @@ async def test_a_lost_checkpoint_comes_back_from_its_copy_in_tier_2(tmp_path: Pa
         data = bytearray(path.read_bytes())
         data[data.index(b"raw/")] ^= 16
         path.write_bytes(data)
-    known = {chunk.name for chunk in (tmp_path / "tier2" / "segments").rglob("*.chunk")}
+    known = {chunk.name for chunk in (tmp_path / "tier2" / "c0000" / "segments").rglob("*.chunk")}
     impatient = replace(QUIET, orphan_grace_s=0.0, garbage_interval_s=0.0, checkpoint_interval_s=0.01)
     for _ in range(2):
         assert await found(tmp_path, container=impatient) == content
-        assert known <= {chunk.name for chunk in (tmp_path / "tier2" / "segments").rglob("*.chunk")}
+        assert known <= {chunk.name for chunk in (tmp_path / "tier2" / "c0000" / "segments").rglob("*.chunk")}
     assert (damage == "lost") == (not list((tmp_path / CONTAINER).glob("*.damaged-*")))
 
 
@@ -174,7 +175,7 @@ async def test_a_log_that_lost_its_end_never_gives_a_number_twice(tmp_path: Path
 async def test_chunks_that_nobody_knows_are_collected_after_the_grace(tmp_path: Path) -> None:
     """Behaviour 46: orphans are collected later, and what is known stays."""
     content = await filled(tmp_path, size=40 * KIB)
-    orphan = tmp_path / "tier2" / "segments" / "01" / f"{1:016x}-{10**9:020d}-{5:012d}-{1:08x}.chunk"
+    orphan = tmp_path / "tier2" / "c0000" / "segments" / "01" / f"{1:016x}-{10**9:020d}-{5:012d}-{1:08x}.chunk"
     orphan.write_bytes(b"left over")
     container = replace(BUSY, orphan_grace_s=0.05)
     async with (
@@ -196,7 +197,7 @@ async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None
 
     class Failing(FaultyStorage):
         async def list(self, prefix: str = "") -> list[ChunkInfo]:
-            if prefix == "segments/":
+            if prefix.endswith("segments/"):
                 raise LogCorruptError("tier 2 is away")
             return []
 
@@ -418,7 +419,7 @@ async def test_a_start_that_fails_behind_a_restored_copy_does_not_spoil_the_next
         away = False
 
         async def list(self, prefix: str = "") -> list[ChunkInfo]:
-            if self.away and prefix == "segments/":
+            if self.away and prefix.endswith("segments/"):
                 raise StorageError("tier 2 is away")
             return await super().list(prefix)
 
@@ -454,8 +455,9 @@ async def opened(
     """Open a container without the tasks in its background."""
     cache = PageCache(CacheOptions())
     container = await open_container(
-        ContainerEnvironment(
-            folder=folder,
+        await local_environment(
+            0,
+            folder,
             files=FaultyDatabases(busy_timeout_s=0.0),
             storage=storage,
             cache=cache,
@@ -484,7 +486,7 @@ async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tm
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
         await SegmentControl(container.container).create("raw/a")
     orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
-    await storage.publish(orphan, [b"left over"])
+    await storage.publish(f"c0000/{orphan}", [b"left over"])
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
         with contextlib.closing(sqlite3.connect(tmp_path / "checkpoint.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
@@ -519,7 +521,7 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
     async with opened(tmp_path, storage=storage, clock=clock, options=options):
         pass
     orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
-    await storage.publish(orphan, [b"left over"])
+    await storage.publish(f"c0000/{orphan}", [b"left over"])
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
         storage.away = True
         running = asyncio.ensure_future(container.collect_orphans())

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from millrace.model.block_packing import pack_block
 from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import ContainerEnvironment, open_container
+from millrace.server.container.startup import open_container
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (
@@ -86,8 +87,9 @@ async def streams_in(
     """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
     cache = PageCache(CacheOptions())
     opened = await open_container(
-        ContainerEnvironment(
-            folder=folder,
+        await local_environment(
+            0,
+            folder,
             files=FaultyDatabases(busy_timeout_s=0.0),
             storage=storage,
             cache=cache,

@@ -334,10 +334,15 @@ def change_format(path: Path, *row: Any) -> None:
         connection.execute("UPDATE format SET version = ?, product = ?, checksum = ?", (*row, FORMAT.checksum(row)))
 
 
-def test_a_newer_version_is_refused_and_both_are_named(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
-    """Behaviour 47: a folder of a newer version is refused, both named."""
-    change_format(path, FORMAT_VERSION + 41, PRODUCT)
-    with pytest.raises(FolderVersionError, match=rf"format {FORMAT_VERSION + 41} .* up to {FORMAT_VERSION}"):
+@pytest.mark.parametrize(("change", "age"), [(-1, "older"), (41, "newer")])
+def test_another_version_is_refused_and_both_are_named(
+    store: CheckpointStore, path: Path, rich_copy: bytes, change: int, age: str
+) -> None:
+    """Behaviour 47: a folder of a newer version is refused, both named; one of an older is not migrated either."""
+    change_format(path, FORMAT_VERSION + change, PRODUCT)
+    with pytest.raises(
+        FolderVersionError, match=rf"format {FORMAT_VERSION + change} by an? {age} .* {FORMAT_VERSION} only"
+    ):
         store.load()
 
 

@@ -1,0 +1,83 @@
+"""A container whose log and checkpoint are in a folder of this machine."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, epoch_of_copy
+from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.host.clock import Clock
+from millrace.server.host.files import FileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
+from millrace.server.wal import LogOwner, Wal, WalOptions
+
+from .ids import scope_of
+from .options import ContainerOptions
+from .startup import ContainerEnvironment
+
+CHECKPOINT_NAME: Final = "checkpoint.db"
+LOG_FOLDER: Final = "wal"
+
+
+async def local_environment(
+    number: int,
+    folder: Path,
+    *,
+    files: FileSystem,
+    storage: ChunkStorage,
+    container_options: ContainerOptions,
+    wal_options: WalOptions,
+    clock: Clock,
+    metrics: Metrics,
+    server_id: uuid.UUID,
+    **others: Any,
+) -> ContainerEnvironment:
+    """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
+
+    Args:
+        number: of the container.
+        folder: for its log and its checkpoint; made if missing.
+        storage: shared by all containers; this one gets its scope of it.
+        others: what else `ContainerEnvironment` has.
+
+    Raises:
+        StorageError: tier 2 had to be asked for the epoch, and cannot be read.
+    """
+    files.make_directories(folder)
+    checkpoints = CheckpointStore(
+        files, folder / CHECKPOINT_NAME, verified_at_once_count_max=container_options.verified_at_once_count_max
+    )
+    scoped = ScopedStorage(storage, scope_of(number))
+    return ContainerEnvironment(
+        container=number,
+        epoch=await next_epoch(checkpoints, scoped),
+        checkpoints=checkpoints,
+        storage=scoped,
+        container_options=container_options,
+        clock=clock,
+        make_log=lambda: Wal(
+            files,
+            folder / LOG_FOLDER,
+            wal_options,
+            clock=clock,
+            owner=LogOwner(container_id=number, server_id=server_id),
+            metrics=metrics,
+        ),
+        **others,
+    )
+
+
+async def next_epoch(checkpoints: CheckpointStore, storage: ChunkStorage) -> int:
+    """Return an epoch above all under which a container can have published anything.
+
+    The checkpoint counts them: nothing is published under an epoch before a checkpoint with it is stored. If there is
+    none that is known to be the newest, the names in tier 2 tell.
+    """
+    stored = await asyncio.to_thread(checkpoints.last_epoch)
+    if stored is not None:
+        return stored + 1
+    chunks = [chunk for each in await storage.list("segments/") if (chunk := parse_chunk_name(each.name)) is not None]
+    copies = [epoch_of_copy(each.name) for each in await storage.list(CHECKPOINT_PREFIX)]
+    return max([0, *(chunk.container_epoch for chunk in chunks), *copies]) + 1
