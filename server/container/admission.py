@@ -8,7 +8,7 @@ from typing import Protocol
 
 from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import Segment, WriterProgress
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import (
     AppendTooLargeError,
     ConditionFailedError,
@@ -118,14 +118,6 @@ def check_writer(state: ContainerState, run: AppendRun) -> None:
         )
 
 
-def progress_of(segment: Segment, writer_number: int) -> WriterProgress:
-    """Return how far the writer has come in the segment, from nothing if it never wrote there."""
-    progress = segment.writers.get(writer_number)
-    if progress is None:
-        progress = segment.writers[writer_number] = WriterProgress(last_event_number=0, last_offset=-1)
-    return progress
-
-
 def deduplicate(segment: Segment, run: AppendRun) -> tuple[AppendRun | None, AppendRun | None]:
     """Return the part of a run of a writer that it has stored (or sent) already, and the part that is new.
 
@@ -133,7 +125,7 @@ def deduplicate(segment: Segment, run: AppendRun) -> tuple[AppendRun | None, App
         EventNumberGapError: the run starts above the number that must come next.
         EventNumberOverlapError: one append holds both stored and new events.
     """
-    stored = progress_of(segment, run.writer_number).admitted
+    stored = segment.progress_of(run.writer_number).admitted
     number = run.event_number
     if number == stored + 1:
         return None, run

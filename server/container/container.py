@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -51,7 +52,6 @@ from .admission import (
     check_size,
     check_writer,
     deduplicate,
-    progress_of,
 )
 from .catch_up_reader import CatchUpReader
 from .memtable import LinkedExtent
@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_MS: Final = 200
 
 
+@dataclass(slots=True, eq=False)
 class Decision:
     """A record on its way through the log.
 
@@ -70,13 +71,10 @@ class Decision:
         followers: appends that end when it does.
     """
 
-    __slots__ = ("followers", "future", "pins", "record")
-
-    def __init__(self, record: m.Record, future: asyncio.Future[None]) -> None:
-        self.record = record
-        self.future = future
-        self.pins = Pins()
-        self.followers: list[PendingAppend] = []
+    record: m.Record
+    future: asyncio.Future[None]
+    pins: Pins
+    followers: list[PendingAppend] = field(default_factory=list)
 
     def settle(self) -> None:
         """End as durable and applied. Its requester may be gone."""
@@ -199,7 +197,7 @@ class SegmentContainer:
         assert state.segments.peek(run.segment_id) is segment, "the view that moves is that of a pinned segment"
         if run.writer_number:
             assert state.writers.is_pinned(run.writer_number)
-            progress_of(segment, run.writer_number).admitted = run.last_event_number
+            segment.progress_of(run.writer_number).admitted = run.last_event_number
         segment.next_offset += run.payload_size
         self._in_flight.append(pending)
         return pending
@@ -208,7 +206,7 @@ class SegmentContainer:
         """Admit a run whose beginning (or all) was sent before."""
         known, new = deduplicate(segment, run)
         assert known is not None, "the caller saw that it starts with what was sent before"
-        progress = progress_of(segment, run.writer_number)
+        progress = segment.progress_of(run.writer_number)
         again = PendingAppend(owner, known)
         again.duplicate = True
         if known.last_event_number == progress.durable and known.frame_count == 1:
@@ -288,7 +286,7 @@ class SegmentContainer:
         frame = encode(record)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self.state.pin_required(m.required_entities(record)) as pins:
-            decision = Decision(record, future)
+            decision = Decision(record, future, pins)
             self._wal.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
             decision.pins = pins.transfer()
         self._in_flight.append(decision)

@@ -177,10 +177,6 @@ class SegmentControl:
         decided.add_done_callback(lambda _: self._deleting.discard(segment.segment_id))
         await asyncio.shield(decided)
 
-    def attribute(self, segment: Segment, key: str) -> bytes | None:
-        """Return the durable value of an attribute, None if absent."""
-        return segment.attributes.get(key)
-
     async def set_attribute(self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None) -> None:
         """Set an attribute if it has the expected value; None means absent, both ways.
 
@@ -265,10 +261,6 @@ class SegmentControl:
         )
         self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
         return decided
-
-    def find_writer(self, writer_id: str) -> Writer | None:
-        """Return a writer by id, or None if it was never opened."""
-        return self._state.writers.find(writer_id)
 
     def writer_states(self, writer_number: int, segment_ids: Iterable[int]) -> list[m.WriterState]:
         """Return the last durable event number of a writer in each segment; 0 where it never wrote."""

@@ -10,6 +10,7 @@ flusher has copied them to tier 2 as chunks of this segment.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,28 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 
-class Extent:
+class _Range:
+    """The segment bytes [offset, offset + size), with the events up to and including them."""
+
+    __slots__ = ()
+
+    offset: int
+    size: int
+    event_count: int
+    end_events: int
+
+    @property
+    def end(self) -> int:
+        """The segment offset after the last byte."""
+        return self.offset + self.size
+
+    @property
+    def start_events(self) -> int:
+        """Events of the segment before these bytes."""
+        return self.end_events - self.event_count
+
+
+class Extent(_Range):
     """One run of appends: the segment bytes [offset, offset + size).
 
     Attributes:
@@ -51,16 +73,6 @@ class Extent:
         self.sequence = sequence
         self.end_events = end_events
         self.wall_time_us = wall_time_us
-
-    @property
-    def end(self) -> int:
-        """The segment offset after the last byte."""
-        return self.offset + self.size
-
-    @property
-    def start_events(self) -> int:
-        """Events of the segment before this run."""
-        return self.end_events - self.event_count
 
     def copy_frames(self) -> None:
         """Hold the frames in memory of their own: recovered ones are views of a whole log file."""
@@ -95,52 +107,28 @@ class Extent:
         return self._event_times
 
 
-class LinkedExtent:
-    """The segment bytes [offset, offset + size), which are those of another segment from `source_offset` on.
+@dataclass(slots=True, kw_only=True, eq=False)
+class LinkedExtent(_Range):
+    """Bytes of the segment `target_id` that are those of another segment from `source_offset` on.
 
     Attributes:
         source_id: the segment that was merged; nothing else refers to it any more.
         others: as of `Extent`.
     """
 
-    __slots__ = (
-        "end_events", "event_count", "offset", "sequence", "size", "source_id", "source_offset", "target_id",
-        "wall_time_us",
-    )  # fmt: skip
+    target_id: int
+    offset: int
+    size: int
+    source_id: int
+    source_offset: int
+    event_count: int
+    sequence: int
+    end_events: int
+    wall_time_us: int
 
-    def __init__(
-        self,
-        *,
-        target_id: int,
-        offset: int,
-        size: int,
-        source_id: int,
-        source_offset: int,
-        event_count: int,
-        sequence: int,
-        end_events: int,
-        wall_time_us: int,
-    ) -> None:
-        assert size > 0
-        self.target_id = target_id
-        self.offset = offset
-        self.size = size
-        self.source_id = source_id
-        self.source_offset = source_offset
-        self.event_count = event_count
-        self.sequence = sequence
-        self.end_events = end_events
-        self.wall_time_us = wall_time_us
-
-    @property
-    def end(self) -> int:
-        """The segment offset after the last byte."""
-        return self.offset + self.size
-
-    @property
-    def start_events(self) -> int:
-        """Events of the segment before this extent."""
-        return self.end_events - self.event_count
+    def __post_init__(self) -> None:
+        """Check it: an empty segment is merged without a link."""
+        assert self.size > 0
 
 
 def _stripped(frames: Buffer, *, count: int, size: int) -> bytes:

@@ -127,7 +127,7 @@ class Handlers:
         return m.Attribute(int(value is not None), value or b"")
 
     async def _get_attribute(self, message: m.GetAttribute) -> m.Attribute:
-        value = self._control.attribute(self.container.segment(message.segment_id), message.key)
+        value = self.container.segment(message.segment_id).attributes.get(message.key)
         return m.Attribute(int(value is not None), value or b"")
 
     async def _open_writer(self, message: m.OpenWriter) -> m.WriterOpened:
@@ -144,7 +144,7 @@ class Handlers:
 
     async def _get_writer(self, message: m.GetWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
-        writer = self._control.find_writer(checked_writer_id(message.writer_id))
+        writer = self.container.state.writers.find(checked_writer_id(message.writer_id))
         number = writer.writer_number if writer else 0
         return m.WriterOpened(
             writer_number=number,

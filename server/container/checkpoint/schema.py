@@ -269,7 +269,7 @@ def _row_of_progress(segment: Segment, writer_number: int) -> Row | None:
 
 def _load_progress(segment: Segment, rows: list[Row]) -> None:
     segment.writers = {
-        writer_number: WriterProgress(last_event_number=last_event_number, last_offset=last_offset)
+        writer_number: WriterProgress(durable=last_event_number, last_offset=last_offset)
         for writer_number, last_event_number, last_offset in rows
     }
 

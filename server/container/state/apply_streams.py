@@ -33,9 +33,8 @@ def _stream_created(fold: Fold, record: m.StreamCreated) -> None:
     )
 
 
-def _stream_scaled(fold: Fold, record: m.StreamScaled) -> None:
-    stream = fold.state.streams.loaded(record.stream_id)
-    if stream is None or record.epoch <= stream.epoch:
+def _stream_scaled(fold: Fold, stream: Stream, record: m.StreamScaled) -> None:
+    if record.epoch <= stream.epoch:
         return
     _begin_epoch(
         fold,
@@ -62,24 +61,16 @@ def _begin_epoch(fold: Fold, stream: Stream, epoch: m.EpochRecord) -> None:
             stream_id=stream.stream_id,
         )
     stream.begin_epoch(epoch)
-    fold.state.streams.changed(stream)
 
 
-def _stream_updated(fold: Fold, record: m.StreamUpdated) -> None:
-    stream = fold.state.streams.loaded(record.stream_id)
-    if stream is not None:
-        stream.configuration = record.configuration
-        fold.state.reconfigured_streams[record.stream_id] = record.configuration
-        fold.state.streams.changed(stream)
+def _stream_updated(fold: Fold, stream: Stream, record: m.StreamUpdated) -> None:
+    stream.configuration = record.configuration
+    fold.state.reconfigured_streams[record.stream_id] = record.configuration
 
 
-def _stream_sealed(fold: Fold, record: m.StreamSealed) -> None:
-    stream = fold.state.streams.loaded(record.stream_id)
-    if stream is None:
-        return
+def _stream_sealed(fold: Fold, stream: Stream, record: m.StreamSealed) -> None:
     stream.sealed = True
     seal_segments(fold, stream.segment_ids)
-    fold.state.streams.changed(stream)
 
 
 def _stream_truncated(fold: Fold, record: m.StreamTruncated) -> None:
@@ -111,27 +102,33 @@ def _stream_deleted(fold: Fold, record: m.StreamDeleted) -> None:
     fold.state.reconfigured_streams[record.stream_id] = None
 
 
-def _cut_saved(fold: Fold, record: m.CutSaved) -> None:
-    stream = fold.state.streams.loaded(record.stream_id)
-    if stream is not None:
-        stream.cuts[record.kind, record.name] = m.SavedCut(record.kind, record.name, record.saved_us, record.positions)
-        fold.state.streams.changed(stream)
+def _cut_saved(fold: Fold, stream: Stream, record: m.CutSaved) -> None:
+    stream.cuts[record.kind, record.name] = m.SavedCut(record.kind, record.name, record.saved_us, record.positions)
 
 
-def _cut_forgotten(fold: Fold, record: m.CutForgotten) -> None:
-    stream = fold.state.streams.loaded(record.stream_id)
-    if stream is not None:
-        stream.cuts.pop((record.kind, record.name), None)
-        fold.state.streams.changed(stream)
+def _cut_forgotten(fold: Fold, stream: Stream, record: m.CutForgotten) -> None:
+    stream.cuts.pop((record.kind, record.name), None)
+
+
+def _changing(change: Callable[[Fold, Stream, Any], None]) -> Callable[[Fold, Any], None]:
+    """Return what applies a record that changes a stream; one that damage has made unknown is left aside."""
+
+    def apply(fold: Fold, record: Any) -> None:
+        stream = fold.state.streams.loaded(record.stream_id)
+        if stream is not None:
+            change(fold, stream, record)
+            fold.state.streams.changed(stream)
+
+    return apply
 
 
 APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
     m.StreamCreated: _stream_created,
-    m.StreamScaled: _stream_scaled,
-    m.StreamUpdated: _stream_updated,
-    m.CutSaved: _cut_saved,
-    m.CutForgotten: _cut_forgotten,
-    m.StreamSealed: _stream_sealed,
+    m.StreamScaled: _changing(_stream_scaled),
+    m.StreamUpdated: _changing(_stream_updated),
+    m.CutSaved: _changing(_cut_saved),
+    m.CutForgotten: _changing(_cut_forgotten),
+    m.StreamSealed: _changing(_stream_sealed),
     m.StreamTruncated: _stream_truncated,
     m.StreamDeleted: _stream_deleted,
 }

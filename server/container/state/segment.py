@@ -7,7 +7,7 @@ on it. Both change in the same order, the order of the log.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -56,15 +56,17 @@ class DamagedRange:
     source: str
 
 
+@dataclass(slots=True, eq=False)
 class WriterProgress:
-    """How far one writer has come in one segment."""
+    """How far one writer is in one segment: the number of its last event, durable and admitted."""
 
-    __slots__ = ("admitted", "durable", "last_offset")
+    durable: int = 0
+    last_offset: int = -1  # of the first byte of the last run; -1 if not known
+    admitted: int = field(init=False)
 
-    def __init__(self, *, last_event_number: int, last_offset: int) -> None:
-        self.admitted = last_event_number
-        self.durable = last_event_number
-        self.last_offset = last_offset  # of the first byte of the last run; -1 if not known
+    def __post_init__(self) -> None:
+        """Begin with the admitted view of the durable one."""
+        self.admitted = self.durable
 
 
 class Watcher(Protocol):
@@ -75,51 +77,44 @@ class Watcher(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Segment:
     """One segment; see the module docstring for its two views."""
 
-    __slots__ = (
-        "attributes", "chunks", "closing", "created_us", "damages", "deleted", "event_count",
-        "flushed_offset", "index", "length", "link", "name", "next_offset", "sealed", "segment_id", "start_offset",
-        "stream_id", "tail", "watchers", "writers",
-    )  # fmt: skip
+    segment_id: int
+    name: str
+    created_us: int
+    stream_id: int = 0  # 0 for a raw segment
+    start_offset: int = 0
+    length: int = 0
+    event_count: int = 0
+    sealed: bool = False
+    deleted: bool = False
+    # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
+    flushed_offset: int = 0
+    chunks: list[ChunkRecord] = field(default_factory=list)
+    damages: list[DamagedRange] = field(default_factory=list)
+    attributes: dict[str, bytes] = field(default_factory=dict)
+    writers: dict[int, WriterProgress] = field(default_factory=dict)
+    tail: Memtable = field(default_factory=Memtable)
+    # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
+    link: LinkedExtent | None = None
+    index: SparseIndex = field(default_factory=SparseIndex)
+    watchers: set[Watcher] = field(default_factory=set)
+    # Admitted: where the next append goes, and whether a seal or a delete is queued.
+    next_offset: int = field(init=False)
+    closing: bool = False
 
-    def __init__(
-        self,
-        *,
-        segment_id: int,
-        name: str,
-        created_us: int,
-        stream_id: int = 0,
-        start_offset: int = 0,
-        length: int = 0,
-        event_count: int = 0,
-        flushed_offset: int = 0,
-        sealed: bool = False,
-    ) -> None:
-        self.segment_id = segment_id
-        self.name = name
-        self.created_us = created_us
-        self.stream_id = stream_id  # 0 for a raw segment
-        self.start_offset = start_offset
-        self.length = length
-        self.event_count = event_count
-        self.sealed = sealed
-        self.deleted = False
-        # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
-        self.flushed_offset = flushed_offset
-        self.chunks: list[ChunkRecord] = []
-        self.damages: list[DamagedRange] = []
-        self.attributes: dict[str, bytes] = {}
-        self.writers: dict[int, WriterProgress] = {}
-        self.tail = Memtable()
-        # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
-        self.link: LinkedExtent | None = None
-        self.index = SparseIndex()
-        self.watchers: set[Watcher] = set()
-        # Admitted: where the next append goes, and whether a seal or a delete is queued.
-        self.next_offset = length
-        self.closing = False
+    def __post_init__(self) -> None:
+        """Begin with the admitted view of the durable one."""
+        self.next_offset = self.length
+
+    def progress_of(self, writer_number: int) -> WriterProgress:
+        """Return how far a writer is here, from nothing if it never wrote."""
+        progress = self.writers.get(writer_number)
+        if progress is None:
+            progress = self.writers[writer_number] = WriterProgress()
+        return progress
 
     def check_appendable(self) -> None:
         """Raise if the segment takes no more appends."""

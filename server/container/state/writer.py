@@ -1,6 +1,9 @@
 """The state of one writer in memory."""
 
+from dataclasses import dataclass, field
 
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Writer:
     """A writer: its number forever, its epoch now; or the mark that is left of a named one that has expired.
 
@@ -14,27 +17,16 @@ class Writer:
         seen_uptime_us: the uptime that was counted when it was active or expired last: its age, which no clock changes.
     """
 
-    __slots__ = (
-        "active_us", "admitted_epoch", "epoch", "expired_us", "opened_us", "seen_uptime_us", "writer_id",
-        "writer_number",
-    )  # fmt: skip
+    writer_number: int
+    writer_id: str
+    epoch: int
+    opened_us: int
+    active_us: int = 0
+    expired_us: int = 0
+    seen_uptime_us: int = 0
+    admitted_epoch: int = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        writer_number: int,
-        writer_id: str,
-        epoch: int,
-        opened_us: int,
-        active_us: int = 0,
-        expired_us: int = 0,
-        seen_uptime_us: int = 0,
-    ) -> None:
-        self.writer_number = writer_number
-        self.writer_id = writer_id
-        self.epoch = epoch
-        self.admitted_epoch = epoch
-        self.opened_us = opened_us
-        self.active_us = active_us or opened_us
-        self.expired_us = expired_us
-        self.seen_uptime_us = seen_uptime_us
+    def __post_init__(self) -> None:
+        """Begin with the admitted view of the durable one."""
+        self.admitted_epoch = self.epoch
+        self.active_us = self.active_us or self.opened_us
