@@ -6,6 +6,7 @@ once, with its event numbers: they are dense per segment, from 1 on, and the ser
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from millrace.model.block_packing import NO_HEADERS, Headers, Keys, Timestamps, pack_block
@@ -62,32 +63,21 @@ class Events(NamedTuple):
         )  # fmt: skip
 
 
+@dataclass(slots=True, eq=False)
 class Block:
-    """A packed block and the futures that its outcome resolves."""
+    """A packed block and the futures that its outcome resolves.
 
-    __slots__ = ("cost_bytes", "error", "event_count", "event_number", "futures", "payload", "settled", "size")
+    Attributes:
+        cost_bytes: what the writer counts for its events until they are settled.
+        error: why it will never be stored, once that is known.
+    """
 
-    def __init__(
-        self,
-        payload: bytearray,
-        *,
-        event_number: int,
-        event_count: int,
-        futures: "list[asyncio.Future[Stored]]",
-        cost_bytes: int,
-        error: MillraceError | None = None,
-    ) -> None:
-        self.payload = payload
-        self.size = len(payload)
-        self.event_number = event_number
-        self.event_count = event_count
-        self.futures = futures
-        # What the writer counts for its events until they are settled.
-        self.cost_bytes = cost_bytes
-        # Why it will never be stored, once that is known.
-        self.error = error
-        # Made for those who flush: done when the block is settled, or its events were moved to other blocks.
-        self.settled: asyncio.Future[None] | None = None
+    payload: bytearray
+    futures: "list[asyncio.Future[Stored]]"
+    event_number: int
+    event_count: int
+    cost_bytes: int
+    error: MillraceError | None = None
 
     @property
     def last_number(self) -> int:
@@ -108,12 +98,6 @@ class Block:
             for future in futures:
                 if not future.done():
                     future.set_result(result)
-        self.wake()
-
-    def wake(self) -> None:
-        """Let those who flush look again."""
-        if self.settled is not None and not self.settled.done():
-            self.settled.set_result(None)
 
     def unpack(self) -> Events:
         """Return the events, so that they can go into other blocks."""
@@ -216,27 +200,14 @@ class Accumulator:
     ) -> Block:
         """Return the next block: what `packed` returned last, while nothing is gathered."""
         assert not self.values
-        block = Block(
-            payload,
-            event_number=self.last_number + 1,
-            event_count=event_count,
-            futures=futures,
-            cost_bytes=cost_bytes,
-        )
+        block = Block(payload, futures, self.last_number + 1, event_count, cost_bytes)
         self.last_number += event_count
         return block
 
 
 def refused_block(events: Events, error: MillraceError) -> Block:
     """Return a block that will never be sent, for its futures."""
-    return Block(
-        bytearray(),
-        event_number=0,
-        event_count=len(events.values),
-        futures=events.futures,
-        cost_bytes=events.cost_bytes,
-        error=error,
-    )
+    return Block(bytearray(), events.futures, 0, len(events.values), events.cost_bytes, error)
 
 
 class Join:

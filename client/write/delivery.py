@@ -9,7 +9,8 @@ first failure and ends with the first block that is stored.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
@@ -33,15 +34,13 @@ _SINGLE_OVERHEAD_BYTES_MAX: Final = size_of_single(0, key_size=ROUTING_KEY_SIZE_
 """What a block of one event is larger than its value, at most."""
 
 
+@dataclass(slots=True, eq=False)
 class _Flight:
     """A block in flight, as its connection sees it."""
 
-    __slots__ = ("_block", "_delivery", "_segment")
-
-    def __init__(self, delivery: "Delivery", segment: SegmentWriter, block: Block) -> None:
-        self._delivery = delivery
-        self._segment = segment
-        self._block = block
+    _delivery: "Delivery"
+    _segment: SegmentWriter
+    _block: Block
 
     def acked(self, offset: int | None) -> None:
         self._delivery.block_acked(self._segment, self._block, offset)
@@ -86,13 +85,11 @@ class Delivery:
         self.reroutes = 0
         # Segments with blocks that wait for room, in the order they came.
         self._waiting: deque[SegmentWriter] = deque()
-        # Those who wait until less is pending.
-        self._drained: deque[asyncio.Future[None]] = deque()
         # The attempts since a block was stored last; None as long as none failed.
         self._retry: Retry | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._rerouting: asyncio.Task[None] | None = None
-        # Set with each answer.
+        # Set with each answer, and when blocks were moved to other segments.
         self._answered = asyncio.Event()
 
     def start(self, number: int, epoch: int, *, router: Router, last: dict[int, int], rerouter: Rerouter) -> None:
@@ -104,10 +101,7 @@ class Delivery:
         self._number, self._epoch = number, epoch
         self._rerouter = rerouter
         self._heed_limits()
-        self._route(router, last, {})
-        self.past_numbers = {
-            segment_id: number for segment_id, number in last.items() if number and segment_id not in router.segment_ids
-        }
+        self._route(router, last, left_ids=last)
         self.refusal = None
 
     @property
@@ -152,34 +146,38 @@ class Delivery:
 
     async def drain(self) -> None:
         """Wait if more than `drain_high_bytes` is pending, until it is `drain_low_bytes`, or nothing more is taken."""
-        while self.pending_bytes > self._options.drain_high_bytes and self.refusal is None:
-            waiter = self._loop.create_future()
-            self._drained.append(waiter)
-            await waiter
+        if self.pending_bytes > self._options.drain_high_bytes:
+            while self.pending_bytes > self._options.drain_low_bytes and self.refusal is None:
+                await self._next_answer()
 
     async def flush(self) -> None:
         """Wait until everything written before this call is settled. Cancelling is safe."""
         while True:
             reroutes = self.reroutes
-            waiters = []
+            unsettled = []
             for segment in self.segments:
                 self.send_gathered(segment)
-                block = segment.last_block()
-                if block is not None:
-                    block.settled = block.settled or self._loop.create_future()
-                    waiters.append(block.settled)
-            for settled in waiters:
-                await asyncio.shield(settled)
+                unsettled.append((segment, segment.accumulator.last_number))
+            while unsettled:
+                segment, last_number = unsettled[-1]
+                if segment.holds(last_number):
+                    await self._next_answer()
+                else:
+                    unsettled.pop()
             if reroutes == self.reroutes:
                 return
             # What was waited for was moved to other segments: wait there.
+
+    async def _next_answer(self) -> None:
+        self._answered.clear()
+        await self._answered.wait()
 
     # --- blocks out ---
 
     def pump(self, segment: SegmentWriter) -> None:
         """Send the blocks of a segment as far as there is room."""
         while (block := segment.next_block()) is not None:
-            size = block.size + APPEND_HEADER_SIZE_BYTES
+            size = len(block.payload) + APPEND_HEADER_SIZE_BYTES
             connection = self._connection_with_room(segment, size)
             if connection is None:
                 return
@@ -239,14 +237,14 @@ class Delivery:
 
     def block_acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
         """Settle a block that is durable, and send what gathered meanwhile; called by the connection."""
-        self.in_flight_bytes -= block.size + APPEND_HEADER_SIZE_BYTES
+        self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
         segment.acked(block)
         self._settle(block, Stored(segment.segment_id, offset, block.event_number, block.event_count))
         self._answer(segment)
 
     def block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
         """Keep a block for another attempt, or end the writer; called by the connection."""
-        self.in_flight_bytes -= block.size + APPEND_HEADER_SIZE_BYTES
+        self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
         segment.failed(block, error)
         if block.error is not None:
             self.fail(block.error)
@@ -277,8 +275,6 @@ class Delivery:
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0
         self._retry = None
-        if self._drained and self.pending_bytes <= self._options.drain_low_bytes:
-            self._wake_drained()
 
     # --- another attempt ---
 
@@ -334,8 +330,7 @@ class Delivery:
                     continue
                 replaced = [each for each in self.segments if each.segment_id not in plan.router.segment_ids]
                 while not all(segment.is_drained for segment in replaced):
-                    self._answered.clear()
-                    await self._answered.wait()
+                    await self._next_answer()
                 self._switch(plan, replaced)
         except MillraceError as error:
             self.fail(error)
@@ -343,26 +338,19 @@ class Delivery:
 
     def _switch(self, plan: Plan, replaced: list[SegmentWriter]) -> None:
         """Give the events of replaced segments to the successors; from now on all are written there."""
-        numbers = self.last_event_numbers
-        kept = {each.segment_id: each for each in self.segments if each not in replaced}
-        self._route(plan.router, plan.last_numbers, kept)
-        self.past_numbers = {
-            segment_id: number
-            for segment_id, number in numbers.items()
-            if number and segment_id in plan.left_ids and segment_id not in kept
-        }
+        self._route(plan.router, self.last_event_numbers | plan.last_numbers, left_ids=plan.left_ids)
         count = 0
         for segment in replaced:
             segment.stop()
             for block in segment.take():
                 count += block.event_count
                 self._write_again(block.unpack())
-                block.wake()
             gathered = segment.accumulator.take()
             count += len(gathered.values)
             if gathered.values:
                 self._write_again(gathered)
         self.reroutes += 1
+        self._answered.set()
         logger.debug(
             "stream scaled under writer stream=%s replaced=%s events=%d",
             self._stream, [segment.segment_id for segment in replaced], count,
@@ -390,18 +378,27 @@ class Delivery:
                 for block in segment.accumulator.pack(part, self.append_size_max):
                     self._add(segment, block)
 
-    def _route(self, router: Router, last: dict[int, int], kept: dict[int, SegmentWriter]) -> None:
-        """Send to these segments from now on."""
+    def _route(self, router: Router, numbers: Mapping[int, int], *, left_ids: Iterable[int]) -> None:
+        """Send to the segments of `router` from now on.
+
+        Args:
+            numbers: the last event numbers of the writer.
+            left_ids: all segments that the stream still has.
+        """
+        known = {segment.segment_id: segment for segment in self.segments}
         compression = self._options.compression
         self.router = router
         self.segments = [
-            kept.get(segment_id)
+            known.get(segment_id)
             or SegmentWriter(
-                segment_id, Accumulator(last_event_number=last.get(segment_id, 0), compression=compression)
+                segment_id, Accumulator(last_event_number=numbers.get(segment_id, 0), compression=compression)
             )
             for segment_id in router.segment_ids
         ]
-        if not kept or self.current not in self.segments:
+        self.past_numbers = {
+            each: numbers[each] for each in left_ids if numbers.get(each) and each not in router.segment_ids
+        }
+        if not known or self.current not in self.segments:
             # Writers that start together do not fill the same segment first.
             self.current = self.segments[self._number % len(self.segments)]
 
@@ -425,7 +422,7 @@ class Delivery:
             segment.stop()
             if segment.state is SenderState.STOPPED:
                 self._abandon(segment)
-        self._wake_drained()
+        self._answered.set()
 
     def _abandon(self, segment: SegmentWriter) -> None:
         """Fail what a segment writer holds that was stopped."""
@@ -437,12 +434,6 @@ class Delivery:
             blocks.append(refused_block(gathered, error))
         for block in blocks:
             self._settle(block, segment.reason(block, error))
-
-    def _wake_drained(self) -> None:
-        drained, self._drained = self._drained, deque()
-        for waiter in drained:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _start(self, body: Coroutine[Any, Any, None], purpose: str) -> "asyncio.Task[None]":
         task = asyncio.create_task(body, name=f"writer of {self._stream} {purpose}")

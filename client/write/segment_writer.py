@@ -109,11 +109,6 @@ class SegmentWriter:
         self._unknown_through = 0
 
     @property
-    def is_in_flight(self) -> bool:
-        """Whether answers are awaited."""
-        return bool(self._sent)
-
-    @property
     def is_idle(self) -> bool:
         """Whether it holds no block."""
         return not (self._sent or self._returned or self._queue)
@@ -128,12 +123,11 @@ class SegmentWriter:
         """Whether nothing of what it holds is stored, or ever will be without being sent again."""
         return self.state is REJECTED or not (self._sent or self.has_unknown)
 
-    def last_block(self) -> Block | None:
-        """Return the block that will be settled last."""
-        for blocks in (self._queue, self._sent, self._returned):
-            if blocks:
-                return max(blocks, key=_number) if blocks is self._returned else blocks[-1]
-        return None
+    def holds(self, event_number: int) -> bool:
+        """Whether an event up to that number is not settled."""
+        return bool(self._returned) or any(
+            bool(blocks) and blocks[0].event_number <= event_number for blocks in (self._sent, self._queue)
+        )
 
     # --- blocks out ---
 

@@ -515,4 +515,4 @@ class WriterMachine(RuleBasedStateMachine):
 
 
 TestWriterMachine = WriterMachine.TestCase
-TestWriterMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestWriterMachine.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
