@@ -45,8 +45,7 @@ class Codec:
         name: the name used in errors.
         names: the fields a caller gives and gets, in order; constants are left out.
         size: bytes of the structure, or None where it varies.
-        fixed: the `struct.Struct` of a structure whose every field is fixed, else None. Hot paths call its
-            `unpack_from` directly; it holds constants too (see `fixed_names`), and checks neither them nor the end.
+        fixed: the `struct.Struct` of a structure whose every field is fixed, else None; see `fixed_struct`.
         fixed_names: all fields of `fixed`, constants included, in order.
         source: the generated functions, for people.
     """
@@ -95,6 +94,23 @@ def derive(declaration: c.Struct, *, name: str) -> Codec:
         TypeError: the declaration uses a construct that has no derivation (see the module docstring).
     """
     return Codec(declaration, name=name)
+
+
+def fixed_struct(declaration: c.Struct, *, name: str, names: str = "") -> struct.Struct:
+    """Return the struct of a declaration whose every field is fixed, for hot paths.
+
+    It holds constants too, and checks neither them nor the end.
+
+    Args:
+        names: all fields in order, where the caller packs them by place.
+
+    Raises:
+        TypeError: a field varies, or the fields are others.
+    """
+    codec = Codec(declaration, name=name)
+    if codec.fixed is None or (names and codec.fixed_names != tuple(names.split())):
+        raise TypeError(f"{name} is not a fixed structure of {names or codec.names}")
+    return codec.fixed
 
 
 def _unrenamed(subcon: c.Construct) -> c.Construct:

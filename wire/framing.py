@@ -17,7 +17,7 @@ from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 from . import messages as m
 from .append_run import Sequences
-from .codec import derive
+from .codec import derive, fixed_struct
 from .errors import ChecksumError, CodecError
 from .limits import (
     APPEND_HEADER_SIZE_BYTES,
@@ -28,25 +28,15 @@ from .limits import (
 )
 from .schema.frame import FrameHeader as FrameHeaderLayout
 
-FRAME_HEADER: Final = derive(FrameHeaderLayout, name="FrameHeader")
-APPEND_HEADER: Final = derive(m.AppendHeader, name="AppendHeader")
-SEQUENCED_APPEND_HEADER: Final = derive(m.SequencedAppendHeader, name="SequencedAppendHeader")
-
-assert FRAME_HEADER.fixed is not None
-assert APPEND_HEADER.fixed is not None
-_pack_header = FRAME_HEADER.fixed.pack
-_unpack_header = FRAME_HEADER.fixed.unpack_from
-_pack_append = APPEND_HEADER.fixed.pack
-assert SEQUENCED_APPEND_HEADER.fixed is not None
-_pack_sequenced_append = SEQUENCED_APPEND_HEADER.fixed.pack
+FRAME_HEADER: Final = fixed_struct(FrameHeaderLayout, name="FrameHeader")
+APPEND_HEADER: Final = fixed_struct(m.AppendHeader, name="AppendHeader")
+SEQUENCED_APPEND_HEADER: Final = fixed_struct(m.SequencedAppendHeader, name="SequencedAppendHeader")
 _APPEND: Final = int(m.Append.type)
 _SEQUENCED_APPEND: Final = int(m.SequencedAppend.type)
 _DATA: Final = int(m.Data.type)
 
 # The fields before the payload of a DATA frame, which is written and read without being copied.
-_data_prefix = derive(Struct(*m.Data.layout.subcons[:-1]), name="Data").fixed
-assert _data_prefix is not None
-_pack_data = _data_prefix.pack
+_data_prefix = fixed_struct(Struct(*m.Data.layout.subcons[:-1]), name="Data")
 _DATA_PREFIX_SIZE_BYTES: Final = _data_prefix.size
 
 
@@ -130,7 +120,7 @@ def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
 def encode_body(frame_type: int, body: bytes, *, request_id: int, flags: int = 0) -> bytes:
     """Return a frame around a body that is already laid out."""
     length = FRAME_HEADER_SIZE_BYTES + len(body)
-    rest = _pack_header(length, 0, frame_type, flags, 0, 0, request_id)[8:] + body
+    rest = FRAME_HEADER.pack(length, 0, frame_type, flags, 0, 0, request_id)[8:] + body
     checksum = crc32c(rest, length)
     return length.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest
 
@@ -140,7 +130,9 @@ def encode_data(
 ) -> list[bytes | memoryview]:
     """Return a DATA frame as buffers, without copying its payload."""
     size = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX_SIZE_BYTES + sum(map(len, pieces))
-    rest = _pack_header(size, 0, _DATA, flags, 0, 0, request_id)[8:] + _pack_data(segment_id, offset, length)
+    rest = FRAME_HEADER.pack(size, 0, _DATA, flags, 0, 0, request_id)[8:] + _data_prefix.pack(
+        segment_id, offset, length
+    )
     checksum = crc32c(rest, size)
     for piece in pieces:
         checksum = crc32c(piece, checksum)
@@ -172,13 +164,13 @@ def encode_append_header(
     length = APPEND_HEADER_SIZE_BYTES + size
     try:
         if sequences is None:
-            rest = _pack_append(
+            rest = APPEND_HEADER.pack(
                 length, 0, _APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
                 expected_offset, writer_epoch, 0,
             )[8:]  # fmt: skip
         else:
             length = SEQUENCED_APPEND_HEADER_SIZE_BYTES + size
-            rest = _pack_sequenced_append(
+            rest = SEQUENCED_APPEND_HEADER.pack(
                 length, 0, _SEQUENCED_APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
                 expected_offset, writer_epoch, 0, *sequences,
             )[8:]  # fmt: skip
@@ -213,7 +205,7 @@ def decode_header(data: Buffer, offset: int = 0) -> FrameHeader:
     """
     if len(data) - offset < FRAME_HEADER_SIZE_BYTES:
         raise CodecError("FrameHeader", "", f"{len(data) - offset} bytes left, {FRAME_HEADER_SIZE_BYTES} needed")
-    length, _, kind, flags, reserved, event_count, request_id = _unpack_header(data, offset)
+    length, _, kind, flags, reserved, event_count, request_id = FRAME_HEADER.unpack_from(data, offset)
     if reserved:
         raise CodecError("FrameHeader", "reserved", f"is {reserved}, not 0")
     return FrameHeader(length, kind, flags, event_count, request_id)

@@ -20,11 +20,7 @@ from millrace.server.errors import (
     WriterUnknownError,
 )
 from millrace.wire.append_run import AppendRun
-from millrace.wire.framing import APPEND_HEADER
-
-assert APPEND_HEADER.fixed is not None
-_unpack_append = APPEND_HEADER.fixed.unpack_from
-_EVENT_COUNT = APPEND_HEADER.fixed_names.index("event_count")
+from millrace.wire.framing import decode_header
 
 
 class Owner(Protocol):
@@ -138,9 +134,9 @@ def deduplicate(segment: Segment, run: AppendRun) -> tuple[AppendRun | None, App
         return run, None
     size, count = 0, 0
     while number <= stored:
-        header = _unpack_append(run.frames, size)
-        size += header[0]
-        number += header[_EVENT_COUNT]
+        header = decode_header(run.frames, size)
+        size += header.length
+        number += header.event_count
         count += 1
     if number != stored + 1:
         raise EventNumberOverlapError(

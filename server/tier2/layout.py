@@ -10,7 +10,6 @@ list of chunks of a segment can be rebuilt from names alone:
 """
 
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 
 from millrace.model.checksum import Buffer, crc32c
 from millrace.server.errors import ChunkCorruptError
-from millrace.wire.codec import derive
+from millrace.wire.codec import derive, fixed_struct
 from millrace.wire.errors import CodecError
 from millrace.wire.schema.chunk import ChunkIndexEntry, ChunkSummary, PageChecksum
 
@@ -26,15 +25,10 @@ from .event_times import NO_TIMES, EventTimes
 from .storage import CHUNK_SUFFIX
 
 _SUMMARY: Final = derive(ChunkSummary, name="ChunkSummary")
-_INDEX_ENTRY: Final = derive(ChunkIndexEntry, name="ChunkIndexEntry")
-_PAGE_CHECKSUM: Final = derive(PageChecksum, name="PageChecksum")
-assert _SUMMARY.fixed is not None
-assert _INDEX_ENTRY.fixed is not None
-assert _PAGE_CHECKSUM.fixed is not None
-_INDEX_STRUCT: Final[struct.Struct] = _INDEX_ENTRY.fixed
-_PAGE_STRUCT: Final[struct.Struct] = _PAGE_CHECKSUM.fixed
+_INDEX_STRUCT: Final = fixed_struct(ChunkIndexEntry, name="ChunkIndexEntry")
+_PAGE_STRUCT: Final = fixed_struct(PageChecksum, name="PageChecksum")
 
-SUMMARY_SIZE_BYTES: Final = _SUMMARY.fixed.size
+SUMMARY_SIZE_BYTES: Final = int(ChunkSummary.sizeof())
 INDEX_ENTRY_SIZE_BYTES: Final = _INDEX_STRUCT.size
 PAGE_CHECKSUM_SIZE_BYTES: Final = _PAGE_STRUCT.size
 _CHECKSUM_OFFSET: Final = SUMMARY_SIZE_BYTES - 4

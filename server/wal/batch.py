@@ -11,7 +11,7 @@ from typing import Final
 
 from millrace.model.checksum import crc32c
 from millrace.wire.append_run import AppendRun, Sequences
-from millrace.wire.codec import derive
+from millrace.wire.codec import derive, fixed_struct
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify
 from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES, KIB
@@ -33,26 +33,16 @@ Buffer = bytes | bytearray | memoryview
 
 _FILE_HEADER: Final = derive(LogFileHeader, name="LogFileHeader")
 _FILE_HEADER_CHECKSUM_END: Final = 60
-
-
-def _fixed(declaration: object, name: str, names: str) -> Struct:
-    """Return the struct of a declaration whose fields must be the ones that this module packs, in that order."""
-    codec = derive(declaration, name=name)
-    assert codec.fixed is not None
-    assert codec.fixed_names == tuple(names.split()), f"{name}: {codec.fixed_names}"
-    return codec.fixed
-
-
-_HEADER: Final = _fixed(
+_HEADER: Final = fixed_struct(
     BatchHeader,
-    "BatchHeader",
-    "magic size checksum table_checksum sequence salt previous_checksum run_count wall_time_us reserved",
+    name="BatchHeader",
+    names="magic size checksum table_checksum sequence salt previous_checksum run_count wall_time_us reserved",
 )
-_ENTRY: Final = _fixed(
+_ENTRY: Final = fixed_struct(
     RunEntry,
-    "RunEntry",
-    "segment_id offset frames_size frame_count frame_size event_count writer_number last_event_number writer_epoch "
-    "kind reserved first_sequence last_sequence stored_below",
+    name="RunEntry",
+    names="segment_id offset frames_size frame_count frame_size event_count writer_number last_event_number "
+    "writer_epoch kind reserved first_sequence last_sequence stored_below",
 )
 _HEADER_RESERVED: Final = bytes(16)
 _ENTRY_RESERVED: Final = bytes(3)

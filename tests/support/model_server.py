@@ -191,8 +191,7 @@ class ModelServer:
         """Take a frame of the client."""
         header = decode_header(frame)
         if header.type == m.Append.type:
-            assert APPEND_HEADER.fixed is not None
-            values = APPEND_HEADER.fixed.unpack_from(frame)
+            values = APPEND_HEADER.unpack_from(frame)
             event_count, request_id, segment_id, _, event_number = values[5:10]
             payload = frame[APPEND_HEADER_SIZE_BYTES:]
             self.arrived.append(Append(transport, request_id, segment_id, event_number, event_count, payload))

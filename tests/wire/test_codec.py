@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millrace.model import block_layout
 from millrace.wire import messages as m
-from millrace.wire.codec import Codec, derive
+from millrace.wire.codec import Codec, derive, fixed_struct
 from millrace.wire.errors import CodecError
 from millrace.wire.schema import chunk, frame, log
 from tests.support.strategies import (
@@ -162,6 +162,16 @@ def test_a_fixed_structure_says_its_size_and_struct() -> None:
     assert codec.fixed_names[-1] == "reserved_tail"
     assert "reserved" not in codec.names
     assert codec.names[-1] == "writer_epoch"
+
+
+def test_the_struct_of_a_fixed_structure_is_handed_out_under_the_names_expected() -> None:
+    declaration = c.Struct("a" / c.Int8ul, "b" / c.Const(7, c.Int16ul))
+
+    assert fixed_struct(declaration, name="it", names="a b").pack(1, 7) == b"\x01\x07\x00"
+    assert fixed_struct(declaration, name="it").size == 3
+    for wrong, names in [(declaration, "b a"), (m.Hello.layout, "")]:
+        with pytest.raises(TypeError, match="it is not a fixed structure"):
+            fixed_struct(wrong, name="it", names=names)
 
 
 @pytest.mark.parametrize("declaration", [m.Hello.layout, m.Data.layout, m.Ping.layout, c.Struct()])

@@ -209,6 +209,9 @@ def test_an_append_that_the_server_would_refuse_is_not_made(fields: dict[str, An
 
 
 def test_the_largest_append_is_made() -> None:
-    header = encode_append_header(request_id=1, segment_id=1, payload=bytes(APPEND_SIZE_BYTES_MAX))
+    payload = bytes(APPEND_SIZE_BYTES_MAX)
+    plain = encode_append_header(request_id=1, segment_id=1, payload=payload)
+    sequenced = encode_append_header(request_id=1, segment_id=1, payload=payload, sequences=Sequences(0, 0, 0))
 
-    assert decode_header(header).length == FRAME_SIZE_BYTES_MAX
+    assert decode_header(plain).length == FRAME_SIZE_BYTES_MAX - 24
+    assert decode_header(sequenced).length == FRAME_SIZE_BYTES_MAX
