@@ -23,133 +23,125 @@ async def opened(peer: Peer, segment_id: int, writer_id: str = "w") -> dict[str,
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_a_writer_learns_how_far_it_has_come(tmp_path: Path) -> None:
+async def test_a_writer_learns_how_far_it_has_come(peer: Peer) -> None:
     """Behaviour 1: never written, then its last event number per segment and a new epoch."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        a, b = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
-        writer = await peer.open_writer("till-7", a, b)
-        assert (writer.known, writer.states) == (0, [m.WriterState(a, 0), m.WriterState(b, 0)])
-        fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
-        await peer.store(a, b"1", b"2", b"3", event_number=1, **fields)
-        again = await peer.open_writer("till-7", a, b)
-        assert (again.known, again.states) == (1, [m.WriterState(a, 3), m.WriterState(b, 0)])
-        assert again.writer_number == writer.writer_number
-        assert again.writer_epoch > writer.writer_epoch
-        asked = await peer.ask(m.GetWriter("till-7", [a]), m.WriterOpened)
-        assert (asked.writer_epoch, asked.states) == (again.writer_epoch, [m.WriterState(a, 3)])
-        assert (await peer.ask(m.GetWriter("nobody", [a]), m.WriterOpened)).known == 0
+    a, b = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
+    writer = await peer.open_writer("till-7", a, b)
+    assert (writer.known, writer.states) == (0, [m.WriterState(a, 0), m.WriterState(b, 0)])
+    fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
+    await peer.store(a, b"1", b"2", b"3", event_number=1, **fields)
+    again = await peer.open_writer("till-7", a, b)
+    assert (again.known, again.states) == (1, [m.WriterState(a, 3), m.WriterState(b, 0)])
+    assert again.writer_number == writer.writer_number
+    assert again.writer_epoch > writer.writer_epoch
+    asked = await peer.ask(m.GetWriter("till-7", [a]), m.WriterOpened)
+    assert (asked.writer_epoch, asked.states) == (again.writer_epoch, [m.WriterState(a, 3)])
+    assert (await peer.ask(m.GetWriter("nobody", [a]), m.WriterOpened)).known == 0
 
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_resending_after_a_dropped_connection_stores_each_event_once(tmp_path: Path) -> None:
+async def test_resending_after_a_dropped_connection_stores_each_event_once(server: Server, peer: Peer) -> None:
     """Behaviour 2: the connection drops before the acks; the open answers k; resending from there gives exactly N."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        events = [b"%03d" % number for number in range(1, 101)]
-        for attempt in range(20):
-            async with await Peer.connect(server.address) as dropped:
-                writer = await dropped.open_writer("w", segment_id)
-                known = writer.states[0].last_event_number
-                fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
-                if attempt < 19:
-                    await dropped.append(segment_id, *events[known : known + 10], event_number=known + 1, **fields)
-                else:
-                    await dropped.store(segment_id, *events[known:], event_number=known + 1, **fields)
-        assert await peer.read_all(segment_id) == b"".join(events)
+    segment_id = await peer.create_segment("raw/a")
+    events = [b"%03d" % number for number in range(1, 101)]
+    for attempt in range(20):
+        async with await Peer.connect(server.address) as dropped:
+            writer = await dropped.open_writer("w", segment_id)
+            known = writer.states[0].last_event_number
+            fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
+            if attempt < 19:
+                await dropped.append(segment_id, *events[known : known + 10], event_number=known + 1, **fields)
+            else:
+                await dropped.store(segment_id, *events[known:], event_number=known + 1, **fields)
+    assert await peer.read_all(segment_id) == b"".join(events)
 
 
 @pytest.mark.asyncio
-async def test_a_repeated_number_is_acked_and_not_stored(tmp_path: Path) -> None:
+async def test_a_repeated_number_is_acked_and_not_stored(peer: Peer) -> None:
     """Behaviour 3: at or below the last stored one: acked as stored already, with the offset where it is the last."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        await peer.store(segment_id, b"one", b"three", b"fifteen", event_number=1, **fields)
-        outcomes = await peer.settled(await peer.append(segment_id, b"fifteen", event_number=3, **fields))
-        assert outcomes == [Stored(8, duplicate=True)]
-        outcomes = await peer.settled(await peer.append(segment_id, b"one", event_number=1, **fields))
-        assert outcomes == [Stored(-1, duplicate=True)]
-        assert (await peer.info(segment_id)).length == 15
-        await peer.store(segment_id, b"!", event_number=4, **fields)
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    await peer.store(segment_id, b"one", b"three", b"fifteen", event_number=1, **fields)
+    outcomes = await peer.settled(await peer.append(segment_id, b"fifteen", event_number=3, **fields))
+    assert outcomes == [Stored(8, duplicate=True)]
+    outcomes = await peer.settled(await peer.append(segment_id, b"one", event_number=1, **fields))
+    assert outcomes == [Stored(-1, duplicate=True)]
+    assert (await peer.info(segment_id)).length == 15
+    await peer.store(segment_id, b"!", event_number=4, **fields)
 
 
 @pytest.mark.asyncio
-async def test_what_was_sent_before_and_what_was_not_are_told_apart_in_one_run(tmp_path: Path) -> None:
+async def test_what_was_sent_before_and_what_was_not_are_told_apart_in_one_run(peer: Peer) -> None:
     """Behaviour 3: a run that straddles the border is cut there."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        await peer.store(segment_id, b"1", b"2", b"3", event_number=1, **fields)
-        outcomes = await peer.settled(await peer.append(segment_id, b"2", b"3", b"4", b"5", event_number=2, **fields))
-        assert [outcome.duplicate for outcome in outcomes if isinstance(outcome, Stored)] == [True, True, False, False]
-        assert await peer.read_all(segment_id) == b"12345"
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    await peer.store(segment_id, b"1", b"2", b"3", event_number=1, **fields)
+    outcomes = await peer.settled(await peer.append(segment_id, b"2", b"3", b"4", b"5", event_number=2, **fields))
+    assert [outcome.duplicate for outcome in outcomes if isinstance(outcome, Stored)] == [True, True, False, False]
+    assert await peer.read_all(segment_id) == b"12345"
 
 
 @pytest.mark.asyncio
-async def test_a_resend_while_the_first_attempt_is_on_its_way_waits_for_it(tmp_path: Path) -> None:
+async def test_a_resend_while_the_first_attempt_is_on_its_way_waits_for_it(peer: Peer) -> None:
     """Behaviour 5: also the ack of a duplicate is sent only when the bytes are synced."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        first = peer.next_id(4)
-        await peer.send(
-            *(
-                append_frame(segment_id, b"x", request_id=first + index, event_number=number, **fields)
-                for index, number in enumerate((1, 1, 2, 1))
-            )
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    first = peer.next_id(4)
+    await peer.send(
+        *(
+            append_frame(segment_id, b"x", request_id=first + index, event_number=number, **fields)
+            for index, number in enumerate((1, 1, 2, 1))
         )
-        outcomes = await peer.settled(range(first, first + 4))
-        assert [outcome.duplicate for outcome in outcomes if isinstance(outcome, Stored)] == [False, True, False, True]
-        assert await peer.read_all(segment_id) == b"xx"
+    )
+    outcomes = await peer.settled(range(first, first + 4))
+    assert [outcome.duplicate for outcome in outcomes if isinstance(outcome, Stored)] == [False, True, False, True]
+    assert await peer.read_all(segment_id) == b"xx"
 
 
 @pytest.mark.asyncio
-async def test_a_gap_is_refused(tmp_path: Path) -> None:
+async def test_a_gap_is_refused(peer: Peer) -> None:
     """Behaviour 3: a gap upwards is refused."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        assert await peer.settled(await peer.append(segment_id, b"x", event_number=2, **fields)) == [
-            ErrorCode.EVENT_NUMBER_GAP
-        ]
-        await peer.store(segment_id, b"1", event_number=1, **fields)
-        assert await peer.settled(await peer.append(segment_id, b"x", event_number=3, **fields)) == [
-            ErrorCode.EVENT_NUMBER_GAP
-        ]
-        await peer.store(segment_id, b"2", event_number=2, **fields)
-        assert await peer.read_all(segment_id) == b"12"
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    assert await peer.settled(await peer.append(segment_id, b"x", event_number=2, **fields)) == [
+        ErrorCode.EVENT_NUMBER_GAP
+    ]
+    await peer.store(segment_id, b"1", event_number=1, **fields)
+    assert await peer.settled(await peer.append(segment_id, b"x", event_number=3, **fields)) == [
+        ErrorCode.EVENT_NUMBER_GAP
+    ]
+    await peer.store(segment_id, b"2", event_number=2, **fields)
+    assert await peer.read_all(segment_id) == b"12"
 
 
 @pytest.mark.asyncio
-async def test_an_append_that_holds_stored_and_new_events_is_refused(tmp_path: Path) -> None:
+async def test_an_append_that_holds_stored_and_new_events_is_refused(peer: Peer) -> None:
     """Behaviour 3: an append is stored whole or not at all, so it cannot be cut."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        await peer.store(segment_id, b"12", event_number=1, event_count=2, **fields)
-        ids = await peer.append(segment_id, b"234", event_number=2, event_count=3, **fields)
-        assert await peer.settled(ids) == [ErrorCode.EVENT_NUMBER_OVERLAP]
-        await peer.store(segment_id, b"34", event_number=3, event_count=2, **fields)
-        info = await peer.info(segment_id)
-        assert (info.length, info.event_count) == (4, 4)
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    await peer.store(segment_id, b"12", event_number=1, event_count=2, **fields)
+    ids = await peer.append(segment_id, b"234", event_number=2, event_count=3, **fields)
+    assert await peer.settled(ids) == [ErrorCode.EVENT_NUMBER_OVERLAP]
+    await peer.store(segment_id, b"34", event_number=3, event_count=2, **fields)
+    info = await peer.info(segment_id)
+    assert (info.length, info.event_count) == (4, 4)
 
 
 @pytest.mark.asyncio
-async def test_what_is_stored_is_told_also_when_the_segment_was_sealed_since(tmp_path: Path) -> None:
+async def test_what_is_stored_is_told_also_when_the_segment_was_sealed_since(peer: Peer) -> None:
     """Behaviour 3: were it refused as sealed, the writer would send it to a successor, a second time."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        await peer.store(segment_id, b"1", b"2", event_number=1, **fields)
-        await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
-        outcomes = await peer.settled(await peer.append(segment_id, b"1", b"2", b"3", event_number=1, **fields))
-        assert outcomes[2] is ErrorCode.SEGMENT_SEALED
-        assert [outcome.duplicate for outcome in outcomes[:2] if isinstance(outcome, Stored)] == [True, True]
-        # A gap is no news about a sealed segment: that it is sealed is.
-        assert await peer.settled(await peer.append(segment_id, b"9", event_number=9, **fields)) == [
-            ErrorCode.SEGMENT_SEALED
-        ]
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    await peer.store(segment_id, b"1", b"2", event_number=1, **fields)
+    await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
+    outcomes = await peer.settled(await peer.append(segment_id, b"1", b"2", b"3", event_number=1, **fields))
+    assert outcomes[2] is ErrorCode.SEGMENT_SEALED
+    assert [outcome.duplicate for outcome in outcomes[:2] if isinstance(outcome, Stored)] == [True, True]
+    # A gap is no news about a sealed segment: that it is sealed is.
+    assert await peer.settled(await peer.append(segment_id, b"9", event_number=9, **fields)) == [
+        ErrorCode.SEGMENT_SEALED
+    ]
 
 
 @pytest.mark.both_loops
@@ -203,13 +195,12 @@ async def test_of_many_that_open_one_writer_at_once_each_has_an_epoch_of_its_own
 
 
 @pytest.mark.asyncio
-async def test_a_writer_nobody_opened_is_unknown(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        fields = await opened(peer, segment_id)
-        for number, epoch in ((fields["writer_number"] + 1, 1), (fields["writer_number"], fields["writer_epoch"] + 1)):
-            ids = await peer.append(segment_id, b"x", event_number=1, writer_number=number, writer_epoch=epoch)
-            assert await peer.settled(ids) == [ErrorCode.WRITER_UNKNOWN]
+async def test_a_writer_nobody_opened_is_unknown(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    fields = await opened(peer, segment_id)
+    for number, epoch in ((fields["writer_number"] + 1, 1), (fields["writer_number"], fields["writer_epoch"] + 1)):
+        ids = await peer.append(segment_id, b"x", event_number=1, writer_number=number, writer_epoch=epoch)
+        assert await peer.settled(ids) == [ErrorCode.WRITER_UNKNOWN]
 
 
 @pytest.mark.slow

@@ -20,14 +20,13 @@ from tests.support.waiting import PATIENCE_S, until
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_appends_of_a_connection_are_stored_in_order(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        payloads = [f"<{number}>".encode() for number in range(500)]
-        offsets = await peer.store(segment_id, *payloads)
-        assert offsets == [sum(map(len, payloads[:index])) for index in range(500)]
-        assert await peer.read_all(segment_id) == b"".join(payloads)
-        assert (await peer.info(segment_id)).event_count == 500
+async def test_appends_of_a_connection_are_stored_in_order(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    payloads = [f"<{number}>".encode() for number in range(500)]
+    offsets = await peer.store(segment_id, *payloads)
+    assert offsets == [sum(map(len, payloads[:index])) for index in range(500)]
+    assert await peer.read_all(segment_id) == b"".join(payloads)
+    assert (await peer.info(segment_id)).event_count == 500
 
 
 @pytest.mark.asyncio
@@ -70,24 +69,23 @@ async def test_an_ack_comes_after_the_sync_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_appends_to_what_takes_none_get_the_typed_error(tmp_path: Path) -> None:
+async def test_appends_to_what_takes_none_get_the_typed_error(peer: Peer) -> None:
     """Behaviour 6: sealed, missing, deleted or truncated away: the typed error, and the connection lives."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        sealed = await peer.create_segment("raw/sealed")
-        ids = await peer.append(sealed, b"a")
-        await peer.ask(m.SealSegment(sealed), m.SegmentInfo)
-        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
-        assert await peer.settled(await peer.append(sealed, b"b")) == [ErrorCode.SEGMENT_SEALED]
-        assert await peer.settled(await peer.append(999, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
-        deleted = await peer.create_segment("raw/deleted")
-        await peer.ask(m.DeleteSegment(deleted), m.Done)
-        assert await peer.settled(await peer.append(deleted, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
-        truncated = await peer.create_segment("raw/truncated")
-        await peer.store(truncated, b"abc")
-        await peer.ask(m.TruncateSegment(truncated, 3), m.SegmentInfo)
-        refused = await peer.settled(await peer.append(truncated, b"x", expected_offset=1))
-        assert refused == [ErrorCode.CONDITION_FAILED]
-        assert await peer.store(truncated, b"def") == [3]
+    sealed = await peer.create_segment("raw/sealed")
+    ids = await peer.append(sealed, b"a")
+    await peer.ask(m.SealSegment(sealed), m.SegmentInfo)
+    assert await peer.settled(ids) == [Stored(0, duplicate=False)]
+    assert await peer.settled(await peer.append(sealed, b"b")) == [ErrorCode.SEGMENT_SEALED]
+    assert await peer.settled(await peer.append(999, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
+    deleted = await peer.create_segment("raw/deleted")
+    await peer.ask(m.DeleteSegment(deleted), m.Done)
+    assert await peer.settled(await peer.append(deleted, b"b")) == [ErrorCode.SEGMENT_NOT_FOUND]
+    truncated = await peer.create_segment("raw/truncated")
+    await peer.store(truncated, b"abc")
+    await peer.ask(m.TruncateSegment(truncated, 3), m.SegmentInfo)
+    refused = await peer.settled(await peer.append(truncated, b"x", expected_offset=1))
+    assert refused == [ErrorCode.CONDITION_FAILED]
+    assert await peer.store(truncated, b"def") == [3]
 
 
 @pytest.mark.asyncio
@@ -109,44 +107,42 @@ async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_behind(tm
 
 
 @pytest.mark.asyncio
-async def test_conditional_appends(tmp_path: Path) -> None:
+async def test_conditional_appends(peer: Peer) -> None:
     """Behaviour 11: right expected offset: stored. Wrong: the actual length; the connection lives."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        assert await peer.store(segment_id, b"abc", expected_offset=0) == [0]
-        ids = await peer.append(segment_id, b"no", expected_offset=0)
-        assert await peer.settled(ids) == [ErrorCode.CONDITION_FAILED]
-        reply = peer.errors[ids[0]]
-        assert (reply.start_offset, reply.length, reply.retriable) == (0, 3, 0)
-        assert await peer.store(segment_id, b"def", expected_offset=3) == [3]
+    segment_id = await peer.create_segment("raw/a")
+    assert await peer.store(segment_id, b"abc", expected_offset=0) == [0]
+    ids = await peer.append(segment_id, b"no", expected_offset=0)
+    assert await peer.settled(ids) == [ErrorCode.CONDITION_FAILED]
+    reply = peer.errors[ids[0]]
+    assert (reply.start_offset, reply.length, reply.retriable) == (0, 3, 0)
+    assert await peer.store(segment_id, b"def", expected_offset=3) == [3]
 
 
 @pytest.mark.slow
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_of_racing_conditional_appends_one_wins_each_offset(tmp_path: Path) -> None:
+async def test_of_racing_conditional_appends_one_wins_each_offset(server: Server, peer: Peer) -> None:
     """Behaviour 12: exactly one winner per offset; wins = records stored."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
+    segment_id = await peer.create_segment("raw/a")
 
-        async def race(name: bytes) -> list[int]:
-            won: list[int] = []
-            async with await Peer.connect(server.address) as racer:
-                while len(won) < 10:
-                    length = (await racer.info(segment_id)).length
-                    (outcome,) = await racer.settled(await racer.append(segment_id, name * 8, expected_offset=length))
-                    if isinstance(outcome, Stored):
-                        won.append(outcome.offset)
-                    else:
-                        assert outcome in (ErrorCode.CONDITION_FAILED, ErrorCode.PIPELINE_BROKEN)
-            return won
+    async def race(name: bytes) -> list[int]:
+        won: list[int] = []
+        async with await Peer.connect(server.address) as racer:
+            while len(won) < 10:
+                length = (await racer.info(segment_id)).length
+                (outcome,) = await racer.settled(await racer.append(segment_id, name * 8, expected_offset=length))
+                if isinstance(outcome, Stored):
+                    won.append(outcome.offset)
+                else:
+                    assert outcome in (ErrorCode.CONDITION_FAILED, ErrorCode.PIPELINE_BROKEN)
+        return won
 
-        names = [bytes([65 + number]) for number in range(6)]
-        wins = await asyncio.gather(*map(race, names))
-        content = await peer.read_all(segment_id)
-        assert sorted(offset for won in wins for offset in won) == list(range(0, 8 * 60, 8))
-        for name, won in zip(names, wins, strict=True):
-            assert all(content[offset : offset + 8] == name * 8 for offset in won)
+    names = [bytes([65 + number]) for number in range(6)]
+    wins = await asyncio.gather(*map(race, names))
+    content = await peer.read_all(segment_id)
+    assert sorted(offset for won in wins for offset in won) == list(range(0, 8 * 60, 8))
+    for name, won in zip(names, wins, strict=True):
+        assert all(content[offset : offset + 8] == name * 8 for offset in won)
 
 
 @pytest.mark.slow

@@ -67,12 +67,11 @@ async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_sealing_twice_is_fine(tmp_path: Path) -> None:
+async def test_sealing_twice_is_fine(peer: Peer) -> None:
     """Behaviour 19: seal twice: fine."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        for _ in range(2):
-            assert (await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)).sealed == 1
+    segment_id = await peer.create_segment("raw/a")
+    for _ in range(2):
+        assert (await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)).sealed == 1
 
 
 @pytest.mark.slow
@@ -151,19 +150,18 @@ async def test_attributes_compare_and_set_across_restarts(tmp_path: Path, contai
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_of_racing_compare_and_sets_one_wins_each_value(tmp_path: Path) -> None:
+async def test_of_racing_compare_and_sets_one_wins_each_value(peer: Peer) -> None:
     """Behaviour 13: one winner, also among those whose records are queued together."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        for number in range(10):
-            expected = str(number).encode() if number else None
-            request = set_attribute(segment_id, "k", expected=expected, value=str(number + 1).encode())
-            ids = [peer.next_id() for _ in range(5)]
-            await peer.send(*(encode(request, request_id=request_id) for request_id in ids))
-            while not all(request_id in peer.replies for request_id in ids):
-                await peer.keep_next()
-            replies = [peer.replies.pop(request_id) for request_id in ids]
-            assert sum(isinstance(reply, m.Attribute) for reply in replies) == 1
+    segment_id = await peer.create_segment("raw/a")
+    for number in range(10):
+        expected = str(number).encode() if number else None
+        request = set_attribute(segment_id, "k", expected=expected, value=str(number + 1).encode())
+        ids = [peer.next_id() for _ in range(5)]
+        await peer.send(*(encode(request, request_id=request_id) for request_id in ids))
+        while not all(request_id in peer.replies for request_id in ids):
+            await peer.keep_next()
+        replies = [peer.replies.pop(request_id) for request_id in ids]
+        assert sum(isinstance(reply, m.Attribute) for reply in replies) == 1
 
 
 @pytest.mark.slow

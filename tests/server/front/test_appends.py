@@ -15,34 +15,33 @@ from tests.support.servers import server_options
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_a_pipeline_that_broke_skips_nothing(tmp_path: Path) -> None:
+async def test_a_pipeline_that_broke_skips_nothing(peer: Peer) -> None:
     """Behaviour 6: the typed error after all acks before it; what follows fails too; the connection lives."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        peer.answers_pings = False
-        segment_id = await peer.create_segment("raw/a")
-        first = peer.next_id(5)
-        frames = [
-            append_frame(segment_id, b"a", request_id=first),
-            append_frame(segment_id, b"b", request_id=first + 1, expected_offset=99),
-            append_frame(segment_id, b"c", request_id=first + 2),
-            append_frame(segment_id, b"d", request_id=first + 3),
-        ]
-        await peer.send(*frames)
-        outcomes = await peer.settled(range(first, first + 4))
-        assert outcomes == [
-            Stored(0, duplicate=False),
-            ErrorCode.CONDITION_FAILED,
-            ErrorCode.PIPELINE_BROKEN,
-            ErrorCode.PIPELINE_BROKEN,
-        ]
-        # Also what is sent later, as long as the PING is not answered. Another segment is not concerned.
-        other_id = await peer.create_segment("raw/b")
-        assert await peer.settled(await peer.append(segment_id, b"e")) == [ErrorCode.PIPELINE_BROKEN]
-        await peer.store(other_id, b"x")
-        (barrier,) = peer.pings
-        await peer.send(encode(m.Pong(), request_id=barrier))
-        await peer.store(segment_id, b"f")
-        assert await peer.read_all(segment_id) == b"af"
+    peer.answers_pings = False
+    segment_id = await peer.create_segment("raw/a")
+    first = peer.next_id(5)
+    frames = [
+        append_frame(segment_id, b"a", request_id=first),
+        append_frame(segment_id, b"b", request_id=first + 1, expected_offset=99),
+        append_frame(segment_id, b"c", request_id=first + 2),
+        append_frame(segment_id, b"d", request_id=first + 3),
+    ]
+    await peer.send(*frames)
+    outcomes = await peer.settled(range(first, first + 4))
+    assert outcomes == [
+        Stored(0, duplicate=False),
+        ErrorCode.CONDITION_FAILED,
+        ErrorCode.PIPELINE_BROKEN,
+        ErrorCode.PIPELINE_BROKEN,
+    ]
+    # Also what is sent later, as long as the PING is not answered. Another segment is not concerned.
+    other_id = await peer.create_segment("raw/b")
+    assert await peer.settled(await peer.append(segment_id, b"e")) == [ErrorCode.PIPELINE_BROKEN]
+    await peer.store(other_id, b"x")
+    (barrier,) = peer.pings
+    await peer.send(encode(m.Pong(), request_id=barrier))
+    await peer.store(segment_id, b"f")
+    assert await peer.read_all(segment_id) == b"af"
 
 
 @pytest.mark.asyncio

@@ -162,86 +162,81 @@ async def test_nothing_is_taken_before_the_handshake(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_request_ids_must_rise(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        await peer.send(append_frame(segment_id, b"x", request_id=5))
-        await peer.receive()
-        await peer.send(append_frame(segment_id, b"x", request_id=5))
-        (message,) = await peer.ended()
-        assert isinstance(message, m.ErrorReply)
-        assert "not above" in message.message
+async def test_request_ids_must_rise(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    await peer.send(append_frame(segment_id, b"x", request_id=5))
+    await peer.receive()
+    await peer.send(append_frame(segment_id, b"x", request_id=5))
+    (message,) = await peer.ended()
+    assert isinstance(message, m.ErrorReply)
+    assert "not above" in message.message
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_every_bit_of_a_frame_flipped_in_turn_stores_nothing(tmp_path: Path) -> None:
+async def test_every_bit_of_a_frame_flipped_in_turn_stores_nothing(server: Server, peer: Peer) -> None:
     """Behaviour 49: every bit flipped in turn is a protocol error, or a longer frame that never comes."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        frames = [append_frame(segment_id, b"payload", request_id=1), encode(m.CreateSegment("raw/b"), request_id=1)]
-        for frame in frames:
-            for bit in range(8 * len(frame)):
-                damaged = bytearray(frame)
-                damaged[bit // 8] ^= 1 << bit % 8
-                async with await Peer.connect(server.address) as hostile:
-                    hostile.push(bytes(damaged))
-                    # A longer length waits for what never comes: then closing is up to the peer.
-                    longer = int.from_bytes(damaged[:4], "little")
-                    if longer > len(frame) and longer <= FRAME_SIZE_BYTES_MAX and bit < 32:
-                        continue
-                    messages = await hostile.ended()
-                    assert [type(message) for message in messages] == [m.ErrorReply], bit
-        assert (await peer.info(segment_id)).length == 0
-        assert await code_of(peer.ask(m.GetSegment(0, "raw/b"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+    segment_id = await peer.create_segment("raw/a")
+    frames = [append_frame(segment_id, b"payload", request_id=1), encode(m.CreateSegment("raw/b"), request_id=1)]
+    for frame in frames:
+        for bit in range(8 * len(frame)):
+            damaged = bytearray(frame)
+            damaged[bit // 8] ^= 1 << bit % 8
+            async with await Peer.connect(server.address) as hostile:
+                hostile.push(bytes(damaged))
+                # A longer length waits for what never comes: then closing is up to the peer.
+                longer = int.from_bytes(damaged[:4], "little")
+                if longer > len(frame) and longer <= FRAME_SIZE_BYTES_MAX and bit < 32:
+                    continue
+                messages = await hostile.ended()
+                assert [type(message) for message in messages] == [m.ErrorReply], bit
+    assert (await peer.info(segment_id)).length == 0
+    assert await code_of(peer.ask(m.GetSegment(0, "raw/b"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
 @pytest.mark.slow
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_a_frame_cut_anywhere_changes_nothing(tmp_path: Path) -> None:
+async def test_a_frame_cut_anywhere_changes_nothing(server: Server, peer: Peer) -> None:
     """Behaviour 49: the connection ends inside a frame, at every byte of it."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        frame = append_frame(segment_id, b"payload", request_id=1)
-        for size in range(len(frame)):
-            async with await Peer.connect(server.address) as cut:
-                await cut.send(frame[:size])
-        for size in range(len(hello())):
-            async with await Peer.connect(server.address, greet=False) as cut:
-                await cut.send(hello()[:size])
-        assert (await peer.info(segment_id)).length == 0
+    segment_id = await peer.create_segment("raw/a")
+    frame = append_frame(segment_id, b"payload", request_id=1)
+    for size in range(len(frame)):
+        async with await Peer.connect(server.address) as cut:
+            await cut.send(frame[:size])
+    for size in range(len(hello())):
+        async with await Peer.connect(server.address, greet=False) as cut:
+            await cut.send(hello()[:size])
+    assert (await peer.info(segment_id)).length == 0
 
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_frames_arrive_in_whatever_pieces(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        first = peer.next_id(3)
-        frames = b"".join(append_frame(segment_id, b"abc"[i : i + 1], request_id=first + i) for i in range(3))
-        for start in range(0, len(frames), 7):
-            await peer.send(frames[start : start + 7])
-            await asyncio.sleep(0)
-        await peer.settled(range(first, first + 3))
-        assert await peer.read_all(segment_id) == b"abc"
+async def test_frames_arrive_in_whatever_pieces(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    first = peer.next_id(3)
+    frames = b"".join(append_frame(segment_id, b"abc"[i : i + 1], request_id=first + i) for i in range(3))
+    for start in range(0, len(frames), 7):
+        await peer.send(frames[start : start + 7])
+        await asyncio.sleep(0)
+    await peer.settled(range(first, first + 3))
+    assert await peer.read_all(segment_id) == b"abc"
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_random_garbage_hurts_nobody(tmp_path: Path) -> None:
+async def test_random_garbage_hurts_nobody(server: Server, peer: Peer) -> None:
     """Behaviour 49: noise, with and without a handshake, and noise behind good frames."""
     choices = random.Random(20)
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        for round_number in range(100):
-            async with await Peer.connect(server.address, greet=bool(round_number % 2)) as hostile:
-                good = append_frame(segment_id, b"ok", request_id=1) if round_number % 4 == 1 else b""
-                hostile.push(good)
-                if good:
-                    await hostile.settled([1])
-                hostile.push(choices.randbytes(choices.choice((1, 24, 100, 5000))))
-        assert await peer.read_all(segment_id) == b"ok" * 25
+    segment_id = await peer.create_segment("raw/a")
+    for round_number in range(100):
+        async with await Peer.connect(server.address, greet=bool(round_number % 2)) as hostile:
+            good = append_frame(segment_id, b"ok", request_id=1) if round_number % 4 == 1 else b""
+            hostile.push(good)
+            if good:
+                await hostile.settled([1])
+            hostile.push(choices.randbytes(choices.choice((1, 24, 100, 5000))))
+    assert await peer.read_all(segment_id) == b"ok" * 25
 
 
 @pytest.mark.both_loops
@@ -516,11 +511,10 @@ async def test_many_requests_at_once_are_all_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_writer_cannot_be_opened_on_more_segments_than_a_reply_holds(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        request = m.OpenWriter("w", [segment_id] * 65535, 0)
-        assert await code_of(peer.ask(request, m.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
+async def test_a_writer_cannot_be_opened_on_more_segments_than_a_reply_holds(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    request = m.OpenWriter("w", [segment_id] * 65535, 0)
+    assert await code_of(peer.ask(request, m.WriterOpened)) is ErrorCode.INVALID_ARGUMENT
 
 
 @pytest.mark.both_loops

@@ -72,13 +72,12 @@ async def test_a_thousand_parked_readers_all_wake(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_parked_read_that_waited_long_enough_is_answered_empty(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        header_id = await peer.start(read_request(segment_id, 0, wait_ms=30))
-        header, data = await peer.receive()
-        assert isinstance(data, m.Data)
-        assert (header.request_id, header.flags, bytes(data.payload)) == (header_id, m.DataFlag.AT_TAIL, b"")
+async def test_a_parked_read_that_waited_long_enough_is_answered_empty(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    header_id = await peer.start(read_request(segment_id, 0, wait_ms=30))
+    header, data = await peer.receive()
+    assert isinstance(data, m.Data)
+    assert (header.request_id, header.flags, bytes(data.payload)) == (header_id, m.DataFlag.AT_TAIL, b"")
 
 
 @pytest.mark.both_loops
@@ -134,23 +133,22 @@ async def test_a_parked_read_is_released_by_the_truncate(tmp_path: Path) -> None
 
 
 @pytest.mark.asyncio
-async def test_reads_outside_the_range_are_told_the_range(tmp_path: Path) -> None:
+async def test_reads_outside_the_range_are_told_the_range(peer: Peer) -> None:
     """Behaviour 16: below the start Truncated with the valid range, beyond the length OffsetBeyondEnd."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        await peer.store(segment_id, b"abcdef")
-        await peer.ask(m.TruncateSegment(segment_id, 4), m.SegmentInfo)
-        for offset, code in (
-            (0, ErrorCode.SEGMENT_TRUNCATED),
-            (3, ErrorCode.SEGMENT_TRUNCATED),
-            (7, ErrorCode.OFFSET_BEYOND_END),
-        ):
-            with pytest.raises(RefusedError) as caught:
-                await peer.read(segment_id, offset, wait_ms=1000)
-            reply = caught.value.reply
-            assert (caught.value.code, reply.start_offset, reply.length) == (code, 4, 6)
-        assert bytes((await peer.read(segment_id, 4)).payload) == b"ef"
-        assert await code_of(peer.read(segment_id, 4, size_max=0)) is ErrorCode.INVALID_ARGUMENT
+    segment_id = await peer.create_segment("raw/a")
+    await peer.store(segment_id, b"abcdef")
+    await peer.ask(m.TruncateSegment(segment_id, 4), m.SegmentInfo)
+    for offset, code in (
+        (0, ErrorCode.SEGMENT_TRUNCATED),
+        (3, ErrorCode.SEGMENT_TRUNCATED),
+        (7, ErrorCode.OFFSET_BEYOND_END),
+    ):
+        with pytest.raises(RefusedError) as caught:
+            await peer.read(segment_id, offset, wait_ms=1000)
+        reply = caught.value.reply
+        assert (caught.value.code, reply.start_offset, reply.length) == (code, 4, 6)
+    assert bytes((await peer.read(segment_id, 4)).payload) == b"ef"
+    assert await code_of(peer.read(segment_id, 4, size_max=0)) is ErrorCode.INVALID_ARGUMENT
 
 
 @pytest.mark.asyncio
@@ -191,32 +189,30 @@ async def test_a_subscription_pushes_as_far_as_its_credit(tmp_path: Path) -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_subscription_ends_with_the_segment(tmp_path: Path) -> None:
+async def test_a_subscription_ends_with_the_segment(server: Server, peer: Peer) -> None:
     """Behaviour 15: the end of a sealed segment is pushed, also without credit, and once."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        await peer.store(segment_id, b"abc")
-        subscription = await peer.start(m.Subscribe(segment_id, 0, 3))
-        assert await pushed(peer, 3) == b"abc"
-        seal = await peer.start(m.SealSegment(segment_id))
-        header, data = await peer.receive()
-        assert isinstance(data, m.Data)
-        assert header.request_id == subscription
-        assert header.flags & m.DataFlag.END_OF_SEGMENT
-        await peer.reply(seal, m.SegmentInfo)
-        assert server._open is not None
-        assert not server._open.container.segment(segment_id).watchers
+    segment_id = await peer.create_segment("raw/a")
+    await peer.store(segment_id, b"abc")
+    subscription = await peer.start(m.Subscribe(segment_id, 0, 3))
+    assert await pushed(peer, 3) == b"abc"
+    seal = await peer.start(m.SealSegment(segment_id))
+    header, data = await peer.receive()
+    assert isinstance(data, m.Data)
+    assert header.request_id == subscription
+    assert header.flags & m.DataFlag.END_OF_SEGMENT
+    await peer.reply(seal, m.SegmentInfo)
+    assert server._open is not None
+    assert not server._open.container.segment(segment_id).watchers
 
 
 @pytest.mark.asyncio
-async def test_a_subscription_that_was_overtaken_by_truncation_is_told(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        await peer.store(segment_id, b"abcdef")
-        subscription = await peer.start(m.Subscribe(segment_id, 0, 2))
-        assert await pushed(peer, 2) == b"ab"
-        await peer.start(m.TruncateSegment(segment_id, 4))
-        assert await code_of(peer.reply(subscription, m.Data)) is ErrorCode.SEGMENT_TRUNCATED
+async def test_a_subscription_that_was_overtaken_by_truncation_is_told(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    await peer.store(segment_id, b"abcdef")
+    subscription = await peer.start(m.Subscribe(segment_id, 0, 2))
+    assert await pushed(peer, 2) == b"ab"
+    await peer.start(m.TruncateSegment(segment_id, 4))
+    assert await code_of(peer.reply(subscription, m.Data)) is ErrorCode.SEGMENT_TRUNCATED
 
 
 @pytest.mark.slow
@@ -269,16 +265,15 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_memory(tmp_path: Pa
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_is_gone_leaves_no_reader_behind(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        async with await Peer.connect(server.address) as gone:
-            await parked(gone, segment_id, 0)
-            await gone.start(m.Subscribe(segment_id, 0, 10))
-            await gone.info(segment_id)
-        assert server._open is not None
-        watchers = server._open.container.segment(segment_id).watchers
-        async with asyncio.timeout(PATIENCE_S):
-            while watchers:
-                await peer.info(segment_id)
-        await peer.store(segment_id, b"x")
+async def test_a_connection_that_is_gone_leaves_no_reader_behind(server: Server, peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    async with await Peer.connect(server.address) as gone:
+        await parked(gone, segment_id, 0)
+        await gone.start(m.Subscribe(segment_id, 0, 10))
+        await gone.info(segment_id)
+    assert server._open is not None
+    watchers = server._open.container.segment(segment_id).watchers
+    async with asyncio.timeout(PATIENCE_S):
+        while watchers:
+            await peer.info(segment_id)
+    await peer.store(segment_id, b"x")

@@ -43,16 +43,15 @@ async def listed(peer: Peer, prefix: str, *, page: int) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_segments_are_listed_in_pages(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        names = sorted(f"{scope}/s{number}" for scope in ("a", "b", "bb", "c") for number in range(7))
-        for name in names:
-            await peer.create_segment(name)
-        assert await listed(peer, "", page=5) == names
-        for prefix in ("b/", "b", "bb/s", "c/s6", "zz", "a/s1"):
-            expected = [name for name in names if name.startswith(prefix)]
-            for page in (1, 3, 7, 1000):
-                assert await listed(peer, prefix, page=page) == expected
+async def test_segments_are_listed_in_pages(peer: Peer) -> None:
+    names = sorted(f"{scope}/s{number}" for scope in ("a", "b", "bb", "c") for number in range(7))
+    for name in names:
+        await peer.create_segment(name)
+    assert await listed(peer, "", page=5) == names
+    for prefix in ("b/", "b", "bb/s", "c/s6", "zz", "a/s1"):
+        expected = [name for name in names if name.startswith(prefix)]
+        for page in (1, 3, 7, 1000):
+            assert await listed(peer, prefix, page=page) == expected
 
 
 @pytest.mark.asyncio
@@ -87,15 +86,14 @@ async def test_names_obey_one_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_keys_and_values_of_attributes_are_bounded(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        for key, value in (("", b""), ("k" * 256, b""), ("#merged/1", b""), ("k", bytes(64 * KIB + 1))):
-            request = set_attribute(segment_id, key, expected=None, value=value)
-            assert await code_of(peer.ask(request, m.Attribute)) is ErrorCode.INVALID_ARGUMENT
-        await peer.ask(set_attribute(segment_id, "k", expected=None, value=bytes(60 * KIB)), m.Attribute)
-        found = await peer.ask(m.GetAttribute(segment_id, "k"), m.Attribute)
-        assert (found.present, found.value) == (1, bytes(60 * KIB))
+async def test_keys_and_values_of_attributes_are_bounded(peer: Peer) -> None:
+    segment_id = await peer.create_segment("raw/a")
+    for key, value in (("", b""), ("k" * 256, b""), ("#merged/1", b""), ("k", bytes(64 * KIB + 1))):
+        request = set_attribute(segment_id, key, expected=None, value=value)
+        assert await code_of(peer.ask(request, m.Attribute)) is ErrorCode.INVALID_ARGUMENT
+    await peer.ask(set_attribute(segment_id, "k", expected=None, value=bytes(60 * KIB)), m.Attribute)
+    found = await peer.ask(m.GetAttribute(segment_id, "k"), m.Attribute)
+    assert (found.present, found.value) == (1, bytes(60 * KIB))
 
 
 @pytest.mark.slow

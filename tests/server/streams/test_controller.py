@@ -17,16 +17,15 @@ CONFIGURATION = '{"tags": ["test"]}'
 
 
 @pytest.mark.asyncio
-async def test_a_stream_partitions_the_key_space(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        for count in (1, 3, 7, 64):
-            stream = await peer.ask(m.CreateStream(f"shop/s{count}", count, CONFIGURATION), m.StreamInfo)
-            assert (stream.created, stream.configuration, len(stream.segments)) == (1, CONFIGURATION, count)
-            ends = [0]
-            for segment in stream.segments:
-                assert segment.low == ends[-1]
-                ends.append(segment.last + 1)
-            assert ends[-1] == KEY_SPACE
+async def test_a_stream_partitions_the_key_space(peer: Peer) -> None:
+    for count in (1, 3, 7, 64):
+        stream = await peer.ask(m.CreateStream(f"shop/s{count}", count, CONFIGURATION), m.StreamInfo)
+        assert (stream.created, stream.configuration, len(stream.segments)) == (1, CONFIGURATION, count)
+        ends = [0]
+        for segment in stream.segments:
+            assert segment.low == ends[-1]
+            ends.append(segment.last + 1)
+        assert ends[-1] == KEY_SPACE
 
 
 @pytest.mark.both_loops
@@ -44,65 +43,61 @@ async def test_creating_a_stream_twice_says_that_it_was_there(tmp_path: Path) ->
 
 
 @pytest.mark.asyncio
-async def test_streams_out_of_bounds_are_refused(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        for count, configuration in ((0, ""), (SEGMENTS_PER_STREAM_MAX + 1, ""), (1, "\u00e9" * 9000)):
-            request = m.CreateStream("shop/orders", count, configuration)
-            assert await code_of(peer.ask(request, m.StreamInfo)) is ErrorCode.INVALID_ARGUMENT
-        assert (await peer.ask(m.ListStreams("", "", 10), m.StreamList)).names == []
+async def test_streams_out_of_bounds_are_refused(peer: Peer) -> None:
+    for count, configuration in ((0, ""), (SEGMENTS_PER_STREAM_MAX + 1, ""), (1, "\u00e9" * 9000)):
+        request = m.CreateStream("shop/orders", count, configuration)
+        assert await code_of(peer.ask(request, m.StreamInfo)) is ErrorCode.INVALID_ARGUMENT
+    assert (await peer.ask(m.ListStreams("", "", 10), m.StreamList)).names == []
 
 
 @pytest.mark.asyncio
-async def test_a_sealed_stream_takes_nothing_and_only_it_can_be_deleted(tmp_path: Path) -> None:
+async def test_a_sealed_stream_takes_nothing_and_only_it_can_be_deleted(peer: Peer) -> None:
     """Behaviour 21: deleting an unsealed stream is refused; a missing one is False; pending writes fail as sealed."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(m.CreateStream("shop/orders", 2, ""), m.StreamInfo)
-        ids = [segment.segment_id for segment in stream.segments]
-        for segment_id in ids:
-            await peer.store(segment_id, b"x")
-        assert await code_of(peer.ask(m.DeleteStream("shop/orders"), m.Done)) is ErrorCode.STREAM_NOT_SEALED
-        assert (await peer.ask(m.DeleteStream("shop/nothing"), m.Done)).changed == 0
-        for _ in range(2):
-            sealed = await peer.ask(m.SealStream("shop/orders"), m.StreamInfo)
-            assert sealed.sealed
-            assert all(segment.sealed for segment in sealed.segments)
-        assert await peer.settled(await peer.append(ids[0], b"y")) == [ErrorCode.SEGMENT_SEALED]
-        assert (await peer.ask(m.DeleteStream("shop/orders"), m.Done)).changed == 1
-        assert await code_of(peer.info(ids[0])) is ErrorCode.SEGMENT_NOT_FOUND
-        assert await code_of(peer.ask(m.GetStream("shop/orders"), m.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
-        again = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
-        assert again.created
-        assert again.segments[0].length == 0
+    stream = await peer.ask(m.CreateStream("shop/orders", 2, ""), m.StreamInfo)
+    ids = [segment.segment_id for segment in stream.segments]
+    for segment_id in ids:
+        await peer.store(segment_id, b"x")
+    assert await code_of(peer.ask(m.DeleteStream("shop/orders"), m.Done)) is ErrorCode.STREAM_NOT_SEALED
+    assert (await peer.ask(m.DeleteStream("shop/nothing"), m.Done)).changed == 0
+    for _ in range(2):
+        sealed = await peer.ask(m.SealStream("shop/orders"), m.StreamInfo)
+        assert sealed.sealed
+        assert all(segment.sealed for segment in sealed.segments)
+    assert await peer.settled(await peer.append(ids[0], b"y")) == [ErrorCode.SEGMENT_SEALED]
+    assert (await peer.ask(m.DeleteStream("shop/orders"), m.Done)).changed == 1
+    assert await code_of(peer.info(ids[0])) is ErrorCode.SEGMENT_NOT_FOUND
+    assert await code_of(peer.ask(m.GetStream("shop/orders"), m.StreamInfo)) is ErrorCode.STREAM_NOT_FOUND
+    again = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
+    assert again.created
+    assert again.segments[0].length == 0
 
 
 @pytest.mark.asyncio
-async def test_segments_of_a_stream_are_the_streams_business(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
-        segment_id = stream.segments[0].segment_id
-        for request in (m.SealSegment(segment_id), m.TruncateSegment(segment_id, 0), m.DeleteSegment(segment_id)):
-            assert await code_of(peer.ask(request, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
+async def test_segments_of_a_stream_are_the_streams_business(peer: Peer) -> None:
+    stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
+    segment_id = stream.segments[0].segment_id
+    for request in (m.SealSegment(segment_id), m.TruncateSegment(segment_id, 0), m.DeleteSegment(segment_id)):
+        assert await code_of(peer.ask(request, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
 
 
 @pytest.mark.asyncio
-async def test_a_stream_is_truncated_at_a_whole_cut_only(tmp_path: Path) -> None:
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        stream = await peer.ask(m.CreateStream("shop/orders", 2, ""), m.StreamInfo)
-        a, b = (segment.segment_id for segment in stream.segments)
-        await peer.store(a, b"12345")
-        await peer.store(b, b"67")
-        for positions, code in (
-            ([(a, 1)], ErrorCode.CUT_INVALID),
-            ([(a, 1), (a, 1)], ErrorCode.CUT_INVALID),
-            ([(a, 1), (b, 1), (99, 0)], ErrorCode.CUT_INVALID),
-            ([(a, 6), (b, 1)], ErrorCode.OFFSET_BEYOND_END),
-        ):
-            request = m.TruncateStream("shop/orders", [m.CutPosition(*position) for position in positions])
-            assert await code_of(peer.ask(request, m.StreamInfo)) is code
-        request = m.TruncateStream("shop/orders", [m.CutPosition(a, 3), m.CutPosition(b, 0)])
-        for _ in range(2):
-            truncated = await peer.ask(request, m.StreamInfo)
-            assert [segment.start_offset for segment in truncated.segments] == [3, 0]
+async def test_a_stream_is_truncated_at_a_whole_cut_only(peer: Peer) -> None:
+    stream = await peer.ask(m.CreateStream("shop/orders", 2, ""), m.StreamInfo)
+    a, b = (segment.segment_id for segment in stream.segments)
+    await peer.store(a, b"12345")
+    await peer.store(b, b"67")
+    for positions, code in (
+        ([(a, 1)], ErrorCode.CUT_INVALID),
+        ([(a, 1), (a, 1)], ErrorCode.CUT_INVALID),
+        ([(a, 1), (b, 1), (99, 0)], ErrorCode.CUT_INVALID),
+        ([(a, 6), (b, 1)], ErrorCode.OFFSET_BEYOND_END),
+    ):
+        request = m.TruncateStream("shop/orders", [m.CutPosition(*position) for position in positions])
+        assert await code_of(peer.ask(request, m.StreamInfo)) is code
+    request = m.TruncateStream("shop/orders", [m.CutPosition(a, 3), m.CutPosition(b, 0)])
+    for _ in range(2):
+        truncated = await peer.ask(request, m.StreamInfo)
+        assert [segment.start_offset for segment in truncated.segments] == [3, 0]
 
 
 @pytest.mark.slow
