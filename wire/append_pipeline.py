@@ -18,9 +18,10 @@ it (decision 0008). The state of one pipeline:
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Final
 
 from . import messages as m
+from .append_run import AppendRun
 from .errors import ProtocolError
 from .framing import encode
 
@@ -31,8 +32,8 @@ ENTRIES_PER_ACK_COUNT_MAX: Final = 16_384
 _UNTOLD: Final = 0
 
 
-class TakenAppends(Protocol):
-    """Appends with consecutive request ids that have one outcome.
+class TakenAppends:
+    """The appends of one run, which have one outcome.
 
     Attributes:
         settled: whether the outcome is known; then `error` says how they failed, None if they are durable.
@@ -40,22 +41,18 @@ class TakenAppends(Protocol):
         duplicate: whether all of them were stored before.
     """
 
-    @property
-    def segment_id(self) -> int: ...  # noqa: D102
-    @property
-    def writer_number(self) -> int: ...  # noqa: D102
-    @property
-    def request_id(self) -> int: ...  # noqa: D102
-    @property
-    def count(self) -> int: ...  # noqa: D102
-    @property
-    def offset(self) -> int: ...  # noqa: D102
-    @property
-    def duplicate(self) -> bool: ...  # noqa: D102
-    @property
-    def settled(self) -> bool: ...  # noqa: D102
-    @property
-    def error(self) -> Any: ...  # noqa: D102
+    __slots__ = ("count", "duplicate", "error", "offset", "request_id", "segment_id", "settled", "writer_number")
+
+    def __init__(self, run: AppendRun) -> None:
+        # Not the run itself, which would hold its frames until the client is told.
+        self.segment_id = run.segment_id
+        self.writer_number = run.writer_number
+        self.request_id = run.request_id
+        self.count = run.frame_count
+        self.offset = -1
+        self.duplicate = False
+        self.settled = False
+        self.error: Exception | None = None
 
 
 class AppendPipeline:
@@ -67,7 +64,7 @@ class AppendPipeline:
 
     __slots__ = ("_barrier", "_broken", "_refusal", "_taken", "count")
 
-    def __init__(self, refusal: Callable[[Any], m.ErrorReply]) -> None:
+    def __init__(self, refusal: Callable[[Exception], m.ErrorReply]) -> None:
         self._refusal = refusal
         self._taken: deque[TakenAppends] = deque()
         # By segment and writer, the pipelines that are not WHOLE: id of the PING that was sent, `_UNTOLD` before that.
@@ -79,7 +76,7 @@ class AppendPipeline:
         """Take note of appends in the order of their ids; one that has failed breaks its pipeline from here on.
 
         Raises:
-            ProtocolError: the client goes on to too many other pipelines and does not answer PINGs.
+            ProtocolError: the client continues in too many other pipelines and does not answer PINGs.
         """
         for appends in taken:
             self._taken.append(appends)

@@ -2,11 +2,11 @@
 
 `next_event` returns what the client asks for, one frame at a time, or all consecutive appends to one segment at once
 (see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, and
-says so with `excuse` when it goes on. Outcomes of appends leave by `appends`, in the order of their request ids.
+says so with `excuse` when it reads again. Outcomes of appends leave by `appends`, in the order of their request ids.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import messages as m
 from .append_pipeline import AppendPipeline
@@ -42,7 +42,7 @@ class ServerSession(Session):
         keepalive_s: float,
         frame_timeout_s: float,
         run_size_bytes_max: int,
-        refusal: Callable[[Any], m.ErrorReply],
+        refusal: Callable[[Exception], m.ErrorReply],
     ) -> None:
         super().__init__(
             Role.SERVER,

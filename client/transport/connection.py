@@ -99,15 +99,14 @@ class Connection(asyncio.BufferedProtocol):
             throttle_reason=self._throttle_reason,
         )
 
-    async def handshake(self) -> m.HelloReply:
+    async def handshake(self) -> None:
         """Agree on version and limits; called once, before anything else."""
         reply = FutureReply(self._loop.create_future())
         options = self._options
         self._session.greet(session_id=self._session_id, client=options.client_name, token=options.token, subject=reply)
         self._writer.send()
-        answer: m.HelloReply = await reply.future
+        await reply.future
         self._arm_timer()
-        return answer
 
     async def close(self) -> None:
         """Close the connection; what waits fails with `ClientClosedError`. Cancelling loses nothing."""

@@ -19,6 +19,7 @@ from millrace.server.errors import (
     WriterFencedError,
     WriterUnknownError,
 )
+from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import decode_header
 
@@ -31,32 +32,19 @@ class Owner(Protocol):
         ...
 
 
-class PendingAppend:
-    """Appends of one owner with consecutive request ids, on their way to one outcome.
+class PendingAppend(TakenAppends):
+    """Appends of one owner on their way to one outcome.
 
     Attributes:
-        settled: whether the outcome is known; then `error` says how it failed, None if it is durable.
-        offset: of the first byte of the first append, -1 where it is not kept.
-        duplicate: whether all of it was stored before.
         pins: keep segment and writer in memory until it is settled.
         followers: appends that were sent again while this one was on its way: they end as it does.
     """
 
-    __slots__ = (
-        "count", "duplicate", "error", "followers", "offset", "owner", "pins", "request_id", "segment_id", "settled",
-        "writer_number",
-    )  # fmt: skip
+    __slots__ = ("followers", "owner", "pins")
 
     def __init__(self, owner: Owner, run: AppendRun) -> None:
+        super().__init__(run)
         self.owner = owner
-        self.segment_id = run.segment_id
-        self.writer_number = run.writer_number
-        self.request_id = run.request_id
-        self.count = run.frame_count
-        self.offset = -1
-        self.duplicate = False
-        self.settled = False
-        self.error: ServerError | None = None
         self.pins: Pins | None = None
         self.followers: list[PendingAppend] = []
 

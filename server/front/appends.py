@@ -9,9 +9,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
-from millrace.wire.server_session import ServerSession
 
-from .counters import FrontCounters
 from .flow_control import FlowControl, Reason
 from .outlet import Outlet
 
@@ -27,17 +25,15 @@ class Appends:
         self,
         container: SegmentContainer,
         *,
-        session: ServerSession,
         outlet: Outlet,
         flow: FlowControl,
-        counters: FrontCounters,
         settled: Callable[[], None],
     ) -> None:
         self._container = container
-        self._session = session
+        self._session = outlet.session
         self._outlet = outlet
         self._flow = flow
-        self._counters = counters
+        self._counters = outlet.counters
         self._settled = settled
 
     def take(self, run: AppendRun) -> None:
@@ -46,7 +42,7 @@ class Appends:
         If the container is full, the peer is told once, and not read until there is room.
 
         Raises:
-            ProtocolError: the client goes on after too many failures that it does not acknowledge.
+            ProtocolError: the client continues after too many failures that it does not acknowledge.
         """
         self._counters.appends_total += run.frame_count
         try:

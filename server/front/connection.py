@@ -72,11 +72,9 @@ class Connection(asyncio.BufferedProtocol):
         self._flow = FlowControl(self._advance)
         self._dispatcher = Dispatcher(
             handlers,
-            session=self._session,
             outlet=self._outlet,
             flow=self._flow,
             options=options,
-            counters=counters,
             abort=self.abort,
             progressed=self._end_if_drained,
         )
@@ -109,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         logger.debug("connection closed peer=%s session=%s error=%r", self._peer, self._session_id, exc)
 
     def drain(self) -> None:
-        """Start nothing new; what is under way goes on. The connection ends itself when nothing is."""
+        """Start nothing new; what is under way continues. The connection ends itself when nothing is."""
         self._session.drain()
         self._dispatcher.drain()
         self._end_if_drained()

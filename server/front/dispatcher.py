@@ -11,10 +11,8 @@ from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
-from millrace.wire.server_session import ServerSession
 
 from .appends import Appends
-from .counters import FrontCounters
 from .flow_control import FlowControl, Reason
 from .options import FrontOptions
 from .outlet import Outlet
@@ -35,27 +33,22 @@ class Dispatcher:
         self,
         handlers: Handlers,
         *,
-        session: ServerSession,
         outlet: Outlet,
         flow: FlowControl,
         options: FrontOptions,
-        counters: FrontCounters,
         abort: Callable[[], None],
         progressed: Callable[[], None],
     ) -> None:
         self._handlers = handlers
         self._container = handlers.container
-        self._session = session
+        self._session = outlet.session
         self._outlet = outlet
         self._flow = flow
         self._abort = abort
         self._tasks = ConnectionTasks(flow, count_max=options.tasks_count_max, failed=abort, ended=progressed)
-        self.appends = Appends(
-            handlers.container, session=session, outlet=outlet, flow=flow, counters=counters, settled=progressed
-        )
+        self.appends = Appends(handlers.container, outlet=outlet, flow=flow, settled=progressed)
         self._reads = Reads(
             handlers.container,
-            session=session,
             outlet=outlet,
             flow=flow,
             tasks=self._tasks,

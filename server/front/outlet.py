@@ -16,29 +16,31 @@ class Outlet:
     """Sends frames over one connection; what is sent when it is closing, or closed, is dropped.
 
     Attributes:
+        session: what is sent goes through it.
+        counters: of all connections.
         transport: None before the connection is made and after it is lost.
         is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
     """
 
-    __slots__ = ("_clock", "_counters", "_session", "is_full", "transport")
+    __slots__ = ("_clock", "counters", "is_full", "session", "transport")
 
     def __init__(self, session: ServerSession, *, clock: Clock, counters: FrontCounters) -> None:
-        self._session = session
+        self.session = session
         self._clock = clock
-        self._counters = counters
+        self.counters = counters
         self.transport: asyncio.Transport | None = None
         self.is_full = False
 
     def send(self, frame: bytes) -> None:
         """Send one frame."""
-        self._session.put(frame)
+        self.session.put(frame)
         self.flush()
 
     def flush(self) -> None:
         """Hand to the transport what the session has to send."""
-        if not self._session.outbox_bytes:
+        if not self.session.outbox_bytes:
             return
-        buffers = self._session.take_outbox(self._clock.monotonic_s())
+        buffers = self.session.take_outbox(self._clock.monotonic_s())
         if self.transport is not None and not self.transport.is_closing():
             self.transport.writelines(buffers)
 
@@ -48,8 +50,8 @@ class Outlet:
         flags = 0
         if offset + size == segment.length:
             flags = m.DataFlag.AT_TAIL | (m.DataFlag.END_OF_SEGMENT if segment.sealed else 0)
-        self._counters.sent_data_bytes_total += size
-        self._session.put(
+        self.counters.sent_data_bytes_total += size
+        self.session.put(
             *encode_data(
                 request_id=request_id,
                 segment_id=segment.segment_id,
@@ -64,5 +66,5 @@ class Outlet:
 
     def send_error(self, request_id: int, error: BaseException) -> None:
         """Send an ERROR frame."""
-        self._counters.requests_failed_total += 1
+        self.counters.requests_failed_total += 1
         self.send(encode(error_reply(error), request_id=request_id))

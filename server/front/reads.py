@@ -14,7 +14,6 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
-from millrace.wire.server_session import ServerSession
 
 from .flow_control import FlowControl, Reason
 from .outlet import Outlet
@@ -38,14 +37,12 @@ class Reads:
         self,
         container: SegmentContainer,
         *,
-        session: ServerSession,
         outlet: Outlet,
         flow: FlowControl,
         tasks: ConnectionTasks,
         waiting_count_max: int,
     ) -> None:
         self.container = container
-        self._session = session
         self.outlet = outlet
         self._flow = flow
         self.tasks = tasks
@@ -63,7 +60,7 @@ class Reads:
             if size_max < 1:
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
             found = self.container.start_read(segment, message.offset, size_max)
-            if found or segment.sealed or not message.wait_ms or self._session.is_draining:
+            if found or segment.sealed or not message.wait_ms or self.outlet.session.is_draining:
                 self.answer(request_id, segment, message.offset, size_max, found)
             else:
                 self._check_room()
@@ -83,7 +80,7 @@ class Reads:
         try:
             segment = self.container.segment(message.segment_id)
             segment.check_readable(message.offset)
-            if self._session.is_draining:
+            if self.outlet.session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             self._check_room()
         except ServerError as error:

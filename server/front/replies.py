@@ -14,7 +14,7 @@ MESSAGE_LENGTH_MAX = 1000
 
 
 def error_reply(error: BaseException) -> m.ErrorReply:
-    """Return the reply for an error; one that nobody foresaw is logged and told as internal, without details."""
+    """Return the reply for an error; an unexpected one is logged and told as internal, without details."""
     if isinstance(error, ServerError):
         return m.ErrorReply(
             code=error.code,

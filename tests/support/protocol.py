@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 Outcome = Stored | ErrorCode
 
 PIPELINE_ERRORS = frozenset(ErrorCode) - {ErrorCode.OUTCOME_UNKNOWN, ErrorCode.SHUTTING_DOWN}
-"""Errors of an append after which the connection goes on."""
+"""Errors of an append after which the connection lives."""
 
 
 def hello(*, token: str = "", version: int = 1) -> bytes:
@@ -233,7 +233,7 @@ class Peer:
     async def settled(self, request_ids: Sequence[int]) -> list[Outcome]:
         """Return the outcomes of appends, in the order asked for.
 
-        If one failed, its segment can be appended to again when this returns: the PING behind the error is answered.
+        If one failed, its segment can be appended to again when this returns: the PING after the error is answered.
         """
         while not all(request_id in self.outcomes for request_id in request_ids):
             self.note(*await self.receive())
@@ -305,7 +305,7 @@ def read_request(segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_
 
 
 def set_attribute(segment_id: int, key: str, *, expected: bytes | None, value: bytes | None) -> m.SetAttribute:
-    """Return a SET_ATTRIBUTE; None stands for absent."""
+    """Return a SET_ATTRIBUTE; None means absent."""
     return m.SetAttribute(
         segment_id=segment_id,
         expected_present=int(expected is not None),

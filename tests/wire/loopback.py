@@ -1,9 +1,8 @@
 """A client's session and a server's, joined without sockets: bytes go from one to the other in pieces of any size."""
 
-from dataclasses import dataclass
-
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
+from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
 from millrace.wire.client_session import ClientEvent, ClientSession
 from millrace.wire.errors import ErrorCode
@@ -13,23 +12,26 @@ from millrace.wire.server_session import Received, ServerSession
 from millrace.wire.session import Session
 
 
-@dataclass(slots=True)
-class Taken:
-    """Appends that a server has taken; settled when the test says so."""
-
-    request_id: int
-    segment_id: int = 1
-    writer_number: int = 0
-    count: int = 1
-    offset: int = 0
-    duplicate: bool = False
-    settled: bool = False
-    error: ErrorCode | None = None
+class RefusedError(Exception):
+    """What the server of a test refuses an append with."""
 
 
-def refusal(code: ErrorCode) -> m.ErrorReply:
-    """Return an ERROR_REPLY of that code and nothing else."""
-    return m.ErrorReply(code=int(code), message="")
+def taken(
+    request_id: int, *, segment_id: int = 1, writer_number: int = 0, count: int = 1, refused: bool = False
+) -> TakenAppends:
+    """Return appends that a server has taken, or refused at once."""
+    appends = TakenAppends(
+        AppendRun(segment_id, 0, b"", count, 0, count, writer_number=writer_number, request_id=request_id)
+    )
+    if refused:
+        appends.settled, appends.error = True, RefusedError()
+    return appends
+
+
+def refusal(error: Exception) -> m.ErrorReply:
+    """Return the reply to what the server of a test refused."""
+    assert isinstance(error, RefusedError)
+    return m.ErrorReply(code=int(ErrorCode.SEGMENT_SEALED), message="")
 
 
 def hello_reply(*, appends_in_flight_max: int = 100) -> m.HelloReply:

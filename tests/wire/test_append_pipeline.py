@@ -3,17 +3,15 @@
 import pytest
 
 from millrace.wire import messages as m
-from millrace.wire.append_pipeline import BROKEN_COUNT_MAX, ENTRIES_PER_ACK_COUNT_MAX, AppendPipeline
-from millrace.wire.errors import ErrorCode, ProtocolError
+from millrace.wire.append_pipeline import BROKEN_COUNT_MAX, ENTRIES_PER_ACK_COUNT_MAX, AppendPipeline, TakenAppends
+from millrace.wire.errors import ProtocolError
 from millrace.wire.framing import decode
 
-from .loopback import Taken, refusal
+from .loopback import refusal, taken
 
 
-def refused(request_id: int, *, segment_id: int = 1, writer_number: int = 0) -> Taken:
-    return Taken(
-        request_id, segment_id=segment_id, writer_number=writer_number, settled=True, error=ErrorCode.SEGMENT_SEALED
-    )
+def refused(request_id: int, *, segment_id: int = 1, writer_number: int = 0) -> TakenAppends:
+    return taken(request_id, segment_id=segment_id, writer_number=writer_number, refused=True)
 
 
 def new_pipeline() -> AppendPipeline:
@@ -28,7 +26,7 @@ def sent(pipeline: AppendPipeline) -> list[tuple[int, m.Message]]:
 def test_acks_wait_for_their_turn_and_are_cumulative() -> None:
     """Behaviour 5: acks are cumulative and strictly increasing."""
     pipeline = new_pipeline()
-    first, second, third = Taken(1, count=3), Taken(4), Taken(5)
+    first, second, third = taken(1, count=3), taken(4), taken(5)
     pipeline.add([first, second, third])
     assert pipeline.count == 5
     second.settled = third.settled = True
@@ -43,7 +41,7 @@ def test_acks_wait_for_their_turn_and_are_cumulative() -> None:
 
 def test_an_ack_never_outgrows_a_control_frame() -> None:
     pipeline = new_pipeline()
-    appends = [Taken(1 + number) for number in range(2 * ENTRIES_PER_ACK_COUNT_MAX + 1)]
+    appends = [taken(1 + number) for number in range(2 * ENTRIES_PER_ACK_COUNT_MAX + 1)]
     pipeline.add(appends)
     for append in appends:
         append.settled = True
@@ -58,7 +56,7 @@ def test_an_ack_never_outgrows_a_control_frame() -> None:
 def test_the_ping_waits_with_its_error_for_earlier_appends() -> None:
     """Behaviour 6: a PING ahead would be answered before the client knew, and a later append taken."""
     pipeline = new_pipeline()
-    earlier = Taken(1, segment_id=2)
+    earlier = taken(1, segment_id=2)
     pipeline.add([earlier])
     pipeline.add([refused(2)])
     assert sent(pipeline) == []
@@ -89,7 +87,7 @@ def test_an_error_told_after_its_pong_breaks_nothing_again() -> None:
     pipeline = new_pipeline()
     pipeline.add([refused(1)])
     barrier = sent(pipeline)[-1][0]
-    earlier = Taken(2, segment_id=2)
+    earlier = taken(2, segment_id=2)
     pipeline.add([earlier])
     pipeline.add([refused(3)])
     pipeline.pong(barrier)
@@ -100,7 +98,7 @@ def test_an_error_told_after_its_pong_breaks_nothing_again() -> None:
 
 def test_an_append_that_is_admitted_as_failed_breaks_its_segment_at_once() -> None:
     pipeline = new_pipeline()
-    pipeline.add([Taken(1), refused(2)])
+    pipeline.add([taken(1), refused(2)])
     assert pipeline.is_broken(1, 0)
 
 

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.wire import messages as m
+from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
 from millrace.wire.client_session import Acked, Pushed
 from millrace.wire.client_session import Received as Answered
-from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode, encode_data
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 from millrace.wire.server_session import Received
 
-from .loopback import Loopback, Taken
+from .loopback import Loopback, RefusedError, taken
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Store:
 
     loopback: Loopback
     stored: bytearray = field(default_factory=bytearray)
-    waiting: list[Taken] = field(default_factory=list)
+    waiting: list[TakenAppends] = field(default_factory=list)
     # By request id, what became of each append that arrived.
     offsets: dict[int, int] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
@@ -35,23 +35,24 @@ class Store:
 
     def _append(self, run: AppendRun, *, refuses: bool) -> None:
         pipeline = self.loopback.server.appends
-        taken = Taken(run.request_id, segment_id=run.segment_id, count=run.frame_count, offset=len(self.stored))
+        appends = TakenAppends(run)
         if refuses or pipeline.is_broken(run.segment_id, run.writer_number):
-            taken.error, taken.settled = ErrorCode.CONDITION_FAILED, True
+            appends.error, appends.settled = RefusedError(), True
             self.refused |= set(range(run.request_id, run.request_id + run.frame_count))
         else:
+            appends.offset = len(self.stored)
             start = 0
             for request_id in range(run.request_id, run.request_id + run.frame_count):
                 end = start + int.from_bytes(run.frames[start : start + 4], "little")
                 self.offsets[request_id] = len(self.stored)
                 self.stored += run.frames[start + APPEND_HEADER_SIZE_BYTES : end]
                 start = end
-            self.waiting.append(taken)
-        pipeline.add([taken])
+            self.waiting.append(appends)
+        pipeline.add([appends])
 
     def settle(self, count: int) -> None:
-        for taken in self.waiting[:count]:
-            taken.settled = True
+        for appends in self.waiting[:count]:
+            appends.settled = True
         del self.waiting[:count]
         self.loopback.server.settle()
 
@@ -162,7 +163,7 @@ def test_a_ping_is_answered_in_its_place_among_what_is_sent() -> None:
     client.append(b"first", segment_id=1)
     (first,) = loopback.serve()
     assert isinstance(first, AppendRun)
-    server.appends.add([Taken(first.request_id, settled=True, error=ErrorCode.CONDITION_FAILED)])
+    server.appends.add([taken(first.request_id, refused=True)])
     server.settle()
     client.append(b"sent before it knew", segment_id=1)
 
