@@ -34,10 +34,10 @@ def refusal(error: Exception) -> m.ErrorReply:
     return m.ErrorReply(code=int(ErrorCode.SEGMENT_SEALED), message="")
 
 
-def hello_reply(*, appends_in_flight_max: int = 100) -> m.HelloReply:
+def hello_reply(*, appends_in_flight_max: int = 100, version: int = 1) -> m.HelloReply:
     """Return what a server says of itself."""
     return m.HelloReply(
-        version=1,
+        version=version,
         features=0,
         frame_size_max=FRAME_SIZE_BYTES_MAX,
         append_size_max=APPEND_SIZE_BYTES_MAX,

@@ -1,0 +1,116 @@
+"""The server's end: what a client asks for comes out frame by frame, appends as runs, and violations are refused."""
+
+import pytest
+
+from millrace.wire import messages as m
+from millrace.wire.append_run import AppendRun
+from millrace.wire.errors import FrameTooLargeError, ProtocolError, UnsupportedVersionError
+from millrace.wire.framing import encode, encode_append_header
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
+from millrace.wire.server_session import Received, ServerSession
+
+from .loopback import server_session
+
+
+def hello(*, version: int = 1) -> bytes:
+    return encode(
+        m.Hello(
+            version_min=version,
+            version_max=version,
+            features=0,
+            frame_size_max=FRAME_SIZE_BYTES_MAX,
+            session_id=bytes(16),
+            client="test",
+            token="",
+        )
+    )
+
+
+def append(request_id: int, payload: bytes, *, segment_id: int = 1) -> bytes:
+    return encode_append_header(request_id=request_id, segment_id=segment_id, payload=payload) + payload
+
+
+def arrive(it: ServerSession, data: bytes) -> list[AppendRun | Received]:
+    """Let bytes arrive at once; return the events."""
+    while data:
+        room = it.writable()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        it.received(count, 1.0)
+        data = data[count:]
+    events = []
+    while (event := it.next_event()) is not None:
+        events.append(event)
+    return events
+
+
+def greeted(*, run_size_bytes_max: int = 1 << 16) -> ServerSession:
+    it = server_session(run_size_bytes_max=run_size_bytes_max)
+    (event,) = arrive(it, hello())
+    assert isinstance(event, Received)
+    assert isinstance(event.message, m.Hello)
+    return it
+
+
+def test_a_version_that_is_not_spoken_is_refused() -> None:
+    with pytest.raises(UnsupportedVersionError, match="9 to 9"):
+        arrive(server_session(), hello(version=9))
+
+
+def test_requests_come_one_by_one_and_appends_as_runs() -> None:
+    it = greeted()
+
+    first, asked, second, third = arrive(
+        it,
+        append(1, b"a")
+        + append(2, b"b")
+        + encode(m.GetSegment(1, ""), request_id=3)
+        + append(4, b"c")
+        + append(5, b"d", segment_id=2),
+    )
+
+    assert [run.frame_count for run in (first, second, third) if isinstance(run, AppendRun)] == [2, 1, 1]
+    assert asked == Received(3, m.GetSegment(1, ""))
+
+
+def test_a_run_has_no_more_than_the_log_takes_and_one_append_may() -> None:
+    """Behaviour 8: a single append above the limit is refused by the container, which can say so."""
+    size = len(append(1, bytes(100)))
+    it = greeted(run_size_bytes_max=2 * size)
+
+    runs = arrive(it, b"".join(append(1 + number, bytes(100)) for number in range(5)) + append(6, bytes(1000)))
+
+    assert [run.frame_count for run in runs if isinstance(run, AppendRun)] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("used", [append(6, b"c"), encode(m.GetSegment(1, ""), request_id=5)])
+def test_request_ids_rise_over_appends_and_requests_alike(used: bytes) -> None:
+    it = greeted()
+    arrive(it, append(5, b"a") + append(6, b"b"))
+
+    with pytest.raises(ProtocolError, match="not above the one before, 6"):
+        arrive(it, used)
+
+
+def test_a_ping_is_answered_and_a_pong_mends() -> None:
+    it = greeted()
+
+    (ping, pong) = arrive(it, encode(m.Ping(), request_id=9) + encode(m.Pong(), request_id=1))
+
+    assert [ping, pong] == [Received(9, m.Ping()), Received(1, m.Pong())]
+    assert it.take_outbox(1.0) == [encode(m.Pong(), request_id=9)]
+
+
+def test_a_large_frame_that_is_no_append_is_refused() -> None:
+    frame = encode(m.GetSegment(1, ""), request_id=1)
+    large = (2 << 20).to_bytes(4, "little") + frame[4:]
+
+    with pytest.raises(FrameTooLargeError):
+        arrive(greeted(), large + bytes((2 << 20) - len(frame)))
+
+
+def test_nothing_comes_out_of_a_closed_session() -> None:
+    it = greeted()
+    it.close()
+
+    assert arrive(it, append(1, b"a")) == []
