@@ -42,7 +42,7 @@ async def test_after_a_torn_write_the_second_restart_works_too(is_truncated: boo
     placed = build_log(files, events(3))
     whole = files.content(FIRST)
     last = placed[2]
-    borders = [0, 4, 8, 12, 16, 24, 32, 36, 40, 48, 63, 64, 72, 119, 120, 184, last.size - 1]
+    borders = [0, 4, 8, 12, 16, 24, 32, 36, 40, 48, 63, 64, 72, 143, 144, 208, last.size - 1]
     anywhere = random.Random(4).sample(range(last.size), 5)
     for cut in [last.offset + place for place in borders + anywhere]:
         files.replace_content(FIRST, whole[:cut] if is_truncated else whole[:cut].ljust(len(whole), b"\0"))
@@ -59,7 +59,7 @@ async def test_remains_of_a_torn_write_are_gone_before_the_log_goes_on(files: Me
     placed = build_log(files, [*events(2), [append_run(7, 10, b"x" * 3000)]])
     end = placed[2].offset
     content = bytearray(files.content(FIRST))
-    content[end + 200 : end + 208] = bytes(8)
+    content[end + 300 : end + 308] = bytes(8)
     files.replace_content(FIRST, bytes(content))
 
     log = await open_log(files)
