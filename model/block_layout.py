@@ -54,6 +54,9 @@ Example: two events, `hi` with the key `k` at 1000000 and the header `a` = `1`, 
     00 00 00 00 01 00 00 00 31 00 00 00 00 00 00 00
 """
 
+# construct is published without types: how a declaration names its fields is not known.
+# pyright: reportOperatorIssue=false
+
 from construct import Const, Int8ul, Int32ul, Int64sl, Int64ul, Struct
 
 BLOCK_MAGIC = b"MRBK"

@@ -9,7 +9,7 @@ the start and the end of a stream, wherever these are when they are used. As tex
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -64,12 +64,9 @@ class StreamCut:
                 raise CutInvalidError(f"{segment_id}:{offset}.{event_index} is no position")
 
     @classmethod
-    def of(
-        cls, stream: str, positions: Mapping[int, tuple[int, int]] | Iterable[tuple[int, tuple[int, int]]]
-    ) -> "StreamCut":
+    def of(cls, stream: str, positions: Mapping[int, tuple[int, int]]) -> "StreamCut":
         """Return the cut of these positions, given by segment id."""
-        items = positions.items() if isinstance(positions, Mapping) else positions
-        return cls(stream, tuple(sorted((segment_id, Position(*position)) for segment_id, position in items)))
+        return cls(stream, tuple(sorted((segment_id, Position(*place)) for segment_id, place in positions.items())))
 
     @classmethod
     def parse(cls, text: str) -> "StreamCut":
@@ -81,14 +78,14 @@ class StreamCut:
         stream, at, rest = text.partition("@")
         if not at:
             raise CutInvalidError(f"{text[:100]!r} is no stream cut: write STREAM@SEGMENT:OFFSET.INDEX,...")
-        places = []
+        positions: list[tuple[int, Position]] = []
         for part in rest.split(","):
             match = _POSITION.fullmatch(part)
             if match is None:
                 raise CutInvalidError(f"{part[:100]!r} is no position: write SEGMENT:OFFSET.INDEX")
             segment_id, offset, event_index = (int(number) for number in match.groups())
-            places.append((segment_id, (offset, event_index)))
-        return cls.of(stream, places)
+            positions.append((segment_id, Position(offset, event_index)))
+        return cls(stream, tuple(sorted(positions)))
 
     def __str__(self) -> str:
         places = (f"{segment_id}:{place.offset}.{place.event_index}" for segment_id, place in self.positions)

@@ -14,7 +14,7 @@ class EventPosition(NamedTuple):
 
 
 # Its attributes are the quickest that Python has for the items of a tuple.
-_Items = namedtuple("_Items", "value key timestamp_us segment offset index headers_or_none")  # noqa: PYI024  # untyped
+_Items = namedtuple("_Items", "value key timestamp_us segment offset index headers_or_none")  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]  # typed below
 
 
 class Event(tuple[bytes, str | None, int | None, int, int, int, dict[str, bytes] | None]):

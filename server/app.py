@@ -278,7 +278,7 @@ class Server:
             container=opened.container,
             streams=streams,
             catalog=catalog,
-            timeline_file=ClockHistoryFile(
+            clock_history_file=ClockHistoryFile(
                 self._files, self._folder.container(CONTAINER), boot=boot_id(), clock=self._clock
             ),
             options=options.streams,

@@ -353,11 +353,11 @@ def _size_min(declaration: c.Struct) -> int:
         if code is not None:
             total += struct.calcsize("<" + code)
         elif isinstance(subcon, c.StringEncoded):
-            total += subcon.subcon.lengthfield.sizeof()
+            total += subcon.subcon.lengthfield.sizeof()  # pyright: ignore[reportAttributeAccessIssue]  # untyped
         elif isinstance(subcon, c.Prefixed):
             total += subcon.lengthfield.sizeof()
         elif isinstance(subcon, c.FocusedSeq):
-            total += _unrenamed(subcon.subcons[0]).subcon.sizeof()
+            total += _unrenamed(subcon.subcons[0]).subcon.sizeof()  # pyright: ignore[reportAttributeAccessIssue]  # as above
     if total == 0:
         raise TypeError("an array of structures that may be empty has no bound")
     return total

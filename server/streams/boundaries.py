@@ -1,11 +1,11 @@
-"""Whether a place in a segment lies between two appends: a cut goes through none.
+"""Checks that a position in a segment is between two appends: a cut goes through none.
 
 An append of events is one block (`model/block_layout.py`), and the header of a block says how long it is. So from a
-border that is known, those behind it are found by walking from header to header. The sparse index knows one at least
+known border, later ones are found by walking from header to header. The sparse index knows one at least
 every 64 KiB or second, unless one append, or a run of them that the log took at once, is larger.
 
-A stream of bytes has no blocks: what it holds has no borders, and any place in it will do. The first bytes behind the
-border that is known tell which it is.
+A stream of bytes has no blocks and so no borders: any offset in it will do. The first bytes after the known border tell
+which it is.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ async def check_border(container: SegmentContainer, segment: Segment, *, offset:
 
     Args:
         offset: where a block must start, or the last one end.
-        event_index: of an event in that block, or one behind its last.
+        event_index: of an event in that block, or the index after its last.
 
     Raises:
-        CutInvalidError: it lies in an append; `start_offset` is the last border before it.
+        CutInvalidError: it is inside an append; `start_offset` is the last border before it.
         SegmentError: the bytes around it were truncated, deleted or damaged meanwhile.
         StorageError: tier 2 failed.
     """
@@ -48,7 +48,7 @@ async def check_border(container: SegmentContainer, segment: Segment, *, offset:
         return
     if offset != block.offset:
         raise CutInvalidError(
-            f"offset {offset} lies inside of an append: the last border before it is {block.offset}, "
+            f"offset {offset} is inside of an append: the last border before it is {block.offset}, "
             f"the next one {block.offset + block.size}",
             subject=segment.name,
             start_offset=block.offset,

@@ -119,7 +119,7 @@ class Catalog:
         return found[:count_max], len(found) > count_max
 
     def _catch_up(self) -> None:
-        """Look at streams that were created, configured anew or deleted."""
+        """Take in the streams that were created, reconfigured or deleted."""
         changed = self._state.reconfigured_streams
         while changed:
             stream_id, configuration = changed.popitem()

@@ -4,10 +4,10 @@ Appends are stamped with the wall clock, which may jump; how much time passed, o
 keeps what both said at the same moments, and answers: which stamps are certainly older than so many seconds? When in
 doubt something is younger, so that a clock that jumps makes retention keep more, never less.
 
-The readings outlive the server, in a small file. The monotonic clock goes on while the machine does, so the time
-between two servers counts. It does not count when the machine was started anew meanwhile: how long it was off only the
-wall clock says, and a jump of that looks just the same. What was written before the first reading is taken to have been
-written at that moment: without the file, everything is young again.
+The readings outlive the server, in a small file. The monotonic clock runs on while the machine does, so the time
+between two servers counts. It does not count when the machine was started again meanwhile: only the wall clock tells
+how long it was off, and a jump of that clock gives the same readings. What was written before the first reading is
+taken to have been written at that moment: without the file, everything is young again.
 
     {"boot": "5a0c...",                                 which start of the machine the monotonic seconds count from
      "kept_s": 1180.2,                                  when this was kept
@@ -70,11 +70,11 @@ class ClockHistory:
         return unix_us + round((monotonic_s - anchor_s) * 1e6)
 
 
-def timeline_of_text(text: str, *, boot: str, monotonic_s: float, unix_us: int) -> ClockHistory:
-    """Return the timeline that goes on from what an earlier server kept; a new one if that cannot be used.
+def clock_history_of_text(text: str, *, boot: str, monotonic_s: float, unix_us: int) -> ClockHistory:
+    """Return the clock_history that continues what an earlier server kept; a new one if that cannot be used.
 
     Args:
-        boot: names the present start of the machine; empty if nobody knows.
+        boot: names the present start of the machine; empty if it is unknown.
         monotonic_s, unix_us: now.
     """
     try:
@@ -92,9 +92,9 @@ def timeline_of_text(text: str, *, boot: str, monotonic_s: float, unix_us: int) 
     except (ValueError, KeyError, TypeError, OverflowError, AttributeError):
         return ClockHistory([(monotonic_s, unix_us)])
     shift_s = 0.0 if goes_on else monotonic_s - kept_s
-    timeline = ClockHistory((each + shift_s, stamp_us) for each, stamp_us in readings)
-    timeline.observe(monotonic_s=monotonic_s, unix_us=unix_us)
-    return timeline
+    clock_history = ClockHistory((each + shift_s, stamp_us) for each, stamp_us in readings)
+    clock_history.observe(monotonic_s=monotonic_s, unix_us=unix_us)
+    return clock_history
 
 
 def _checksum(content: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """Where the readings of the clocks outlive the server.
 
-The file is never needed: without it, or with one that cannot be read, what is old looks younger, and is kept longer.
+The file is never needed: without it, or with one that cannot be read, old events count as younger, and are kept longer.
 But it must not be outdated: a jump of the wall clock that it does not tell of may make what is young look old. So a
 jump is kept before anything is deleted for its age, and where that fails, the file is removed.
 """
@@ -13,7 +13,7 @@ from millrace.server.errors import NoSpaceError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 
-from .clock_history import ClockHistory, timeline_of_text
+from .clock_history import ClockHistory, clock_history_of_text
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class ClockHistoryFile:
         self._clock = clock
 
     def load(self) -> ClockHistory:
-        """Return the timeline that goes on from what was kept."""
+        """Return the clock_history that continues what was kept."""
         text = ""
         try:
             if self._files.exists(self._path):
@@ -42,7 +42,7 @@ class ClockHistoryFile:
                     file.close()
         except (OSError, UnicodeDecodeError) as error:
             logger.warning("readings of the clocks cannot be read path=%s error=%s", self._path, error)
-        return timeline_of_text(
+        return clock_history_of_text(
             text, boot=self._boot, monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()
         )
 
@@ -80,9 +80,9 @@ class ClockHistoryFile:
             return False
         return True
 
-    def text_of(self, timeline: ClockHistory) -> str:
-        """Return what is to be kept of a timeline now."""
-        return timeline.to_text(boot=self._boot, monotonic_s=self._clock.monotonic_s())
+    def text_of(self, clock_history: ClockHistory) -> str:
+        """Return what is to be kept of a clock_history now."""
+        return clock_history.to_text(boot=self._boot, monotonic_s=self._clock.monotonic_s())
 
 
 def boot_id() -> str:

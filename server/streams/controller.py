@@ -126,7 +126,7 @@ class StreamController:
         return self.find(name), True
 
     async def seal(self, name: str) -> Stream:
-        """Let the stream take no more events, for ever; repeating it is fine.
+        """Let the stream take no more events, forever; repeating it is fine.
 
         Raises:
             StreamNotFoundError: there is none.
@@ -200,8 +200,8 @@ class StreamController:
         Raises:
             StreamNotFoundError: there is none.
             CutInvalidError: it does not cover the key space once, or goes through an append.
-            CutTruncatedError: it lies behind the truncation.
-            OffsetBeyondEndError: a position lies beyond its segment.
+            CutTruncatedError: it is before the start of the stream.
+            OffsetBeyondEndError: a position is beyond the end of its segment.
             InvalidArgumentError: the name, the kind or the number of cuts is out of bounds.
         """
         if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
@@ -243,13 +243,13 @@ class StreamController:
         """Move the start of the stream to a cut; segments that lie wholly before it are gone.
 
         Where the cut enters segments at their beginnings, those which they replaced stay, empty, until a later cut: a
-        consumer who stands at their ends has lost nothing.
+        consumer that is at their ends has lost nothing.
 
         Raises:
             StreamNotFoundError: there is none.
             CutInvalidError: the cut does not cover the key space exactly once, or goes through an append.
             CutTruncatedError: the cut names a segment that was truncated away.
-            OffsetBeyondEndError: a position lies beyond its segment.
+            OffsetBeyondEndError: a position is beyond the end of its segment.
         """
         self._check_cut(self.find(name), positions)
         await self._check_borders([m.SavedPosition(*position, 0) for position in positions])
@@ -324,7 +324,7 @@ class StreamController:
             segment = self._container.segment(segment_id)
             if offset > segment.length:
                 raise OffsetBeyondEndError(
-                    f"the cut lies at {offset} in segment {segment_id}, which ends at {segment.length}",
+                    f"the cut is at {offset} in segment {segment_id}, which ends at {segment.length}",
                     subject=stream.name,
                     start_offset=segment.start_offset,
                     length=segment.length,
@@ -337,7 +337,7 @@ class StreamController:
         return lineage
 
     def _check_retained(self, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:
-        """Raise if a cut does not fit the stream, or if some of what lies behind it was truncated."""
+        """Raise if a cut does not fit the stream, or if some events after it were truncated."""
         self._check_cut(stream, [m.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
         for segment_id, offset, _ in positions:
             segment = self._container.segment(segment_id)
@@ -370,7 +370,7 @@ class StreamController:
             del self._saving[stream_id]
 
     async def _check_borders(self, positions: Sequence[m.SavedPosition]) -> None:
-        """Raise CutInvalidError if a position lies inside of an append; not if it is gone before that is known."""
+        """Raise CutInvalidError if a position is inside of an append; not if it is gone before that is known."""
         for segment_id, offset, event_index in positions:
             try:
                 segment = self._container.segment(segment_id)

@@ -4,8 +4,8 @@ What a writer costs is small, but it is kept for every writer that ever was, in 
 without a name cannot even come back once their process is gone. So idle ones are let go:
 
     unnamed     forgotten: nothing is left of it
-    named       marked: its event numbers are gone; that they are, and under which epoch, is kept, so that whoever opens
-                the name is told and does not start from nothing unawares
+    named       marked: its event numbers are gone; that they are, and under which epoch, is kept, so that a writer
+                which opens the name is told, and does not start from nothing unawares
     mark        forgotten after the same time again
 
 A writer that is busy (an append or an open of it is on its way through the log) is left alone, however long it was

@@ -1,7 +1,7 @@
-"""Counts uptime, and lets idle writers expire: looks at them now and then, a page at a time.
+"""Counts uptime, and lets idle writers expire: visits them now and then, a page at a time.
 
-A page is looked at, decided on and put on its way into the log in one step, so nothing can come between. A record that
-is refused, or lost with the server, is decided anew at the next look.
+A page is read, decided on and put on its way into the log in one step, so nothing can come between. A record that
+is refused, or lost with the server, is decided again at the next visit.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from .options import WritersOptions
 logger = logging.getLogger(__name__)
 
 PAGE_COUNT: Final = 1000
-"""Writers looked at in one step: about a millisecond, and no more numbers than that in one record."""
+"""Writers visited in one step: about a millisecond, and no more numbers than that in one record."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class ExpiryRunner:
         self.statistics = WritersStatistics()
 
     async def run(self) -> None:
-        """Look at the writers for ever. Cancelling it undoes nothing."""
+        """Visit the writers until it is cancelled, which undoes nothing."""
         while True:
             await self._clock.sleep(step_us(self._options) / 1e6)
             await self.expire()

@@ -1,7 +1,7 @@
 """Which keys the newest events of a segment have: a few of them, read out of the blocks in its tail.
 
-The only place where the server looks at events, and it trusts nothing there: what is no block, or does not fit
-together, yields nothing; nor does a compressed block where the package of its compression is not installed. The work is
+The only place where the server looks at events, and it trusts nothing there: bytes that are no block, or do not fit
+together, yield nothing; nor does a compressed block where the package of its compression is not installed. The work is
 bounded whatever the tail holds; it is for a thread, as decompressing takes milliseconds.
 """
 
@@ -35,7 +35,7 @@ Sample = tuple[int | None, int]
 
 
 def recent_extents(segment: Segment, offset: int) -> list[Extent]:
-    """Return the newest runs of appends of a segment that end behind `offset`, to take samples of."""
+    """Return the newest runs of appends of a segment that end after `offset`, to take samples of."""
     return [
         extent
         for extent in segment.tail.extents[-EXTENTS_COUNT_MAX:]
@@ -57,7 +57,7 @@ def samples_of(data: memoryview, *, count_max: int) -> list[Sample]:
     step = max(1, -(-sum(fields.event_count for _, fields in blocks) // count_max))
     samples: list[Sample] = []
     spare_bytes = DECOMPRESSED_SIZE_BYTES_MAX
-    first = 0  # of the block that comes: it goes on where the step led out of the one before
+    first = 0  # of the next block: where the step led out of the one before
     for columns, fields in blocks:
         indexes = range(first, fields.event_count, step)
         first = indexes.start + len(indexes) * step - fields.event_count

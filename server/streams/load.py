@@ -1,7 +1,7 @@
-"""The load of the segments of a stream, looked at now and then from outside: appends pay nothing for it.
+"""The load of the segments of a stream, measured now and then from outside: appends pay nothing for it.
 
 Rates come from the lengths and event counts that segments have anyway. Which keys the load falls on is sampled only of
-segments for which somebody wants to know.
+segments that may be split.
 """
 
 import asyncio

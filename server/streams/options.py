@@ -10,8 +10,8 @@ class StreamsOptions:
     """Rhythms and thresholds of scaling and retention; checked when made.
 
     Attributes:
-        tick_s: the loads of segments are looked at this often.
-        retention_interval_s: what may go is looked for this often.
+        tick_s: the loads of segments are measured this often.
+        retention_interval_s: streams are searched for what may go this often.
         fast_window_s, slow_window_s: over how long rates are averaged, weighted by age.
         split_above: a segment is hot above this many times its target,
         split_after_s: and is split when it was hot for this long.

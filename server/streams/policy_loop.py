@@ -1,8 +1,8 @@
-"""Carries out what scaling and retention decide: looks at the streams every few seconds, off the road of appends.
+"""Carries out the decisions of scaling and retention: visits the streams every few seconds, off the path of appends.
 
-A look at a stream costs its open segments. Only streams with a policy are looked at, and not those at rest: where
+A visit costs as much as the stream has open segments. Only streams with a policy are visited, and not idle ones, where
 nothing is written and nothing can be merged or forgotten. What is decided becomes a record like any other request; when
-it is refused, or the server is killed, the next look decides anew from what it finds.
+it is refused, or the server is killed, the next visit decides again from what it finds.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ REST_S: Final = 60.0
 """No stream is at rest before it was measured for so long."""
 READINGS_INTERVAL_S: Final = 600.0
 """How often the readings of the clocks are kept: so much of the age of things is lost when the machine goes down."""
-CURIOSITY_S: Final = 300.0
-"""For how long the rates of a stream without a policy are measured after somebody asked."""
+EXPLAIN_SAMPLING_S: Final = 300.0
+"""For how long the rates of a stream without a policy are measured after it was explained."""
 
 
 @dataclass(slots=True)
@@ -65,17 +65,17 @@ class Truncation:
     size_bytes: int
 
 
-class _Watch:
-    """What is remembered of one stream between two looks."""
+class StreamPolicyState:
+    """What is remembered of one stream between two visits."""
 
     def __init__(self, options: StreamsOptions, *, now_s: float) -> None:
         self.since_s = now_s
         self.loads = StreamLoads(options)
         self.memory = scaling.Memory()
-        self.remarks: dict[int, str] = {}
+        self.reasons: dict[int, str] = {}
         self.truncations: deque[Truncation] = deque(maxlen=DECISIONS_KEPT_COUNT)
-        self.retention_remarks: tuple[str, ...] = ()
-        self.asked_s = float("-inf")
+        self.retention_reasons: tuple[str, ...] = ()
+        self.explained_s = float("-inf")
 
 
 class StreamsRunner:
@@ -87,7 +87,7 @@ class StreamsRunner:
         container: SegmentContainer,
         streams: StreamController,
         catalog: Catalog,
-        timeline_file: ClockHistoryFile,
+        clock_history_file: ClockHistoryFile,
         options: StreamsOptions,
     ) -> None:
         self._container = container
@@ -96,17 +96,17 @@ class StreamsRunner:
         self._streams = streams
         self._catalog = catalog
         self._options = options
-        self._watches: dict[int, _Watch] = {}
+        self._policy_states: dict[int, StreamPolicyState] = {}
         # Streams that scale by themselves and are not at rest; streams with a retention policy that hold nothing.
         self._awake: set[int] = set()
         self._empty: set[int] = set()
-        self._timeline_file = timeline_file
-        self._timeline = timeline_file.load()
+        self._clock_history_file = clock_history_file
+        self._clock_history = clock_history_file.load()
         self._has_unkept_jump = True  # what was found may differ from what is kept
         self.statistics = StreamsStatistics()
 
     async def run(self) -> None:
-        """Look at the streams for ever. Cancelling it undoes nothing."""
+        """Visit the streams until it is cancelled, which undoes nothing."""
         while not await self._loaded():
             await self._clock.sleep(LOAD_RETRY_S)
         retained_s = self._clock.monotonic_s()
@@ -125,11 +125,13 @@ class StreamsRunner:
 
     async def keep_readings(self) -> None:
         """Let the readings of the clocks outlive this server, or none; while neither works, nothing is truncated."""
-        if await asyncio.to_thread(self._timeline_file.keep, self._timeline_file.text_of(self._timeline)):
+        if await asyncio.to_thread(
+            self._clock_history_file.keep, self._clock_history_file.text_of(self._clock_history)
+        ):
             self._has_unkept_jump = False
 
     def _observe(self) -> None:
-        if self._timeline.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()):
+        if self._clock_history.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()):
             self._has_unkept_jump = True
 
     async def _loaded(self) -> bool:
@@ -155,12 +157,16 @@ class StreamsRunner:
         now_s = self._clock.monotonic_s()
         self.statistics.scaling_streams = len(self._catalog.scaling)
         self._awake &= self._catalog.scaling
-        asked = [stream_id for stream_id, watch in self._watches.items() if now_s - watch.asked_s < CURIOSITY_S]
+        asked = [
+            stream_id
+            for stream_id, policy_state in self._policy_states.items()
+            if now_s - policy_state.explained_s < EXPLAIN_SAMPLING_S
+        ]
         for stream_id in {*self._awake, *asked}:
             try:
                 pins = await self._container.loader.pin(streams=[stream_id])
             except ServerError as error:
-                logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+                logger.warning("stream not visited stream_id=%d error=%s", stream_id, error)
                 continue
             with pins:
                 stream = self._state.streams.get(stream_id)
@@ -170,9 +176,13 @@ class StreamsRunner:
                 if stream is None or self._is_at_rest(stream, now_s=now_s):
                     self._awake.discard(stream_id)
                 await asyncio.sleep(0)  # thousands of streams must not hold up the appends
-        for stream_id, watch in list(self._watches.items()):
-            if stream_id not in self._awake and now_s - watch.asked_s >= CURIOSITY_S and not watch.truncations:
-                del self._watches[stream_id]
+        for stream_id, policy_state in list(self._policy_states.items()):
+            if (
+                stream_id not in self._awake
+                and now_s - policy_state.explained_s >= EXPLAIN_SAMPLING_S
+                and not policy_state.truncations
+            ):
+                del self._policy_states[stream_id]
 
     async def retain(self) -> None:
         """Truncate the streams whose policy says that they hold too much."""
@@ -183,7 +193,7 @@ class StreamsRunner:
             try:
                 pins = await self._container.loader.pin(streams=[stream_id])
             except ServerError as error:
-                logger.warning("stream not looked at stream_id=%d error=%s", stream_id, error)
+                logger.warning("stream not visited stream_id=%d error=%s", stream_id, error)
                 continue
             with pins:
                 stream = self._state.streams.get(stream_id)
@@ -201,7 +211,7 @@ class StreamsRunner:
                     if decision.near is not None:
                         await self._sharpen(decision.near)
                         decision = self._decide(stream, policy, is_sharp=True)
-                    self._watch(stream).retention_remarks = decision.remarks
+                    self._policy_state(stream).retention_reasons = decision.kept_reasons
                     if decision.cut is not None:
                         await self._truncate(stream, decision.cut, decision.reason)
                 except ServerError as error:
@@ -211,7 +221,7 @@ class StreamsRunner:
         self._empty &= wanted
 
     def _take_touched(self) -> None:
-        """Wake the streams that were written to, or configured anew."""
+        """Wake the streams that were written to, or reconfigured."""
         touched, self._state.touched_streams = self._state.touched_streams, set()
         touched |= self._state.reconfigured_streams.keys()
         self._awake |= touched & self._catalog.scaling
@@ -221,17 +231,17 @@ class StreamsRunner:
         """Return whether nothing can happen to a stream until it is written to: it is quiet and cannot be merged."""
         if stream.sealed:
             return True
-        watch = self._watch(stream)
+        policy_state = self._policy_state(stream)
         return (
-            now_s - watch.since_s >= REST_S
-            and watch.loads.is_quiet
+            now_s - policy_state.since_s >= REST_S
+            and policy_state.loads.is_quiet
             and len(stream.open_parts) <= config_of(stream.configuration).scaling.segment_count
         )
 
     def explain(self, stream: Stream) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last, and wait for. Its rates are measured for a while."""
-        watch = self._watch(stream)
-        watch.asked_s = self._clock.monotonic_s()
+        policy_state = self._policy_state(stream)
+        policy_state.explained_s = self._clock.monotonic_s()
         config = config_of(stream.configuration)
         facts = self._facts(stream)
         return {
@@ -246,43 +256,47 @@ class StreamsRunner:
                     "low": part.key_range.fractions[0],
                     "high": part.key_range.fractions[1],
                     "size_bytes": facts.parts[part.segment_id].length - facts.parts[part.segment_id].start_offset,
-                    **watch.loads.rates(part.segment_id),
-                    "remark": watch.remarks.get(part.segment_id, ""),
+                    **policy_state.loads.rates(part.segment_id),
+                    "remark": policy_state.reasons.get(part.segment_id, ""),
                 }
-                for part in watch.loads.busiest(stream.open_parts)[:EXPLAINED_COUNT_MAX]
+                for part in policy_state.loads.busiest(stream.open_parts)[:EXPLAINED_COUNT_MAX]
                 if part.segment_id in facts.parts
             ],
             "scalings": [
                 {"at_us": epoch.started_us, "epoch": epoch.number, "reason": epoch.cause}
                 for epoch in stream.epochs[1:][-DECISIONS_KEPT_COUNT:]
             ],
-            "truncations": [asdict(truncation) for truncation in watch.truncations],
-            "retention": list(watch.retention_remarks) if config.retention else ["everything is kept"],
+            "truncations": [asdict(truncation) for truncation in policy_state.truncations],
+            "retention": list(policy_state.retention_reasons) if config.retention else ["everything is kept"],
             "cursors": _cursor_facts(stream, facts),
         }
 
     # --- scaling ---
 
-    def _watch(self, stream: Stream) -> _Watch:
-        return self._watches.setdefault(stream.stream_id, _Watch(self._options, now_s=self._clock.monotonic_s()))
+    def _policy_state(self, stream: Stream) -> StreamPolicyState:
+        return self._policy_states.setdefault(
+            stream.stream_id, StreamPolicyState(self._options, now_s=self._clock.monotonic_s())
+        )
 
     async def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
         """Measure a stream and return what to do with it."""
-        watch = self._watch(stream)
+        policy_state = self._policy_state(stream)
         policy = config_of(stream.configuration).scaling
         parts = [part for part in stream.open_parts if part.segment_id in self._state.segments]
         segments = [self._state.segments[part.segment_id] for part in parts]
-        watch.loads.look(segments, now_s=now_s)
-        await watch.loads.sample([segment for segment in segments if segment.segment_id in watch.memory.hot_since_s])
+        policy_state.loads.look(segments, now_s=now_s)
+        await policy_state.loads.sample(
+            [segment for segment in segments if segment.segment_id in policy_state.memory.hot_since_s]
+        )
         decision = scaling.decide(
             policy,
-            watch.loads.loads(parts, kind=policy.kind),
-            memory=watch.memory,
+            policy_state.loads.loads(parts, kind=policy.kind),
+            memory=policy_state.memory,
             now_s=now_s,
             options=self._options,
         )
-        watch.memory = decision.memory
-        watch.remarks = dict(decision.remarks)
+        policy_state.memory = decision.memory
+        policy_state.reasons = dict(decision.reasons)
         return decision.plans
 
     async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan) -> None:
@@ -303,7 +317,7 @@ class StreamsRunner:
         logger.info("stream scaled stream=%s epoch=%d reason=%r", stream.name, stream.epoch, plan.reason)
 
     def _refused(self, stream: Stream, error: ServerError) -> None:
-        """Somebody else was faster, or the log takes nothing now: the next look decides anew."""
+        """Another request was faster, or the log takes nothing now: the next visit decides again."""
         self.statistics.refusals_total += 1
         logger.warning("decision refused stream=%s error=%s", stream.name, error)
 
@@ -314,7 +328,7 @@ class StreamsRunner:
         now_s = self._clock.monotonic_s()
 
         def old_before_us(age_s: float) -> int:
-            return self._timeline.old_before_us(age_s, monotonic_s=now_s)
+            return self._clock_history.old_before_us(age_s, monotonic_s=now_s)
 
         return retention.decide(
             policy,
@@ -342,7 +356,7 @@ class StreamsRunner:
         return StreamFacts(parts, Lineage(stream.history()))
 
     async def _sharpen(self, near: Cut) -> None:
-        """Learn the borders behind a cut that only the chunks know."""
+        """Load the borders after a cut that only the chunks have."""
         for segment_id, offset in near.positions.items():
             segment = self._state.segments.get(segment_id)
             if segment is not None and offset < segment.flushed_offset:
@@ -356,7 +370,7 @@ class StreamsRunner:
         for segment in segments:
             self._container.reader.forget(segment)
         size_bytes = max(0, before - cut.remaining_bytes)
-        self._watch(stream).truncations.append(
+        self._policy_state(stream).truncations.append(
             Truncation(at_us=self._clock.unix_us(), reason=reason, size_bytes=size_bytes)
         )
         self.statistics.truncations_total += 1
@@ -400,7 +414,7 @@ def _cursors(stream: Stream) -> dict[str, dict[int, int]]:
 
 
 def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
-    """Return of each cursor, the slowest first, what it has not read, and what nobody but it holds."""
+    """Return of each cursor, the slowest first, what it has not read, and the bytes that it alone holds back."""
     passed = {name: retention.progress_of_cut(facts, positions) for name, positions in sorted(_cursors(stream).items())}
     holds = retention.held_bytes(facts, passed)
     slowest_first = sorted(passed, key=lambda name: sum(passed[name].values()))[:EXPLAINED_COUNT_MAX]

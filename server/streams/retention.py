@@ -70,7 +70,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut that covers the key space once, and what lies behind it.
+    """A cut that covers the key space once, and what is after it.
 
     Attributes:
         positions: offsets by segment.
@@ -92,7 +92,7 @@ class RetentionDecision:
 
     cut: Cut | None
     reason: str
-    remarks: tuple[str, ...]
+    kept_reasons: tuple[str, ...]
     near: Cut | None
 
 
@@ -108,7 +108,7 @@ def decide(
     """Return where to cut a stream.
 
     Args:
-        is_sharp: whether all borders near the cut are known. Else what lies between two known ones is kept; if they
+        is_sharp: whether all borders near the cut are known. Else events between two known ones are kept; if they
             are, a maximum of bytes is kept to even if a single append is larger.
         cursors: offsets by segment, by the name of the cursor.
         young_from_us: what was written earlier is older than the minimum of age.
@@ -116,7 +116,7 @@ def decide(
     """
     size_bytes = facts.size_bytes
     wanted: list[tuple[Progress, str]] = []
-    remarks: list[str] = []
+    kept_reasons: list[str] = []
     if policy.max_bytes is not None:
         if size_bytes > policy.max_bytes:
             wanted.append(
@@ -126,7 +126,7 @@ def decide(
                 )
             )
         else:
-            remarks.append(f"{size_bytes:,} bytes of at most {policy.max_bytes:,}")
+            kept_reasons.append(f"{size_bytes:,} bytes of at most {policy.max_bytes:,}")
     if policy.max_age_s is not None:
         wanted.append((progress_before(facts, old_before_us), f"older than the maximum of {policy.max_age_s:,g} s"))
     if policy.kind is RetentionKind.CONSUMPTION:
@@ -134,27 +134,27 @@ def decide(
             consumed = slowest(facts, cursors.values())
             wanted.append((consumed, "passed by every cursor"))
         else:
-            remarks.append("no cursor is registered, so nothing counts as consumed")
+            kept_reasons.append("no cursor is registered, so nothing counts as consumed")
     head = as_cut(facts, {})
     chosen = [(progress, reason) for progress, reason in wanted if as_cut(facts, progress).progress != head.progress]
     if not chosen:
-        remarks.append("nothing is to be forgotten")
-        return RetentionDecision(None, "", tuple(remarks), head if wanted else None)
+        kept_reasons.append("nothing is to be forgotten")
+        return RetentionDecision(None, "", tuple(kept_reasons), head if wanted else None)
     goal = as_cut(facts, _union([progress for progress, _ in chosen]))
     cut = goal
     if policy.min_bytes:
         cut = as_cut(facts, _intersection(cut.progress, keeping(facts, policy.min_bytes).progress))
         if cut.progress != goal.progress:
-            remarks.append(f"the minimum of {policy.min_bytes:,} bytes keeps some")
+            kept_reasons.append(f"the minimum of {policy.min_bytes:,} bytes keeps some")
     if policy.min_age_s:
         before = cut
         cut = as_cut(facts, _intersection(cut.progress, progress_before(facts, young_from_us)))
         if cut.progress != before.progress:
-            remarks.append(f"what is younger than {policy.min_age_s:,g} s is kept")
+            kept_reasons.append(f"what is younger than {policy.min_age_s:,g} s is kept")
     if cut.progress == head.progress:
-        return RetentionDecision(None, "", tuple(remarks), head)
+        return RetentionDecision(None, "", tuple(kept_reasons), head)
     reason = f"{policy.kind}: {'; '.join(reason for _, reason in chosen)}"
-    return RetentionDecision(cut, reason, tuple(remarks), cut)
+    return RetentionDecision(cut, reason, tuple(kept_reasons), cut)
 
 
 def as_cut(facts: StreamFacts, progress: Mapping[int, int]) -> Cut:

@@ -75,7 +75,7 @@ class Decision:
 
     plans: tuple[ScalePlan, ...]
     memory: Memory
-    remarks: Mapping[int, str]
+    reasons: Mapping[int, str]
 
 
 def decide(
@@ -88,9 +88,9 @@ def decide(
         now_s: monotonic seconds.
     """
     if policy.kind is ScalingKind.FIXED:
-        return Decision(plans=(), memory=Memory(), remarks={})
+        return Decision(plans=(), memory=Memory(), reasons={})
     hot_since_s, cold_since_s = _remember(policy, loads, memory=memory, now_s=now_s, options=options)
-    remarks: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     plans: list[ScalePlan] = []
     room = SEGMENTS_PER_STREAM_MAX - len(loads)
     taken: set[int] = set()
@@ -100,9 +100,9 @@ def decide(
         if len(loads) + len(plans) < policy.segment_count and load.low < load.last:
             plan = _split(load, count=2, reason=f"the stream has fewer than {policy.segment_count} segments")
         elif load.segment_id in hot_since_s:
-            remark = _obstacle(policy, load, hot_s=hot_s, room=room, options=options)
-            if remark:
-                remarks[load.segment_id] = remark
+            reason = _obstacle(policy, load, hot_s=hot_s, room=room, options=options)
+            if reason:
+                reasons[load.segment_id] = reason
             else:
                 count = min(policy.factor, math.ceil(load.fast_per_s / policy.target_per_s), room + 1)
                 plan = _split(load, count=max(2, count), reason=_above(policy, load, hot_s))
@@ -110,8 +110,8 @@ def decide(
             plans.append(plan)
             taken.add(load.segment_id)
             room -= len(plan.ranges) - 1
-    plans += _merges(policy, loads, taken, remarks=remarks, cold_since_s=cold_since_s, now_s=now_s, options=options)
-    return Decision(plans=tuple(plans), memory=Memory(hot_since_s, cold_since_s), remarks=remarks)
+    plans += _merges(policy, loads, taken, reasons=reasons, cold_since_s=cold_since_s, now_s=now_s, options=options)
+    return Decision(plans=tuple(plans), memory=Memory(hot_since_s, cold_since_s), reasons=reasons)
 
 
 def _remember(
@@ -185,7 +185,7 @@ def _borders(load: SegmentLoad, count: int) -> tuple[list[int], str]:
     goal = 1
     below = 0.0  # what the keys in front of a place weigh
     for place, weight in load.weights:
-        # A border in front of this place is better than one behind it: it is nearer to what is wanted.
+        # A border before this place is better than one after it: it is nearer to what is wanted.
         if place > load.low and (not borders or place > borders[-1]) and below > 0:
             wanted = keyed * goal / count
             if below + weight / 2 >= wanted:
@@ -212,7 +212,7 @@ def _merges(
     loads: Sequence[SegmentLoad],
     taken: set[int],
     *,
-    remarks: dict[int, str],
+    reasons: dict[int, str],
     cold_since_s: Mapping[tuple[int, int], float],
     now_s: float,
     options: StreamsOptions,
@@ -232,9 +232,9 @@ def _merges(
             f" {policy.target_per_s:,.0f} for {cold_s:.0f} s"
         )
         if spare < 1:
-            remark = f"the stream keeps at least {policy.segment_count} segments"
+            reason = f"the stream keeps at least {policy.segment_count} segments"
         elif cold_s < options.merge_after_s:
-            remark = f"with a neighbour {why}; they are merged after {options.merge_after_s:.0f} s"
+            reason = f"with a neighbour {why}; they are merged after {options.merge_after_s:.0f} s"
         else:
             taken |= {left.segment_id, right.segment_id}
             spare -= 1
@@ -247,5 +247,5 @@ def _merges(
             )
             continue
         for load in (left, right):
-            remarks.setdefault(load.segment_id, remark)
+            reasons.setdefault(load.segment_id, reason)
     return plans

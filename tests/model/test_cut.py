@@ -24,7 +24,7 @@ def test_a_cut_is_read_back_from_its_text(places: dict[int, tuple[int, int]]) ->
     assert parse_cut(str(cut)) == cut
     assert cut.places == places
     assert pickle.loads(pickle.dumps(cut)) == cut
-    assert hash(StreamCut.of("shop/orders", reversed(list(places.items())))) == hash(cut)
+    assert hash(StreamCut.of("shop/orders", dict(reversed(places.items())))) == hash(cut)
 
 
 def test_the_text_is_the_documented_one() -> None:

@@ -249,6 +249,10 @@ DAMAGES: Final = Table(
 )
 
 
+def _link_rows(segment: Segment, _: LabelsOf) -> list[Row]:
+    return [] if segment.link is None else [_link_row(segment.link)]
+
+
 def _load_damages(segment: Segment, rows: list[Row]) -> None:
     segment.damages = [DamagedRange(start, end, source) for _, start, end, source in rows]
 
@@ -332,7 +336,7 @@ SEGMENTS: Final[Kind[Segment]] = _kind_of(
         Detail(table=PROGRESS, row=_row_of_progress, load=_load_progress),
         Detail(table=ATTRIBUTES, row=_row_of_attribute, load=_load_attributes),
         # Not loaded with the source: the state begins with all of them.
-        Detail(table=LINKS, rows=lambda segment, _: [_link_row(segment.link)] if segment.link is not None else []),
+        Detail(table=LINKS, rows=_link_rows),
     ),
     finish=_index_chunks,
 )  # fmt: skip

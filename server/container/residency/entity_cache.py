@@ -97,7 +97,7 @@ class CacheChanges(Generic[Item]):
     added_count: int = 0
     gone: set[int] = field(default_factory=set)
     # The number that a name leads to, 0 for one that leads nowhere any more.
-    names: "SortedDict[str, int]" = field(default_factory=SortedDict)
+    names: "SortedDict[str, int]" = field(default_factory=SortedDict[str, int])
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.gone)

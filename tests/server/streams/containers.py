@@ -109,7 +109,7 @@ async def streams_in(
         container=opened.container,
         streams=controller,
         catalog=catalog,
-        timeline_file=ClockHistoryFile(OsFileSystem(), folder, boot=boot, clock=clock),
+        clock_history_file=ClockHistoryFile(OsFileSystem(), folder, boot=boot, clock=clock),
         options=options or StreamsOptions(),
     )
     await runner.load()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.streams.clock_history import NOTHING_US, ClockHistory, timeline_of_text
+from millrace.server.streams.clock_history import NOTHING_US, ClockHistory, clock_history_of_text
 
 S = 1_000_000
 START_US = 1_700_000_000 * S
@@ -50,7 +50,7 @@ def kept(line: ClockHistory, *, boot: str = "b", at_s: float) -> str:
 def test_a_restart_of_the_server_loses_no_time() -> None:
     """Of what was idle for days before the restart too, and of the time in which no server ran."""
     text = kept(ClockHistory([(0.0, START_US)]), at_s=600.0)
-    line = timeline_of_text(text, boot="b", monotonic_s=5000.0, unix_us=START_US + 5000 * S)
+    line = clock_history_of_text(text, boot="b", monotonic_s=5000.0, unix_us=START_US + 5000 * S)
     assert line.old_before_us(4900.0, monotonic_s=5000.0) == START_US + 100 * S
 
 
@@ -58,7 +58,7 @@ def test_a_restart_of_the_machine_loses_the_time_in_which_it_was_off() -> None:
     """Behaviour 25: that time only the wall clock knows, and it may have jumped."""
     text = kept(ClockHistory([(100.0, START_US)]), at_s=700.0)
     for boot, ours in (("b", "other"), ("", ""), ("b", "")):
-        line = timeline_of_text(
+        line = clock_history_of_text(
             kept(ClockHistory([(100.0, START_US)]), boot=boot, at_s=700.0),
             boot=ours,
             monotonic_s=5.0,
@@ -67,7 +67,7 @@ def test_a_restart_of_the_machine_loses_the_time_in_which_it_was_off() -> None:
         assert line.old_before_us(600.0, monotonic_s=5.0) == START_US
         assert line.old_before_us(650.0, monotonic_s=60.0) == START_US + 5 * S
     # Seconds that went back are those of another start, whatever it is called.
-    line = timeline_of_text(text, boot="b", monotonic_s=5.0, unix_us=START_US + 10**9 * S)
+    line = clock_history_of_text(text, boot="b", monotonic_s=5.0, unix_us=START_US + 10**9 * S)
     assert line.old_before_us(600.0, monotonic_s=5.0) == START_US
 
 
@@ -75,7 +75,9 @@ def test_jumps_are_kept_too() -> None:
     line = ClockHistory([(0.0, START_US)])
     assert not line.observe(monotonic_s=10.0, unix_us=START_US + 10 * S)
     assert line.observe(monotonic_s=12.0, unix_us=START_US + 10**9 * S)
-    again = timeline_of_text(kept(line, at_s=13.0), boot="b", monotonic_s=40.0, unix_us=START_US + (10**9 + 28) * S)
+    again = clock_history_of_text(
+        kept(line, at_s=13.0), boot="b", monotonic_s=40.0, unix_us=START_US + (10**9 + 28) * S
+    )
     for age_s in (5.0, 28.0, 30.0):
         assert again.old_before_us(age_s, monotonic_s=40.0) == line.old_before_us(age_s, monotonic_s=40.0)
 
@@ -98,7 +100,7 @@ def test_jumps_are_kept_too() -> None:
     ],
 )
 def test_what_cannot_be_read_is_begun_anew(text: str) -> None:
-    line = timeline_of_text(text, boot="b", monotonic_s=50.0, unix_us=START_US)
+    line = clock_history_of_text(text, boot="b", monotonic_s=50.0, unix_us=START_US)
     assert line.old_before_us(10.0, monotonic_s=70.0) == START_US + 10 * S
     assert line.old_before_us(60.0, monotonic_s=70.0) == NOTHING_US
 
@@ -110,11 +112,13 @@ def test_a_flipped_bit_is_no_reading(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(text) - 1))
     damaged = bytearray(text)
     damaged[place] ^= 1 << data.draw(st.integers(0, 6))
-    line = timeline_of_text(damaged.decode(errors="replace"), boot="b", monotonic_s=650.0, unix_us=START_US + 850 * S)
+    line = clock_history_of_text(
+        damaged.decode(errors="replace"), boot="b", monotonic_s=650.0, unix_us=START_US + 850 * S
+    )
     for age_s in (10.0, 100.0, 500.0):
         assert line.old_before_us(age_s, monotonic_s=650.0) in (
             NOTHING_US,
-            timeline_of_text(text.decode(), boot="b", monotonic_s=650.0, unix_us=START_US + 850 * S).old_before_us(
+            clock_history_of_text(text.decode(), boot="b", monotonic_s=650.0, unix_us=START_US + 850 * S).old_before_us(
                 age_s, monotonic_s=650.0
             ),
         )

@@ -360,7 +360,7 @@ async def test_the_runner_outlives_a_checkpoint_that_it_cannot_read(
         if trouble == "held":
             loaded_s = clock.monotonic_s()
             async with asyncio.timeout(PATIENCE_S):
-                while not streams.runner._watches:
+                while not streams.runner._policy_states:
                     await clock.advance(1.0)
                     assert not runner.done()
             assert loaded_s < clock.monotonic_s()

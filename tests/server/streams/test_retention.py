@@ -172,7 +172,7 @@ def test_retention_by_consumption(world: World, data: st.DataObject) -> None:
 
     if decision.cut is None:
         if not cursors and facts.size_bytes:
-            assert "no cursor" in decision.remarks[0]
+            assert "no cursor" in decision.kept_reasons[0]
         return
     assert cursors
     world.check_cut(decision.cut.positions)
@@ -246,7 +246,7 @@ def test_the_minimum_of_age_keeps_what_was_consumed() -> None:
     )
     assert decision.cut is not None
     assert decision.cut.positions == {1: 400}
-    assert decision.remarks == ("what is younger than 5 s is kept",)
+    assert decision.kept_reasons == ("what is younger than 5 s is kept",)
 
 
 def test_the_minimum_of_bytes_wins_over_the_maximum_of_age() -> None:
@@ -255,7 +255,7 @@ def test_the_minimum_of_bytes_wins_over_the_maximum_of_age() -> None:
     decision = decide(policy, world.facts(), cursors={}, young_from_us=NEVER, old_before_us=world.now_us + 1)
     assert decision.cut is not None
     assert decision.cut.positions == {1: 600}
-    assert decision.remarks == ("the minimum of 350 bytes keeps some",)
+    assert decision.kept_reasons == ("the minimum of 350 bytes keeps some",)
 
 
 def test_everything_may_be_forgotten_when_it_is_old() -> None:

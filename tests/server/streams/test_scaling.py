@@ -52,7 +52,7 @@ class Simulation:
         self.next_id = 2
         self.events: list[tuple[float, ScalePlan]] = []
         self.counts: list[tuple[float, int]] = []
-        self.decision = Decision(plans=(), memory=Memory(), remarks={})
+        self.decision = Decision(plans=(), memory=Memory(), reasons={})
 
     def run(
         self, duration_s: float, rate: Callable[[float], float], *, noise: float = 0.0, tick_s: float = 2.0
@@ -141,7 +141,7 @@ def test_one_hot_key_does_not_split_for_ever() -> None:
     it.run(1200, lambda now_s: 10 * TARGET)
 
     assert len(it.segments) == 1
-    assert it.decision.remarks[1] == "one key holds 60% of its load; splitting would not help"
+    assert it.decision.reasons[1] == "one key holds 60% of its load; splitting would not help"
 
     it = Simulation(hot_share=0.4)
     it.run(1200, lambda now_s: 10 * TARGET)
@@ -149,7 +149,7 @@ def test_one_hot_key_does_not_split_for_ever() -> None:
     assert last_s < 400
     assert len(it.segments) < 16
     hot = next(segment for segment in it.segments if segment.low <= it.hot_place <= segment.last)
-    assert "one key holds" in it.decision.remarks[hot.segment_id]
+    assert "one key holds" in it.decision.reasons[hot.segment_id]
 
 
 def test_a_steady_load_near_a_border_does_not_flap() -> None:
@@ -223,7 +223,7 @@ def test_cold_neighbours_are_merged_down_to_the_minimum() -> None:
     merges = [(when, plan) for when, plan in it.events if when > started_s]
     assert merges[0][0] - started_s > OPTIONS.merge_after_s
     assert all(plan.reason.startswith("merge: ") for _, plan in merges)
-    assert set(it.decision.remarks.values()) == {"the stream keeps at least 3 segments"}
+    assert set(it.decision.reasons.values()) == {"the stream keeps at least 3 segments"}
 
 
 def test_segments_that_were_never_warm_are_merged_after_the_same_wait() -> None:
@@ -272,7 +272,7 @@ def test_there_are_never_more_segments_than_a_stream_can_have() -> None:
     memory = Memory({load.segment_id: 0.0 for load in loads})
     decision = decide(policy, loads, memory=memory, now_s=99.0, options=OPTIONS)
     assert len(loads) + sum(len(plan.ranges) - 1 for plan in decision.plans) == SEGMENTS_PER_STREAM_MAX
-    assert sum("no more are possible" in remark for remark in decision.remarks.values()) == len(loads) - 3
+    assert sum("no more are possible" in reason for reason in decision.reasons.values()) == len(loads) - 3
 
 
 def test_only_where_it_is_cold_there_are_merges() -> None:
@@ -304,7 +304,7 @@ def test_what_cannot_be_read_is_split_evenly_but_not_for_ever() -> None:
     narrow = SegmentLoad(segment_id=1, low=0, last=KEY_SPACE >> 8, fast_per_s=900, slow_per_s=900, last_per_s=900)
     decision = decide(BY_EVENTS, [narrow], memory=memory, now_s=99.0, options=OPTIONS)
     assert decision.plans == ()
-    assert "cannot be read" in decision.remarks[1]
+    assert "cannot be read" in decision.reasons[1]
 
 
 def test_events_without_keys_are_split_evenly() -> None:
@@ -374,7 +374,7 @@ def test_many_streams_are_each_treated_by_what_they_have() -> None:
 def test_a_fixed_stream_is_left_alone() -> None:
     load = SegmentLoad(segment_id=1, low=0, last=99, fast_per_s=1e9, slow_per_s=1e9, last_per_s=1e9)
     decision = decide(ScalingPolicy(), [load], memory=Memory({1: 0.0}), now_s=999.0, options=OPTIONS)
-    assert decision == Decision(plans=(), memory=Memory(), remarks={})
+    assert decision == Decision(plans=(), memory=Memory(), reasons={})
 
 
 @settings(max_examples=60)
