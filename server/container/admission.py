@@ -8,7 +8,7 @@ from typing import Protocol
 
 from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.segment import Segment, WriterProgress
 from millrace.server.errors import (
     AppendTooLargeError,
     ConditionFailedError,
@@ -102,22 +102,24 @@ def check_writer(state: ContainerState, run: AppendRun) -> None:
         )
 
 
-def deduplicate(segment: Segment, run: AppendRun) -> tuple[AppendRun | None, AppendRun | None]:
-    """Return the part of a run of a writer that it has stored (or sent) already, and the part that is new.
-
-    Raises:
-        EventNumberGapError: the run starts above the number that must come next.
-        EventNumberOverlapError: one append holds both stored and new events.
-    """
-    stored = segment.progress_of(run.writer_number).admitted
-    number = run.event_number
-    if number == stored + 1:
-        return None, run
-    if number > stored + 1:
+def check_event_number(segment: Segment, progress: WriterProgress, run: AppendRun) -> None:
+    """Raise EventNumberGapError if a run of a writer starts above the number that must come next."""
+    if run.event_number != progress.admitted + 1:
         raise EventNumberGapError(
-            f"event number {number} leaves a gap: {stored} was the last one stored, {stored + 1} must follow",
+            f"event number {run.event_number} leaves a gap: {progress.admitted} was the last one stored, "
+            f"{progress.admitted + 1} must follow",
             subject=segment.name,
         )
+
+
+def deduplicate(segment: Segment, run: AppendRun, *, stored: int) -> tuple[AppendRun, AppendRun | None]:
+    """Return the part of a run that its writer has stored (or sent) already, and the part after that event.
+
+    Raises:
+        EventNumberOverlapError: one append holds both stored and new events.
+    """
+    number = run.event_number
+    assert number <= stored, "it starts with what was sent before"
     if run.last_event_number <= stored:
         return run, None
     size, count = 0, 0

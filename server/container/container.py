@@ -25,7 +25,7 @@ from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.residency.loader import EntityLoader
 from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.segment import Segment, WriterProgress
 from millrace.server.errors import (
     CheckpointDamagedError,
     LogClosedError,
@@ -49,6 +49,7 @@ from .admission import (
     Owner,
     PendingAppend,
     check_condition,
+    check_event_number,
     check_size,
     check_writer,
     deduplicate,
@@ -167,16 +168,17 @@ class SegmentContainer:
         segment = self.segment(run.segment_id)
         if run.writer_number:
             check_writer(self.state, run)
-            progress = segment.writers.get(run.writer_number)
-            if progress is not None and run.event_number <= progress.admitted:
+            progress = segment.progress_of(run.writer_number)
+            if run.event_number <= progress.admitted:
                 # Also when the segment was sealed since: what is stored is stored.
-                return self._append_again(run, owner, segment)
-        return [self._admit(run, owner, segment)]
+                return self._append_again(run, owner, segment, progress)
+            return [self._admit(run, owner, segment, progress)]
+        return [self._admit(run, owner, segment, None)]
 
-    def _admit(self, run: AppendRun, owner: Owner, segment: Segment) -> PendingAppend:
+    def _admit(self, run: AppendRun, owner: Owner, segment: Segment, progress: WriterProgress | None) -> PendingAppend:
         segment.check_appendable()
-        if run.writer_number:
-            deduplicate(segment, run)  # refuses a gap
+        if progress is not None:
+            check_event_number(segment, progress, run)
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
         self._check_room()
@@ -188,25 +190,25 @@ class SegmentContainer:
         # First the pins, then the log, which may refuse; only then the admitted view moves.
         pins = pending.pins = state.segments.pin((run.segment_id,))
         try:
-            if run.writer_number:
+            if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
             self._wal.submit(run)
         except BaseException:
             pins.release()
             raise
         assert state.segments.peek(run.segment_id) is segment, "the view that moves is that of a pinned segment"
-        if run.writer_number:
+        if progress is not None:
             assert state.writers.is_pinned(run.writer_number)
-            segment.progress_of(run.writer_number).admitted = run.last_event_number
+            progress.admitted = run.last_event_number
         segment.next_offset += run.payload_size
         self._in_flight.append(pending)
         return pending
 
-    def _append_again(self, run: AppendRun, owner: Owner, segment: Segment) -> list[PendingAppend]:
+    def _append_again(
+        self, run: AppendRun, owner: Owner, segment: Segment, progress: WriterProgress
+    ) -> list[PendingAppend]:
         """Admit a run whose beginning (or all) was sent before."""
-        known, new = deduplicate(segment, run)
-        assert known is not None, "the caller saw that it starts with what was sent before"
-        progress = segment.progress_of(run.writer_number)
+        known, new = deduplicate(segment, run, stored=progress.admitted)
         again = PendingAppend(owner, known)
         again.duplicate = True
         if known.last_event_number == progress.durable and known.frame_count == 1:
@@ -214,7 +216,7 @@ class SegmentContainer:
         result = [again]
         if new is not None:
             try:
-                result.append(self._admit(new, owner, segment))
+                result.append(self._admit(new, owner, segment, progress))
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
                 refused = PendingAppend(owner, new)

@@ -134,28 +134,22 @@ def _apply_run(fold: Fold, run: AppendRun, *, is_new: bool, bytes_sink: BytesSin
             return  # deleted before the checkpoint
         # Nothing is appended after the record of a delete: it is the record of the creation that was lost.
         segment = state.orphan(run.segment_id)
+    end_events = segment.event_count + run.event_count if is_new else 0
+    extent = Extent(run, sequence=fold.sequence, end_events=end_events, wall_time_us=fold.wall_time_us)
     if is_new:
         segment.index.add(run.offset, events=segment.event_count, wall_time_us=fold.wall_time_us)
         if run.offset > segment.length:
             # Damage took the bytes between.
             segment.damages.append(DamagedRange(segment.length, run.offset, "the log"))
-        segment.length = max(segment.length, run.offset + run.payload_size)
-        segment.event_count += run.event_count
+        segment.length = max(segment.length, extent.end)
+        segment.event_count = end_events
         if run.writer_number:
             apply_writers.advance(fold, segment, run)
         state.segments.changed(segment)
         if segment.stream_id:
             state.touched_streams.add(segment.stream_id)
         state.wake(segment)
-    bytes_sink(
-        segment,
-        Extent(
-            run,
-            sequence=fold.sequence,
-            end_events=segment.event_count if is_new else 0,
-            wall_time_us=fold.wall_time_us,
-        ),
-    )
+    bytes_sink(segment, extent)
 
 
 def _apply_damage(fold: Fold, damage: Damage) -> None:
