@@ -80,9 +80,9 @@ class ByteReader:
         nothing.
 
         Raises:
-            SegmentTruncatedError: the place was truncated away; `seek` to its `start_offset`.
+            SegmentTruncatedError: the offset was truncated away; `seek` to its `start_offset`.
             StreamNotFoundError: the stream was deleted.
-            OffsetBeyondEndError: the place lies beyond the tail.
+            OffsetBeyondEndError: the offset is after the tail.
             SegmentDamagedError: the bytes fail their checksum on the server.
         """
         if size < 0:

@@ -1,4 +1,4 @@
-"""A client knows when it is used by a child of the process that made it.
+"""Detects that a client is used in a child of the process that made it.
 
 After a fork parent and child would write to the same socket, and both streams of frames would be garbage. Nothing
 can be repaired in the child, so every use there ends in one clear error and the parent's connection is not touched.
@@ -13,7 +13,7 @@ from millrace.client.errors import ForkedClientError
 class ForkGuard:
     """Tells whether this process is the one that made the guard.
 
-    Asking costs an attribute, not a system call: the guards of a child are turned when it is born.
+    Asking costs an attribute, not a system call: a hook sets the guards of a child after the fork.
     """
 
     __slots__ = ("__weakref__", "forked")
@@ -31,9 +31,9 @@ class ForkGuard:
 _guards: WeakSet[ForkGuard] = WeakSet()
 
 
-def _turn_guards() -> None:
+def _set_guards() -> None:
     for guard in _guards:
         guard.forked = True
 
 
-os.register_at_fork(after_in_child=_turn_guards)
+os.register_at_fork(after_in_child=_set_guards)

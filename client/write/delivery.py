@@ -50,7 +50,7 @@ class _Flight:
 
 
 class Delivery:
-    """The blocks of one writer on their way to its segments. Belongs to one event loop.
+    """The blocks of one writer, from the accumulators to its segments. Belongs to one event loop.
 
     Attributes:
         pending_bytes: what was written and is not settled; `Writer.write` adds what it takes.

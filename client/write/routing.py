@@ -1,6 +1,6 @@
 """Which segment an event belongs to.
 
-A routing key has one place in the key space for ever, and at any time each place belongs to one open segment of the
+A routing key has one place in the key space forever, and at any time each place belongs to one open segment of the
 stream. Events without a key have no order to keep; they go where the writer's last block did not.
 """
 

@@ -174,7 +174,7 @@ class Writer:
     ) -> "asyncio.Future[Stored]":
         """Take one event; the future is done when it is durable. Never waits.
 
-        Cancelling the future does not take the event back. A future that nobody looks at is fine: `flush` and leaving
+        Cancelling the future does not take the event back. A future may be ignored: `flush` and leaving
         the writer raise what went wrong.
 
         Args:
@@ -184,7 +184,7 @@ class Writer:
 
         Raises:
             EventTooLargeError: value above 8 MiB, key or headers above 64 KiB, more than 64 headers, or more than one
-                append of this server can hold; the event was not taken, and the writer goes on.
+                append of this server can hold; the event was not taken, and the writer remains usable.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
             WriterFencedError, WriterExpiredError, SegmentSealedError, ClientClosedError: nothing can be written any
                 more.

@@ -42,7 +42,7 @@ class WriterInfo:
     last_event_numbers: dict[int, int]
 
     def outcome(self, segment_id: int, event_number: int) -> Outcome:
-        """Return what became of one event. One that is not stored may still be on its way.
+        """Return what became of one event. One that is not stored may still be in flight.
 
         Raises:
             InvalidArgumentError: the stream has no such segment (any more), or numbers do not go so low.
