@@ -24,6 +24,7 @@ from .limits import (
     CONTROL_FRAME_SIZE_BYTES_MAX,
     FRAME_HEADER_SIZE_BYTES,
     FRAME_SIZE_BYTES_MAX,
+    RECORD_SIZE_BYTES_MAX,
     SEQUENCED_APPEND_HEADER_SIZE_BYTES,
 )
 from .schema.frame import FrameHeader as FrameHeaderLayout
@@ -108,13 +109,19 @@ def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
     """Return the frame of a message.
 
     Raises:
-        CodecError: a value does not fit its field, or the whole does not fit a frame that the peer accepts.
+        CodecError: a value does not fit its field, or the whole does not fit a frame of the peer, or of the log.
     """
     frame_type = int(message.type)
     frame = encode_body(frame_type, _BINDINGS[type(message)].body(message), request_id=request_id, flags=flags)
-    if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and (frame_type != _DATA or len(frame) > FRAME_SIZE_BYTES_MAX):
+    if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and len(frame) > _size_max(message):
         raise CodecError(type(message).__name__, "", f"makes a frame of {len(frame)} bytes, above the limit")
     return frame
+
+
+def _size_max(message: m.Message) -> int:
+    if isinstance(message, m.Record):
+        return RECORD_SIZE_BYTES_MAX
+    return FRAME_SIZE_BYTES_MAX if message.type == _DATA else CONTROL_FRAME_SIZE_BYTES_MAX
 
 
 def encode_body(frame_type: int, body: bytes, *, request_id: int, flags: int = 0) -> bytes:

@@ -21,6 +21,8 @@ APPEND_HEADER_SIZE_BYTES: Final = 64
 SEQUENCED_APPEND_HEADER_SIZE_BYTES: Final = APPEND_HEADER_SIZE_BYTES + 8 + 8 + 8
 FRAME_SIZE_BYTES_MAX: Final = SEQUENCED_APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_BYTES_MAX
 CONTROL_FRAME_SIZE_BYTES_MAX: Final = 1 * MIB
+RECORD_SIZE_BYTES_MAX: Final = 16 * MIB
+"""The largest record of a decision in the log; none travels on the wire."""
 """The largest frame that is neither an append nor a reply with data."""
 
 EVENT_NUMBER_MAX: Final = (1 << 63) - 1
@@ -42,4 +44,5 @@ LIST_PAGE_COUNT_MAX: Final = 1000
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 
 assert READ_SIZE_BYTES_MAX + KIB <= FRAME_SIZE_BYTES_MAX, "a full read reply must fit a frame"
+assert CONTROL_FRAME_SIZE_BYTES_MAX <= RECORD_SIZE_BYTES_MAX <= FRAME_SIZE_BYTES_MAX
 assert HELLO_FRAME_SIZE_BYTES_MAX <= CONTROL_FRAME_SIZE_BYTES_MAX <= FRAME_SIZE_BYTES_MAX

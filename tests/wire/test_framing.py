@@ -17,7 +17,12 @@ from millrace.wire.framing import (
     encode_data,
     verify,
 )
-from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_SIZE_BYTES_MAX, READ_SIZE_BYTES_MAX
+from millrace.wire.limits import (
+    CONTROL_FRAME_SIZE_BYTES_MAX,
+    FRAME_SIZE_BYTES_MAX,
+    READ_SIZE_BYTES_MAX,
+    RECORD_SIZE_BYTES_MAX,
+)
 from millrace.wire.schema.frame import FrameHeader
 from tests.golden.samples import SAMPLES
 from tests.support.strategies import MESSAGES, fields_of, from_construct, messages, messages_of
@@ -215,3 +220,16 @@ def test_the_largest_append_is_made() -> None:
 
     assert decode_header(plain).length == FRAME_SIZE_BYTES_MAX - 24
     assert decode_header(sequenced).length == FRAME_SIZE_BYTES_MAX
+
+
+def test_a_record_of_the_log_may_be_larger_than_a_request() -> None:
+    """Requests and replies stay at a mebibyte; a decision about very many segments is one record."""
+    count = CONTROL_FRAME_SIZE_BYTES_MAX // 20
+    ranges = [m.SegmentRangeRecord(number, number, number) for number in range(count)]
+    record = m.StreamScaled(stream_id=1, epoch=1, scaled_us=1, cause="", sealed_ids=[], created=ranges)
+    frame = encode(record)
+    assert CONTROL_FRAME_SIZE_BYTES_MAX < len(frame) <= RECORD_SIZE_BYTES_MAX
+    assert decode(frame)[1] == record
+    request = m.ScaleStream("a/b", list(range(count)), [m.KeyRangeRecord(1, 1)] * count)
+    with pytest.raises(CodecError, match="above the limit"):
+        encode(request)
