@@ -62,7 +62,7 @@ async def test_a_loss_of_power_loses_nothing_acknowledged(folder: Path, seed: in
     snapshots = []
     for number in range(6):
         await asyncio.sleep(choices.uniform(0.01, 0.2))
-        snapshots.append(machine.snapshot(server, account, f"seed {seed} snapshot {number}"))
+        snapshots.append(machine.snapshot(account, f"seed {seed} snapshot {number}"))
     await finish(writing, server)
     for snapshot in snapshots:
         for loss in range(3):
@@ -75,7 +75,7 @@ def replace_files(snapshot: Snapshot, seed: int) -> Snapshot:
     """Return the snapshot after a loss of power."""
     files = snapshot.files.copy()
     files.crash(seed)
-    return Snapshot(snapshot.label, files, snapshot.storage, snapshot.checkpoint, snapshot.account)
+    return Snapshot(snapshot.label, files, snapshot.storage, snapshot.account)
 
 
 @pytest.mark.slow
@@ -94,10 +94,10 @@ async def test_a_kill_between_any_two_steps_of_flushing_is_harmless(folder: Path
     all_seen = asyncio.Event()
 
     def step(when: str, action: str, name: str) -> None:
-        label = f"{when} {action} of {name.partition('/')[0]}"
+        label = f"{when} {action} of {name.split('/')[1]}"
         steps[label] = steps.get(label, 0) + 1
         if steps[label] in {1, 4}:
-            snapshots.append(machine.snapshot(server, account, f"{label} {name}"))
+            snapshots.append(machine.snapshot(account, f"{label} {name}"))
         if len(steps) == 8:
             all_seen.set()
 
