@@ -103,7 +103,7 @@ async def test_a_writer_that_was_silent_for_too_long_is_told(
     async with client.writer("a/b") as writer:
         await writer.write(b"1")
         await let_expire(server, clock)
-        with pytest.raises(WriterExpiredError, match="open it anew"):
+        with pytest.raises(WriterExpiredError, match="open it again"):
             await writer.write(b"lost")
         with pytest.raises(WriterExpiredError):
             _ = writer.write(b"refused at once")
