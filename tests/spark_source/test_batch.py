@@ -5,7 +5,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import millrace
-from millrace.spark_source.rows import SCHEMA
+from millrace.spark_source.options import DEFAULT_COLUMNS
+from millrace.spark_source.rows import SCHEMA, schema_of
 from tests.spark_source.conftest import Shop, rows_of, rows_of_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
@@ -18,7 +19,7 @@ def test_a_batch_is_what_the_plain_reader_reads(spark: SparkSession, shop: Shop)
     shop.write(1, keys=0)
     frame = shop.batch(spark)
 
-    assert frame.schema == SCHEMA
+    assert frame.schema == schema_of(DEFAULT_COLUMNS)
     assert sorted(rows_of(frame)) == sorted(rows_of_events(shop.plain()))
     assert {row[0] for row in frame.select("stream").distinct().collect()} == {shop.stream}
 
