@@ -42,7 +42,7 @@ check: lint test  ## what CI runs: format, lint, types, import arrows, tests
 
 # All four run, so that one failure does not hide the others.
 lint: $(INSTALLED)  ## the part of check that runs no code: format, lint, types, import arrows
-	@failed=0; for program in "ruff format --check ." "ruff check ." mypy pyright lint-imports; do \
+	@failed=0; for program in "ruff format --check ." "ruff check ." mypy basedpyright lint-imports; do \
 		echo "$$program"; $(BIN)/$$program || failed=1; \
 	done; exit $$failed
 

@@ -108,8 +108,9 @@ class Blocking(Generic[A_co]):
         iterator = make()
 
         async def close() -> None:
-            if hasattr(iterator, "aclose"):
-                await iterator.aclose()
+            aclose = getattr(iterator, "aclose", None)
+            if aclose is not None:
+                await aclose()
 
         try:
             while True:

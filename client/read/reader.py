@@ -260,7 +260,7 @@ class Reader:
                 source.close()
             self._sources.clear()
             self._ready.clear()
-            self._lineage, self._sealed = Lineage(info.segments), info.sealed
+            self._lineage, self._sealed = Lineage[StreamPart](info.segments), info.sealed
             self._places = dict(error.resume_at.positions)
             for segment_id in self._places:
                 self._add_source(segment_id)

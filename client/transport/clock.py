@@ -31,8 +31,14 @@ class SystemClock:
     monotonic_s = staticmethod(time.monotonic)
     # No function of our own around it: it is called for each event.
     time_ns = staticmethod(time.time_ns)
-    sleep = staticmethod(asyncio.sleep)
-    timeout = staticmethod(asyncio.timeout)
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait that many seconds. Cancelling is safe."""
+        await asyncio.sleep(duration_s)
+
+    def timeout(self, duration_s: float) -> asyncio.Timeout:
+        """Return a context manager that ends its body with TimeoutError after that many seconds."""
+        return asyncio.timeout(duration_s)
 
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()

@@ -344,10 +344,10 @@ class Connection(asyncio.BufferedProtocol):
         """Close when the server does; called by the event loop."""
         return False
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Fail all that waits; called by the event loop."""
         reason = f"the connection to {self.address} was lost"
-        self._end(ConnectionLostError(f"{reason}: {error}" if error else reason), abort=True)
+        self._end(ConnectionLostError(f"{reason}: {exc}" if exc else reason), abort=True)
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -410,4 +410,5 @@ async def open_connection(address: Address, options: ClientOptions, session_id: 
     finally:
         if connection is not None and not (connection.is_ready):
             connection.abort("the handshake failed")
+    assert connection is not None, "a timeout swallows nothing"
     return connection

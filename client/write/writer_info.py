@@ -67,15 +67,16 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
     while True:
         info = await channel.request(m.GetStream(stream))
         segment_ids = [segment.segment_id for segment in info.segments]
-        last: dict[int, int] = {}
         try:
-            for start in range(0, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
-                request = m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
-                reply = await channel.request(request)
+            reply = await channel.request(m.GetWriter(writer_id, segment_ids[:SEGMENTS_PER_STREAM_MAX]))
+            states = list(reply.states)
+            for start in range(SEGMENTS_PER_STREAM_MAX, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
                 if not reply.known:
-                    last = {}
                     break
-                last.update((state.segment_id, state.last_event_number) for state in reply.states)
+                reply = await channel.request(
+                    m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
+                )
+                states += reply.states
         except SegmentNotFoundError as error:  # truncated away between the requests
             await retry.wait(stream_changed(f"nothing is known of writer {writer_id!r}", stream, retry, error))
             continue
@@ -88,7 +89,7 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
             epoch=reply.writer_epoch,
             active_us=reply.active_us,
             expired_us=reply.expired_us or None,
-            last_event_numbers=last,
+            last_event_numbers={state.segment_id: state.last_event_number for state in states} if reply.known else {},
         )
 
 
