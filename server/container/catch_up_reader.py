@@ -96,7 +96,7 @@ class CatchUpReader:
             return await read_chunk(self._storage, footer, offset=offset, size=size)
         except (ChunkCorruptError, ChunkNotFoundError) as error:
             if not segment.deleted and self._chunk_at(segment, offset) != chunk:
-                # It was small, and was replaced while we looked; what replaced it holds the same bytes.
+                # It was small, and was replaced during the read; what replaced it holds the same bytes.
                 return await self._fetch(segment, offset, size)
             raise SegmentDamagedError(
                 f"bytes at offset {offset} are damaged or missing in tier 2: {error}",

@@ -78,13 +78,13 @@ class Decision:
     followers: list[PendingAppend] = field(default_factory=list)
 
     def settle(self) -> None:
-        """End as durable and applied. Its requester may be gone."""
+        """End as durable and applied. Its requester may have been cancelled."""
         if not self.future.done():
             self.future.set_result(None)
         self.pins.release()
 
     def fail(self, error: ServerError) -> None:
-        """End as failed. Its requester may be gone."""
+        """End as failed. Its requester may have been cancelled."""
         if not self.future.done():
             self.future.set_exception(error)
         self.pins.release()
@@ -131,7 +131,7 @@ class SegmentContainer:
 
         Args:
             wal: the started log.
-            on_progress: called after each applied batch (the flusher looks whether there is work).
+            on_progress: called after each applied batch (the flusher checks whether there is work).
             on_failure: called once if the log fails; the container then refuses everything.
         """
         self._wal = wal
@@ -415,7 +415,7 @@ class SegmentContainer:
         try:
             pieces = await found
         except (SegmentDamagedError, StorageError):
-            # Chunks are deleted when a segment is truncated or deleted. Then it is that which is to be told.
+            # Chunks are deleted when a segment is truncated or deleted. Then that is the error to raise.
             segment.check_readable(offset)
             raise
         segment.check_readable(offset)
@@ -427,7 +427,7 @@ class SegmentContainer:
         try:
             return await found
         except SegmentNotFoundError:
-            # Copied to chunks of this segment while we read it there; it is gone, its bytes are here now.
+            # Its bytes were copied to chunks of this segment during the read, and it was deleted: read them here.
             if segment.tail.at(offset) is extent:
                 raise
         return await self.read(segment, offset, size_max)

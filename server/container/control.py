@@ -2,7 +2,7 @@
 
 Each method checks, queues its record and moves the admitted view in one step, without waiting, and then waits for the
 log. A log that refuses the record has changed nothing. Cancelling the wait does not undo the decision, and what is
-queued stays in the admitted view until it is applied, also when its requester is gone. Repeating one is harmless.
+queued stays in the admitted view until it is applied, also when its requester was cancelled. Repeating one is harmless.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ class SegmentControl:
     async def merge(self, target: Segment, source_id: int) -> None:
         """Move all bytes of a sealed segment to the end of another, in one step that is seen whole or not at all.
 
-        Nothing is copied here: the bytes stay where they are until the flusher gets to them. The source is gone
+        Nothing is copied here: the bytes stay where they are until the flusher copies them. The source is deleted
         afterwards. Merging it into the same target again is a success without effect.
 
         Raises:
@@ -249,7 +249,7 @@ class SegmentControl:
     def expire_writers(self, *, marked: Sequence[int], forgotten: Sequence[int]) -> asyncio.Future[None]:
         """Forget what writers wrote, or that they were ever there; done when that is durable.
 
-        From now on their appends are refused. The caller has looked, in this step, that none of them is busy.
+        From now on their appends are refused. The caller has checked, in this step, that none of them is busy.
 
         Args:
             marked: numbers of named writers of which a mark stays, which tells that to the next that opens them.

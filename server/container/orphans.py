@@ -1,4 +1,4 @@
-"""Search for orphans: chunks that no segment knows.
+"""Search for orphans: chunks that no segment refers to.
 
 A crash between publishing a chunk and saving the checkpoint that names it leaves them. They are deleted after a grace.
 """
@@ -28,7 +28,7 @@ async def collect_orphans(
     garbage: GarbageQueue,
     clock: Clock,
 ) -> None:
-    """Give up, after the grace, the chunks of earlier epochs that no segment knows. Safe to cancel.
+    """Queue for deletion, after the grace, the chunks of earlier epochs that no segment refers to. Safe to cancel.
 
     Args:
         storage: where the chunks are.
@@ -49,7 +49,7 @@ async def collect_orphans(
         logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
         return
     garbage.add(orphans, delete_after=DeleteAfter.COPY)
-    logger.info("orphan chunks given up count=%d", len(orphans))
+    logger.info("orphan chunks to be deleted count=%d", len(orphans))
 
 
 async def _find_orphans(storage: ChunkStorage, segments: SegmentArchive, *, container_epoch: int) -> list[str] | None:
@@ -61,7 +61,7 @@ async def _find_orphans(storage: ChunkStorage, segments: SegmentArchive, *, cont
             names = chunks[start : start + ORPHANS_AT_ONCE_COUNT]
             orphans += await asyncio.to_thread(_orphans_among, names, segments, container_epoch=container_epoch)
     except (ServerError, OSError) as error:
-        logger.warning("orphans not looked for, retry_in_s=%.0f error=%s", SEARCH_RETRY_S, error)
+        logger.warning("search for orphans failed, retry_in_s=%.0f error=%s", SEARCH_RETRY_S, error)
         return None
     return orphans
 

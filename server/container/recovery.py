@@ -110,7 +110,7 @@ async def recover(
 
 
 async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> Checkpoint | None:
-    """Return the checkpoint, from its newest good copy in tier 2 if it is gone; None if there is neither."""
+    """Return the checkpoint, from its newest good copy in tier 2 if it is missing; None if there is neither."""
     checkpoint = await asyncio.to_thread(checkpoints.load)
     if checkpoint is not None:
         return checkpoint
@@ -205,7 +205,7 @@ def _mark_gaps(state: ContainerState, segment: Segment) -> None:
 def _number_events(state: ContainerState) -> None:
     """Count the events of the tails backwards from the end, and index their borders.
 
-    For what the checkpoint knew: only the total is stored, and what lies before the tail follows from it. So this is
+    For what the checkpoint knew: only the total is stored, and the count before the tail follows from it. So this is
     done when all of that is held again, and nothing newer yet.
     """
     for segment in state.unflushed.values():

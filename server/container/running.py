@@ -88,7 +88,7 @@ class OpenContainer:
         self._clock.pause(VERIFICATION_PAUSE_S)
 
     async def collect_orphans(self) -> None:
-        """Give up, after the grace, the chunks of earlier epochs that no segment knows."""
+        """Queue for deletion, after the grace, the chunks of earlier epochs that no segment refers to."""
         await collect_orphans(
             storage=self._storage,
             segments=self.checkpoints.segments,

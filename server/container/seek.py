@@ -28,7 +28,7 @@ async def seek_event_time(
     Args:
         reader: of tier 2, for the indexes of chunks.
         merged: merged segments whose bytes are in the tail of another, by id.
-        segment: of event blocks; in any other every byte may be what is looked for.
+        segment: of event blocks; in any other every byte may be the one that is searched for.
         timestamp_us: Unix microseconds.
 
     Raises:

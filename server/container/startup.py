@@ -1,6 +1,6 @@
 """Starting a container from what is on disk.
 
-    1  load       the checkpoint is opened; its newest good copy in tier 2 takes the place of one that is gone
+    1  load       the checkpoint is opened; its newest good copy in tier 2 replaces one that is missing
     2  replay     newer records of the log are applied to it, and unflushed bytes are held again
     3  resume     the log is made ready for new batches, which makes durable all that step 2 saw
     4  save       a checkpoint is saved under the epoch of this start; chunks are published under it from then on

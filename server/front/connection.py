@@ -42,7 +42,7 @@ SERVER_NAME: Final = "millrace"
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection. `closed` is called once, when it is gone."""
+    """The server's end of one connection. `closed` is called once, when it is lost or closed."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arm_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything; appends on their way still become durable."""
+        """Release everything; appends on their way still become durable."""
         self._session.close()
         self._outlet.transport = None
         if self._timer is not None:
@@ -181,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         """Walk the whole frames that have arrived; read the socket if and only if nothing is in the way then.
 
         This is the only place that does either. What a frame does may change what is in the way, and so call this
-        again: such a call returns at once, for the walk that is under way looks before each frame.
+        again: such a call returns at once, for the walk that is under way checks before each frame.
         """
         if self._is_advancing or self._outlet.transport is None or self._session.is_closed:
             return

@@ -63,7 +63,7 @@ class Dispatcher:
     def take_appends(self, run: AppendRun) -> None:
         """Hand a run of appends to the container, once its segment and its writer are resident.
 
-        A run that waits was checked, and is not looked at again.
+        A run that waits was checked, and is not checked again.
         """
         if self._session.is_draining or self._container.is_resident(run):
             self.appends.take(run)
@@ -109,7 +109,7 @@ class Dispatcher:
         self._reads.refuse()
 
     def cancel(self) -> None:
-        """Let go of everything: the connection is gone. Appends on their way still become durable."""
+        """Release everything: the connection was lost. Appends on their way still become durable."""
         self.appends.cancel()
         self._reads.cancel()
         self._tasks.cancel()

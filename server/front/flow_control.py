@@ -15,7 +15,7 @@ class Reason(Enum):
     REPLIES_UNSENT = auto()  # the peer does not take what was sent to it
     APPENDS_IN_FLIGHT = auto()  # too many of its appends await their outcome
     TASKS = auto()  # too many of its requests are carried out
-    FETCHING = auto()  # its cold reads would bring too many bytes at once
+    FETCHING = auto()  # its cold reads would fetch too many bytes at once
     LOADING = auto()  # what its last frame is about is being loaded; later frames may not overtake it
     CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
 

@@ -14,7 +14,7 @@ class FrontOptions:
         connections_count_max: further ones are shed, the newest first.
         handshake_timeout_s: how long HELLO may take.
         frame_timeout_s: how long a frame that has begun may take to arrive.
-        keepalive_s: quiet time before a PING, and from there to giving up.
+        keepalive_s: quiet time before a PING, and from there to closing the connection.
         write_buffer_bytes_high: with that much unsent, a connection is not read any more.
         tasks_count_max: requests of one connection that are carried out at once.
         parked_reads_count_max: reads of one connection that wait at the tail, subscriptions included.

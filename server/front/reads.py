@@ -49,7 +49,7 @@ class Reads:
         self._waiting_count_max = waiting_count_max
         # By request id, those that wait at the tail.
         self._waiting: dict[int, ParkedRead | Subscription] = {}
-        # Cold reads under way bring at most this much.
+        # Cold reads under way fetch at most this much.
         self._fetching_bytes = 0
 
     def read(self, message: m.Read, request_id: int) -> None:

@@ -39,7 +39,7 @@ class ConnectionTasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel all: the connection is gone."""
+        """Cancel all: the connection was lost."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""Which streams scale, which forget, and which have a tag, without looking at all of them.
+"""Which streams scale, which have retention, and which have a tag, without visiting all of them.
 
 A server may hold a million idle streams; what is done every few seconds must not visit each. What configurations ask
 for becomes *labels*, by which the checkpoint finds streams as it finds them by name. At the start the few that scale or

@@ -37,7 +37,7 @@ class ClockHistory:
         self._anchors: deque[tuple[float, int]] = deque(readings, maxlen=ANCHORS_COUNT_MAX)
 
     def observe(self, *, monotonic_s: float, unix_us: int) -> bool:
-        """Take note of what both clocks say now, often; return whether the wall clock jumped since the last time."""
+        """Compare a reading of both clocks with the record; add it and return True if the wall clock jumped."""
         has_jumped = abs(unix_us - self._stamp_at(monotonic_s)) > JUMP_US
         if has_jumped:
             self._anchors.append((monotonic_s, unix_us))
@@ -52,7 +52,7 @@ class ClockHistory:
         then_s = monotonic_s - age_s
         if then_s < self._anchors[0][0]:
             return NOTHING_US
-        # A clock that went back later gave stamps to younger events that look older.
+        # A clock that was set back later gave younger events lower stamps.
         return min([self._stamp_at(then_s), *(unix_us for anchor_s, unix_us in self._anchors if anchor_s > then_s)])
 
     def to_text(self, *, boot: str, monotonic_s: float) -> str:

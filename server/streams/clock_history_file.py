@@ -1,8 +1,8 @@
-"""Where the readings of the clocks outlive the server.
+"""The file in which the readings of the clocks outlive the server.
 
 The file is never needed: without it, or with one that cannot be read, old events count as younger, and are kept longer.
-But it must not be outdated: a jump of the wall clock that it does not tell of may make what is young look old. So a
-jump is kept before anything is deleted for its age, and where that fails, the file is removed.
+But it must not be outdated: with a jump of the wall clock that is not in it, young events may count as old. So a jump
+is stored before anything is deleted for its age, and where that fails, the file is removed.
 """
 
 import logging

@@ -240,7 +240,7 @@ class StreamController:
         return True
 
     async def truncate(self, name: str, positions: Sequence[m.CutPosition]) -> Stream:
-        """Move the start of the stream to a cut; segments that lie wholly before it are gone.
+        """Move the start of the stream to a cut; segments that are wholly before it are deleted.
 
         Where the cut enters segments at their beginnings, those which they replaced stay, empty, until a later cut: a
         consumer that is at their ends has lost nothing.
@@ -370,7 +370,7 @@ class StreamController:
             del self._saving[stream_id]
 
     async def _check_borders(self, positions: Sequence[m.SavedPosition]) -> None:
-        """Raise CutInvalidError if a position is inside of an append; not if it is gone before that is known."""
+        """Raise CutInvalidError if a position is inside of an append; not if it is deleted before that is known."""
         for segment_id, offset, event_index in positions:
             try:
                 segment = self._container.segment(segment_id)

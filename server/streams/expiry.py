@@ -1,11 +1,11 @@
 """Which writers expire: those of which nothing was seen for longer than their kind may be idle.
 
 What a writer costs is small, but it is kept for every writer that ever was, in each segment where it wrote; writers
-without a name cannot even come back once their process is gone. So idle ones are let go:
+without a name cannot even come back once their process has ended. So idle ones are deleted:
 
     unnamed     forgotten: nothing is left of it
-    named       marked: its event numbers are gone; that they are, and under which epoch, is kept, so that a writer
-                which opens the name is told, and does not start from nothing unawares
+    named       marked: its event numbers are deleted; that they are, and under which epoch, is kept, so that a writer
+                which opens the name gets an error, and does not start from 1 without noticing
     mark        forgotten after the same time again
 
 A writer that is busy (an append or an open of it is on its way through the log) is left alone, however long it was
@@ -57,7 +57,7 @@ def step_us(options: WritersOptions) -> int:
 
 
 def counted_us(elapsed_s: float, options: WritersOptions) -> int:
-    """Return what counts of the time between two records: no more than a step, however long the process stood still."""
+    """Return what counts of the time between two records: at most a step, however long the process was stopped."""
     return min(round(elapsed_s * 1e6), step_us(options))
 
 

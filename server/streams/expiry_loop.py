@@ -66,7 +66,7 @@ class ExpiryRunner:
             await self.expire()
 
     async def expire(self) -> None:
-        """Record the uptime, and look at all writers once."""
+        """Record the uptime, and check all writers once."""
         now_s = self._clock.monotonic_s()
         self._uptime_us += counted_us(now_s - self._counted_s, self._options)
         self._counted_s = now_s

@@ -1,6 +1,6 @@
 """Which keys the newest events of a segment have: a few of them, read out of the blocks in its tail.
 
-The only place where the server looks at events, and it trusts nothing there: bytes that are no block, or do not fit
+The only place where the server reads events, and it trusts nothing there: bytes that are no block, or do not fit
 together, yield nothing; nor does a compressed block where the package of its compression is not installed. The work is
 bounded whatever the tail holds; it is for a thread, as decompressing takes milliseconds.
 """

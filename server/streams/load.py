@@ -32,7 +32,7 @@ class Meter:
         self._weight = 0.0  # of what was seen; the rest of 1 is the time before, of which nothing is known
 
     def add(self, count: float, duration_s: float) -> None:
-        """Take note that so much happened in so many seconds."""
+        """Record `count` occurrences in the last `duration_s` seconds."""
         part = 1 - math.exp(-duration_s / self._window_s)
         self._rate += part * (count / duration_s - self._rate)
         self._weight += part * (1 - self._weight)
@@ -73,16 +73,16 @@ class StreamLoads:
     def __init__(self, options: StreamsOptions) -> None:
         self._options = options
         self._meters: dict[int, _SegmentMeter] = {}
-        self._looked_s: float | None = None
+        self._measured_s: float | None = None
 
-    def look(self, segments: Sequence[Segment], *, now_s: float) -> None:
+    def measure(self, segments: Sequence[Segment], *, now_s: float) -> None:
         """Measure the open segments of the stream; called once a tick."""
-        before_s, self._looked_s = self._looked_s, now_s
+        before_s, self._measured_s = self._measured_s, now_s
         meters: dict[int, _SegmentMeter] = {}
         for segment in segments:
             meter = self._meters.get(segment.segment_id)
             if meter is None:
-                # Of a segment that came to be since the last look, all that it holds is new.
+                # Of a segment that was created since the last measurement, all that it holds is new.
                 is_new = before_s is not None
                 meter = _SegmentMeter(
                     length=0 if is_new else segment.length,

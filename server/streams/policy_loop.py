@@ -284,7 +284,7 @@ class StreamsRunner:
         policy = config_of(stream.configuration).scaling
         parts = [part for part in stream.open_parts if part.segment_id in self._state.segments]
         segments = [self._state.segments[part.segment_id] for part in parts]
-        policy_state.loads.look(segments, now_s=now_s)
+        policy_state.loads.measure(segments, now_s=now_s)
         await policy_state.loads.sample(
             [segment for segment in segments if segment.segment_id in policy_state.memory.hot_since_s]
         )

@@ -253,7 +253,7 @@ def _above(facts: StreamFacts, policy: RetentionPolicy, max_bytes: int, *, is_sh
     target = max(policy.min_bytes or 0, max_bytes - min(max_bytes // 10, SLACK_SIZE_BYTES_MAX))
     cut = keeping(facts, target)
     if cut.remaining_bytes > max_bytes and is_sharp:
-        cut = _around(facts, target)[1]  # a single append is larger than what lies between the bounds
+        cut = _around(facts, target)[1]  # a single append is larger than the range between the bounds
     return cut.progress
 
 

@@ -34,7 +34,7 @@ class SegmentLoad:
 
     Attributes:
         low, last: its keys, inclusive.
-        last_per_s: its rate since the look before, in what the policy counts.
+        last_per_s: its rate since the previous measurement, in what the policy counts.
         fast_per_s, slow_per_s: the same over the two windows.
         weights: what sampled events weigh, by the place of their key, ascending.
         weight_unkeyed: what sampled events without a key weigh.

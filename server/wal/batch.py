@@ -1,6 +1,6 @@
 """The bytes of batches and file headers: pure encoding and decoding, over codecs derived from their declaration.
 
-The format stands in `millrace.wire.schema.log`. Nothing here reads a file, a clock or a random number.
+The format is declared in `millrace.wire.schema.log`. Nothing here reads a file, a clock or a random number.
 """
 
 import uuid
@@ -52,7 +52,7 @@ _CHECKSUM: Final = Struct("<L")
 BATCH_HEADER_SIZE_BYTES: Final = _HEADER.size
 RUN_ENTRY_SIZE_BYTES: Final = _ENTRY.size
 SALT_OFFSET: Final = 24
-"""Where in a batch header the salt stands: what a search for batches looks for."""
+"""Offset of the salt in a batch header; a search for batches searches for the salt."""
 
 _JOINED_SIZE_BYTES_MAX: Final = 256 * KIB
 """Up to here frames are copied into one piece (under 10 us), which saves a checksum call and an iovec for each."""
@@ -105,7 +105,7 @@ class Batch:
 
 
 def aligned(offset: int) -> int:
-    """Return the first place at or behind `offset` where a batch may start."""
+    """Return the first place at or after `offset` where a batch may start."""
     return (offset + BATCH_ALIGNMENT_BYTES - 1) & -BATCH_ALIGNMENT_BYTES
 
 
@@ -127,7 +127,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 def decode_file_header(block: Buffer) -> FileHeader | None:
     """Return the header in the first block of a file, or None if it is not one (any more).
 
-    The version is returned unchecked: in every version, magic and checksum stand where they do now.
+    The version is returned unchecked: in every version, magic and checksum are where they are now.
     """
     if len(block) < _FILE_HEADER_CHECKSUM_END + 4:
         return None
@@ -208,7 +208,7 @@ def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Bat
     """Return the batch at `offset` if at least its run table is intact.
 
     The size is the one that the table adds up to, and the checksum the one that these bytes have, which is the true one
-    if the damage lies in magic, size or checksum. Frames that reach behind `data` are the caller's to notice.
+    if the damage is in magic, size or checksum. Frames that extend past the end of `data` are the caller's to notice.
     """
     if offset + BATCH_HEADER_SIZE_BYTES > len(data):
         return None
@@ -230,7 +230,7 @@ def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Bat
 def decode_runs(data: memoryview, batch: Batch) -> list[tuple[AppendRun, int]]:
     """Return the runs of a batch whose run table is intact, each with the size that the table gives its frames.
 
-    Frames are views of `data`; they are shorter than that size only where a damaged batch reaches behind the data.
+    Frames are views of `data`; they are shorter than that size only where a damaged batch extends past its end.
     """
     position = batch.offset + BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * batch.run_count
     runs = []

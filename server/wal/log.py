@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _RUN_OVERHEAD_BYTES: Final = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
 """The most that a run can cost beyond its frames: when it travels alone."""
 
-NOBODY: Final = LogOwner()
+NO_OWNER: Final = LogOwner()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class Wal:
         options: WalOptions,
         *,
         clock: Clock,
-        owner: LogOwner = NOBODY,
+        owner: LogOwner = NO_OWNER,
         metrics: Metrics | None = None,
     ) -> None:
-        """Take note of the collaborators; nothing is touched yet.
+        """Store the collaborators; no file is touched yet.
 
         Args:
             files: the file system.
@@ -274,7 +274,7 @@ class Wal:
         """Take what the log thread handed over."""
         assert self._bell is not None
         self._bell.clear()
-        # Before looking, so that what comes after the last look rings again.
+        # Before the queue is emptied, so that what is delivered after the last check rings again.
         self._is_rung = False
         deliveries = self._deliveries
         while deliveries:

@@ -1,8 +1,8 @@
-"""How the bytes behind the last valid batch of a log are to be read.
+"""Classification of the bytes after the last valid batch of a log.
 
 A log ends in exactly one of four ways, and merging any two of them either loses data or hides damage:
 
-    END       nothing of this log stands there: the file is full, or what follows is from its earlier use
+    END       no bytes of this log: the file is full, or what follows is from its earlier use
     ZEROED    the zeros of the preallocated file
     TORN      the remains of a batch whose write did not finish; nothing valid follows, so it was never acknowledged
     CORRUPT   valid batches follow: what is unreadable here was acknowledged
@@ -34,15 +34,15 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailFacts:
-    """What there is to see behind the last valid batch."""
+    """What is known about the bytes after the last valid batch."""
 
-    # A batch of this log with a later sequence stands further on, in this file or a later one.
+    # A batch of this log with a later sequence follows, in this file or a later one.
     is_followed: bool
     # Too few bytes are left for a batch header.
     is_full: bool
     # Nothing but zeros is left.
     is_zero: bool
-    # What stands in the place of the next batch carries the salt of this file.
+    # The bytes in the place of the next batch have the salt of this file.
     is_ours: bool
     # The file was used before: its old bytes are to be expected.
     is_recycled: bool
@@ -69,13 +69,13 @@ def decide_ending(facts: TailFacts) -> Ending:
         return Ending.ZEROED
     if facts.is_ours:
         return Ending.TORN
-    # In a file that was zeros throughout, anything else stems from the write under way; in a recycled one, a batch
-    # of which not even the header arrived looks like the old bytes. It was not acknowledged either way.
+    # In a file that was zeros throughout, anything else is from the write under way; in a recycled one, a batch of
+    # which not even the header arrived cannot be told from the old bytes. It was not acknowledged either way.
     return Ending.END if facts.is_recycled else Ending.TORN
 
 
 def classify_tail(data: bytes, offset: int, *, salt: int | None, is_recycled: bool, is_followed: bool) -> Tail:
-    """Look at the bytes of a file from `offset`, where its last valid batch ends, and name the ending."""
+    """Classify the bytes of a file from `offset`, where its last valid batch ends."""
     rest = memoryview(data)[offset:]
     content_size = _content_size(data, offset)
     facts = TailFacts(
@@ -94,15 +94,15 @@ def classify_tail(data: bytes, offset: int, *, salt: int | None, is_recycled: bo
 
 
 def is_batch_of(data: bytes, offset: int, salt: int) -> bool:
-    """Return whether the salt stands where the header of a batch at `offset` would have it."""
+    """Return whether the salt is where the header of a batch at `offset` would have it."""
     return data[offset + SALT_OFFSET : offset + SALT_OFFSET + _SALT.size] == _SALT.pack(salt)
 
 
 def find_batch(data: bytes, start: int, *, salt: int | None, sequence_min: int) -> Batch | None:
-    """Return the first batch at or behind `start` that is proof of a later write, or None.
+    """Return the first batch at or after `start` that is proof of a later write, or None.
 
     Proof is an intact run table of the salt (of any, if None) with at least that sequence: a table has a checksum of
-    its own over salt and sequence, and nobody but the log knows the salt. Its frames may be damaged.
+    its own over salt and sequence, and only the log knows the salt. Its frames may be damaged.
     """
     needle, distance = (_MAGIC_BYTES, 0) if salt is None else (_SALT.pack(salt), SALT_OFFSET)
     view = memoryview(data)

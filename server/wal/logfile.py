@@ -51,7 +51,7 @@ class LogFile:
         return self.size_bytes - self.end
 
     def append(self, pieces: Sequence[Buffer], *, size: int, sequence: int) -> None:
-        """Write one batch behind the last and return when it is on the disk.
+        """Write one batch after the last and return when it is on the disk.
 
         After an error the file must not be written again: what it holds is unknown until it is recovered.
         """

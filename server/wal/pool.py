@@ -1,13 +1,13 @@
 """The files of one log: full ones, and spares made ready in the background.
 
-A file goes round: it is prepared (zero-filled, headed by a new salt, synced, only then given its name), used, full,
-no longer needed, and then headed anew under the next number. Nothing of that happens in the log thread, unless it
+A file is recycled: it is prepared (zero-filled, headed by a new salt, synced, only then given its name), used, full,
+no longer needed, and then gets a new header under the next number. Nothing of that happens in the log thread, unless it
 needs a file and none is ready: then it waits here.
 
 What a crash can leave: a file named `*.preparing`, which is removed at the next start, and never a file under
 a log name whose header was not synced before. Damaged files are renamed to `*.damaged` when they are no longer needed.
 
-A disk that is full shows here first, when a spare is prepared, long before anything was promised to anybody.
+A disk that is full shows here first, when a spare is prepared, long before an append that needs the room is accepted.
 """
 
 import logging
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _FILL_PIECE_BYTES: Final = 1 * MIB
 _FILL_SYNC_BYTES: Final = 8 * MIB
-"""How much is filled between syncs: one sync of a whole file would hold up those of the log behind it."""
+"""How much is filled between syncs: one sync of a whole file would delay those of the log that wait for it."""
 _ZEROS: Final = bytes(_FILL_PIECE_BYTES)
 _NICENESS: Final = 10
 
@@ -53,7 +53,7 @@ class FilePool:
         metrics: Metrics,
         sequence_floor: Callable[[], int],
     ) -> None:
-        """Take note of the collaborators; `sequence_floor` tells the last sequence written so far."""
+        """Store the collaborators; `sequence_floor` returns the last sequence written so far."""
         self._files = files
         self._directory = directory
         self._options = options
@@ -172,7 +172,7 @@ class FilePool:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let the thread end after what it is doing, and wake whoever waits in `take`."""
+        """Let the thread end after what it is doing, and wake the threads that wait in `take`."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -193,7 +193,7 @@ class FilePool:
             try:
                 work()
             except Exception as error:  # noqa: BLE001  # a thread that ended would leave a log that hangs when it is full
-                # Nothing was promised that depends on it. The file is given up, and another one is tried.
+                # Nothing was promised that depends on it. The file is abandoned, and another one is tried.
                 problem = str(error) or repr(error)
                 logger.warning(
                     "log file could not be prepared, retry_in_s=%s: %s", self._options.retry_interval_s, error
@@ -217,7 +217,7 @@ class FilePool:
                 is_below_bound = self._file_count < self._options.files_max
                 if is_due and is_below_bound and len(self._ready) < self._options.spare_files:
                     return self._add_spare
-                # While the disk has no room, ask again now and then: nobody tells when there is some.
+                # While the disk has no room, try again at intervals: no event says when there is some.
                 is_asking = is_below_bound and not self._makeable_count
                 if not self._changed.wait(self._options.retry_interval_s if is_asking else None):
                     return self._measure if is_due else self._retry

@@ -50,7 +50,7 @@ class Log(Protocol):
         """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
 
         It must be exhausted before `start`. Damaged ranges come as `Damage`, each before what could be salvaged from
-        it; reading goes on after them. With `from_sequence` above 0, the caller says that it needs everything from
+        it; reading continues after them. With `from_sequence` above 0, the caller says that it needs everything from
         there on: a log that starts later is damage. Frames are views of whole files in memory: copy what is kept for
         long.
 
@@ -69,7 +69,7 @@ class Log(Protocol):
         """Make the end of the log durable and ready for new batches.
 
         Once this returns, everything that `recover` handed out is on the medium, whether it was synced before or not;
-        tell nobody of it earlier. Not to be cancelled.
+        answer no request from it earlier. Not to be cancelled.
 
         Args:
             on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
@@ -89,7 +89,7 @@ class Log(Protocol):
         """Write what is queued, hand it back, and end; at once if the log has failed.
 
         If there is no room for what is queued, it is not waited for: those runs are of unknown outcome. Safe to cancel
-        and to call again: the closing goes on, and each call waits for its end. Before `start` it does nothing.
+        and to call again: the closing continues, and each call waits for its end. Before `start` it does nothing.
         """
         ...
 

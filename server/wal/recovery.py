@@ -3,7 +3,7 @@
 Theory. Batches carry consecutive sequences, the salt of their file, and the checksum of the batch before. One batch is
 written at a time, and the next only when its sync has returned; so of everything that was acknowledged, nothing can be
 missing or unreadable unless the disk did wrong. Recovery walks the files in order and asks at each place whether the
-batch that must come next stands there. If not, the first row that applies says what happened:
+batch that must come next is there. If not, the first row that applies says what happened:
 
     a batch of the expected sequence was met in a wrong place  a misdirected write: it is taken from there
     the next file with batches starts with the expected one    the log moved on; what is left here is nothing
@@ -11,11 +11,11 @@ batch that must come next stands there. If not, the first row that applies says 
     a later batch follows                                      corrupt: up to it, contents unknown
     nothing follows                                            the end of the log (see `tail`)
 
-A batch is handed out only when the one behind it confirms the chain or the log ends: a batch whose checksum is not
-what its successor remembers is an old one that shines through where a write was lost.
+A batch is handed out only when the one after it confirms the chain or the log ends: a batch whose checksum is not the
+one that its successor stores is an old one, at a place where a write was lost.
 
 The last batch may never have been synced, although it can be read: `LogEnd` says where it is, so that it can be written
-and synced again before anybody is told of its content.
+and synced again before any request is answered from its content.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Recovery:
 
     Attributes:
         found: the files, by number; complete when `batches` is exhausted.
-        end: where the log goes on, or None if there is no file; likewise.
+        end: where the log continues, or None if there is no file; likewise.
         report: the outcome, or None before.
     """
 
@@ -59,7 +59,7 @@ class Recovery:
         self.end: LogEnd | None = None
         self.report: RecoveryReport | None = None
         self._from_sequence = 0
-        # Files that are being looked at, by index.
+        # Contents of the files that are being read, by index.
         self._contents: dict[int, bytes] = {}
         # The sequence that must come next; 0 while none was seen.
         self._expected = 0
@@ -76,7 +76,7 @@ class Recovery:
         self._size_bytes = 0
 
     def batches(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
-        """Yield what the log holds from that sequence on, in order; damage in front of what was salvaged from it.
+        """Yield what the log holds from that sequence on, in order; damage before what was salvaged from it.
 
         Frames are views of the content of a whole file, which stays in memory as long as any of them is kept.
 
@@ -97,7 +97,7 @@ class Recovery:
                 ending, torn_bytes = tail.ending, tail.torn_bytes
                 yield from self._release()
                 self._set_end(file, tail)
-                yield from self._look_at_spares(index + 1)
+                yield from self._check_spares(index + 1)
                 break
             del self._contents[index]
         self.report = RecoveryReport(
@@ -115,14 +115,14 @@ class Recovery:
         self._log_report()
 
     def _walk(self, index: int) -> Generator[RecoveredBatch | Damage, None, int | None]:
-        """Read one file; return the offset where the log ends in it, or None if the log goes on in the next."""
+        """Read one file; return the offset where the log ends in it, or None if the log continues in the next."""
         file = self.found[index]
         view = memoryview(self._contents[index])
         offset = LOG_FILE_HEADER_BLOCK_BYTES
         while True:
             batch = decode_batch(view, offset, file.salt)
             if batch is not None and batch.sequence == self._expected and batch.previous_checksum == self._chain:
-                # The road of all batches of a sound log; what differs from it in any way is `_accept`.
+                # The fast path: all batches of a sound log. What differs from it in any way is left to `_accept`.
                 held, self._held = self._held, (file, view, batch)
                 self._advance(file, batch)
                 offset = batch.end
@@ -208,7 +208,7 @@ class Recovery:
     def _resolve(
         self, index: int, view: memoryview, offset: int
     ) -> Generator[RecoveredBatch | Damage, None, "int | _Step"]:
-        """Decide what it means that the next batch does not stand at `offset`, by the table in the module docstring."""
+        """Decide what it means that the next batch is not at `offset`, by the table in the module docstring."""
         file = self.found[index]
         expected = self._expected or (file.header.sequence_floor + 1 if file.header else 1)
         partial = decode_damaged_batch(view, offset, file.salt)
@@ -250,7 +250,7 @@ class Recovery:
         return _Step.NEXT_FILE if elsewhere is not None else end
 
     def _find_later(self, index: int, offset: int, *, partial: Batch | None, expected: int) -> Batch | None:
-        """Return the batch of this file with which the log goes on behind `offset`.
+        """Return the batch of this file with which the log continues after `offset`.
 
         A batch whose follower has a lower sequence is out of place: its write went astray and destroyed what belongs
         there. Those are remembered, since they are missing where they belong.
@@ -270,7 +270,7 @@ class Recovery:
         return None
 
     def _find_elsewhere(self, index: int, expected: int) -> Batch | None:
-        """Return the first batch of the later files that the log may go on with."""
+        """Return the first batch of the later files with which the log may continue."""
         for later in range(index + 1, len(self.found)):
             self._load(later)
             found = find_batch(
@@ -319,7 +319,7 @@ class Recovery:
             yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path.name, batch.offset, batch.size)
 
     def _damage(self, damage: Damage) -> Iterator[Damage]:
-        """Report damage; what lies wholly below the sequences asked for is reported only in the end."""
+        """Report damage; damage wholly below the sequences asked for is only in the report."""
         logger.error("log damaged, %s", damage)
         self._damages.append(damage)
         if max(damage.first_sequence, damage.last_sequence) >= self._from_sequence:
@@ -377,8 +377,8 @@ class Recovery:
             last_batch=last_batch,
         )
 
-    def _look_at_spares(self, start: int) -> Iterator[Damage]:
-        """Check the headers of the files behind the end of the log."""
+    def _check_spares(self, start: int) -> Iterator[Damage]:
+        """Check the headers of the files after the end of the log."""
         for index in range(start, len(self.found)):
             self._load(index)
             del self._contents[index]
@@ -398,7 +398,7 @@ class Recovery:
 
 
 class _Step(Enum):
-    """What to do at a place where the next batch does not stand."""
+    """What to do at a place where the next batch is not."""
 
     NEXT_FILE = "next file"
     LOG_ENDS = "log ends"

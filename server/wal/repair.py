@@ -1,12 +1,12 @@
-"""Making the end of a recovered log good, so that it can go on.
+"""Repairs the end of a recovered log, so that writing can resume.
 
 Three things are put right before anything new is written:
 
-- The last batch may have been read from the memory of the system without ever having reached the disk: the process was
-  killed before the sync, or the sync failed and the system forgot. It is written again, the same bytes in the same
-  place, and synced: what recovery told is durable from then on. All batches before it were synced before it was begun.
+- The last batch may have been read from the page cache without ever having reached the disk: the process was killed
+  before the sync, or the sync failed and the system dropped the pages. It is written again, the same bytes in the same
+  place, and synced: what recovery read is durable from then on. All batches before it were synced before it was begun.
 - The remains of an incomplete batch are zeroed, so that the next restart meets zeros or new batches and nothing else.
-- A file with damage in it is not written any more. The log goes on in the next one.
+- A file with damage in it is not written any more. The log continues in the next one.
 """
 
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ResumptionPoint:
-    """Where the writer goes on."""
+    """Where the writer resumes."""
 
     active: LogFile
     sequence: int
@@ -42,7 +42,7 @@ def resume(
     recovery: Recovery,
     after_sequence: int,
 ) -> ResumptionPoint:
-    """Put the end of the log right, hand its files to the pool, and return where to go on. Blocking.
+    """Repair the end of the log, hand its files to the pool, and return where to resume. Blocking.
 
     Args:
         files: the file system.
@@ -70,7 +70,7 @@ def resume(
         active = opened[-1]
         active.end = end.tail.offset
         if not active.is_damaged:
-            _zero_behind(active)
+            _zero_rest(active)
         spares = [found for found in recovery.found[position + 1 :] if _is_usable_spare(files, found, options)]
         opened.extend(_open(files, found, options) for found in spares)
         files.sync_directory(directory)
@@ -101,11 +101,11 @@ def _write_last_batch_again(files: FileSystem, end: LogEnd) -> None:
         file.close()
 
 
-def _zero_behind(active: LogFile) -> None:
-    """Let nothing but zeros stand behind the end of the active file, up to its full size."""
+def _zero_rest(active: LogFile) -> None:
+    """Zero the active file after the end of the log, up to its full size, unless it is zeros already."""
     size = active.size_bytes - active.end
-    behind = active.file.pread(size, active.end)
-    if len(behind) == size and behind.count(0) == size:
+    rest = active.file.pread(size, active.end)
+    if len(rest) == size and rest.count(0) == size:
         return
     fill_zeros(active.file, active.end, active.size_bytes)
     active.file.datasync()
@@ -113,7 +113,7 @@ def _zero_behind(active: LogFile) -> None:
 
 
 def _is_usable_spare(files: FileSystem, found: FoundFile, options: WalOptions) -> bool:
-    """Return whether an unused file can be used as it stands; put it out of the way if not."""
+    """Return whether an unused file can be used as it is; rename or remove it if not."""
     if found.header is None:
         files.rename(found.path, found.path.with_name(found.path.name + DAMAGED_SUFFIX))
         return False

@@ -1,4 +1,4 @@
-"""What reading a log back comes to: batches, damage, and where the log goes on."""
+"""The results of reading a log back: batches, damage, and where the log continues."""
 
 import uuid
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Where the log goes on, and what the next batch continues."""
+    """Where the log continues, and which batch the next one follows."""
 
     file: FoundFile
     tail: Tail

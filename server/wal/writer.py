@@ -3,12 +3,13 @@
 Theory. While one batch is being synced, the runs that arrive queue up, and all of them are the next batch: the slower
 the disk, the larger the batches. There is no timer, and an idle log answers after exactly one sync. The event loop
 appends to a deque and rings a bell only if the thread sleeps; the thread puts the finished batch on another deque and
-rings the loop only if it was not rung since it last looked. So at load hardly anybody makes a system call to be heard.
+rings the loop only if it was not rung since the loop last emptied that deque. So under load neither side makes many
+system calls to wake the other.
 
 Order. Runs are written, and handed back, in the order submitted. One write is in flight at a time: the next begins
 only when the sync of the last has returned. Recovery relies on it.
 
-Failure. A write or sync that fails ends the thread for ever. What was in it and behind it is of unknown outcome; the
+Failure. A write or sync that fails ends the thread forever. The runs in it and after it are of unknown outcome; the
 bytes stay as they are, and no sync is repeated: the system may have dropped what it could not write, and a second
 sync would then succeed without them.
 """
@@ -71,7 +72,7 @@ class LogWriter:
         previous_checksum: int,
         deliver: Callable[[Durable | Stopped], None],
     ) -> None:
-        """Go on behind the batch `sequence`, whose checksum is `previous_checksum`."""
+        """Resume after the batch `sequence`, whose checksum is `previous_checksum`."""
         self._active = active
         self._pool = pool
         self._batch_size_bytes_max = options.batch_size_bytes_max
@@ -83,7 +84,7 @@ class LogWriter:
         self._deliver = deliver
         self._queue: deque[AppendRun] = deque()
         self._bell = Wakeup(blocking=True)
-        # True from just before the thread looks at the queue for the last time until somebody rings.
+        # True from just before the thread checks the queue for the last time until it is rung.
         self._is_idle = False
         self._is_stopping = False
         self._needs_closing_batch = False
@@ -143,7 +144,7 @@ class LogWriter:
         """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
         queue = self._queue
         while not queue:
-            # The order matters: say that we sleep, then look again, so that a run queued in between is seen by
+            # The order matters: say that we sleep, then check again, so that a run queued in between is seen by
             # us or its submitter sees that we sleep.
             self._is_idle = True
             if queue:
@@ -198,7 +199,7 @@ class LogWriter:
             self._write([])
 
     def _roll(self) -> None:
-        """Go on in the next file."""
+        """Continue in the next file."""
         file = self._pool.take()
         self._taken_count += 1
         full, self._active = self._active, file

@@ -45,8 +45,8 @@ def take_rows(state: ContainerState, changes: Changes, *, labels_of: LabelsOf = 
     counts: dict[Table, int] = {}
     for kind in KINDS:
         cache, taken = state.caches[kind.table.name], changes.entities[kind.table.name]
-        gone: list[Key] = [(number,) for number in taken.gone]
-        replaced: list[Key] = [*gone, *((number,) for number in taken.changed)]
+        deleted: list[Key] = [(number,) for number in taken.deleted]
+        replaced: list[Key] = [*deleted, *((number,) for number in taken.changed)]
         removed[kind.table] = replaced
         added[kind.table] = [kind.row(entity) for entity in taken.changed.values()]
         counts[kind.table] = len(cache)
@@ -58,7 +58,7 @@ def take_rows(state: ContainerState, changes: Changes, *, labels_of: LabelsOf = 
                 ]
             else:
                 touched = changes.touched[detail.table.name]
-                removed[detail.table] = [*gone, *touched]
+                removed[detail.table] = [*deleted, *touched]
                 added[detail.table] = _touched_rows(detail, cache, touched)
     return CheckpointRows(
         removed=removed,

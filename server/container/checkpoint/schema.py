@@ -22,7 +22,7 @@ expired_us 0, seen_uptime_us 5400000000 and writer_id "w1" is read as
 
 and its checksum is 0x42839873. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
 The row of `meta` is read in the same way. Its `..._count` and `..._sum` columns are kept by triggers, so that writing
-rows needs no look at the rows that they replace.
+rows need not read the rows that they replace.
 
 Table `format` never changes its shape: any version can tell which version wrote the file.
 """
@@ -233,7 +233,7 @@ def chunk_borders(chunks: Sequence[ChunkRecord], *, created_us: int) -> list[Ind
     end = 0
     for chunk in chunks:
         borders.append(IndexEntry(chunk.start_offset, chunk.start_events, wall_time_us))
-        # The clock may have gone back.
+        # The clock may have been set back.
         wall_time_us = max(wall_time_us, chunk.end_wall_time_us)
         end = chunk.end_events
     borders.append(IndexEntry(chunks[-1].end_offset, end, wall_time_us))

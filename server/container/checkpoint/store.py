@@ -1,7 +1,7 @@
 """The checkpoint of a container: what it knew as of one log sequence number, in one SQLite file.
 
-It is a shortcut through the log, and after the log was recycled the only memory of what stood there. `save` changes
-the rows of what changed, and the one row of `meta`, in one transaction; its tables and checksums are described in
+A start replays only the records of the log after it, so older files of the log can be recycled. `save` changes the
+rows of what changed, and the one row of `meta`, in one transaction; its tables and checksums are described in
 `schema`. It is also where idle segments, streams and writers are, which are read from it one by one: `reader`.
 
 The file is made under a temporary name and renamed when it holds its first checkpoint. So there is no state in between:
@@ -88,15 +88,15 @@ class CheckpointStore:
         verified_page_rows_count: int = VERIFIED_PAGE_ROWS_COUNT,
         progress_steps_count: int = PROGRESS_STEPS_COUNT,
     ) -> None:
-        """Take note of the collaborators; nothing is touched yet.
+        """Store the collaborators; no file is touched yet.
 
         Args:
             files: where the file is, and how it is opened.
             path: the file.
             verified_at_once_count_max: with so many rows at most, every row is verified by `load`.
             verified_page_rows_count: how many rows are verified between two pauses.
-            progress_steps_count: how many steps of SQLite's machine lie between two looks whether a verification of a
-                copy is to end; some milliseconds.
+            progress_steps_count: how many steps of SQLite's virtual machine are between two checks whether a
+                verification of a copy is to end; some milliseconds.
         """
         self.path = path
         self._verified_at_once_count_max = verified_at_once_count_max
@@ -111,7 +111,7 @@ class CheckpointStore:
         self.writers = WriterArchive(self._reader)
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], None]) -> None:
-        """Let somebody know, in any thread, of damage that is found from now on until the file is closed."""
+        """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
         self._reader.on_damage = on_damage
 
     def nothing_stored(self, *, next_id: int) -> Stored:
@@ -276,14 +276,14 @@ class CheckpointStore:
     def finish_restore(self) -> None:
         """Let the copy take the place of the file, durably; after a crash it is the one or the other.
 
-        What was there is gone. `load` is to be called next.
+        The replaced file is deleted. `load` is to be called next.
         """
         with self._lock:
             with contextlib.closing(self._files.open(self._temporary)) as file:
                 file.datasync()
             # A journal of the old file would be applied to the new one.
             self._move_side_files(self._damaged_path())
-            # Whoever loads it has to know that it is a copy, also after a crash.
+            # So that `load` knows that it is a copy, also after a crash.
             self._files.open(self._restored_path, create=True).close()
             self._files.sync_directory(self.path.parent)
             self._files.rename(self._temporary, self.path)
@@ -294,7 +294,7 @@ class CheckpointStore:
         with self._lock:
             self._close()
             target = self._damaged_path()
-            # The file comes last: without it nobody would look for the others after a crash.
+            # The file comes last: without it, a start after a crash would not move the others.
             self._move_side_files(target)
             if self._files.exists(self.path):
                 self._files.rename(self.path, target)
@@ -381,10 +381,10 @@ class CheckpointStore:
             raise
 
     def _update_meta(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
-        """Seal the transaction by the new row of `meta`, whose sums were brought up to date by the triggers."""
+        """End the transaction by the new row of `meta`, whose sums the triggers have updated."""
         row = connection.execute(f"SELECT {', '.join(META.columns)} FROM {META.name}").fetchone()  # noqa: S608
         if row is None:
-            raise CheckpointDamagedError("the row of meta is gone", subject=str(self.path))
+            raise CheckpointDamagedError("the row of meta is missing", subject=str(self.path))
         row = (row[0], *numbers, *row[1 + len(numbers) : -1])
         figures = dict(zip(META.columns, row, strict=False))
         for table, count in rows.counts.items():

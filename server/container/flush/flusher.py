@@ -62,7 +62,7 @@ class Flusher:
         self._copying: asyncio.Task[None] | None = None
 
     def poke(self) -> None:
-        """Look whether there is work; called after each batch, so it is quick."""
+        """Check whether there is work; called after each batch, so it is quick."""
         if (
             self._state.tail_bytes >= self._options.flush_size_bytes
             or is_log_filling(self._log.fullness)
@@ -171,7 +171,7 @@ class Flusher:
         self._work.set()
 
     async def _wait_for_work(self) -> None:
-        """Return when poked, or when the oldest bytes (or the checkpoint) may have come of age."""
+        """Return when poked, or when the oldest bytes (or the checkpoint) may be old enough."""
         timeout_s = min(self._options.flush_age_s, self._options.checkpoint_interval_s)
         waiting = asyncio.ensure_future(self._work.wait())
         sleeping = asyncio.ensure_future(self._clock.sleep(timeout_s))

@@ -100,13 +100,13 @@ class Uploader:
             end_events=last.end_events,
             end_wall_time_us=last.wall_time_us,
         )
-        if self._is_gone(segment, record.end_offset):
+        if self._is_obsolete(segment, record.end_offset):
             self._state.garbage.add([record.name], delete_after=DeleteAfter.NOW)
             return
         replaced = [small] if small and segment.chunks and segment.chunks[-1] == small else []
         self._state.garbage.add((chunk.name for chunk in replaced), delete_after=DeleteAfter.COPY)
         self._take_over(segment, [record], replaced=replaced)
-        # The chunk has the entries now; `CatchUpReader.load_index` brings them back when they are asked for.
+        # The chunk has the entries now; `CatchUpReader.load_index` loads them when they are asked for.
         segment.index.evict(record.start_offset, record.end_offset)
 
     async def _upload_link(self, segment: Segment, link: LinkedExtent) -> None:
@@ -133,23 +133,23 @@ class Uploader:
             )
             records.append(record)
             start, start_events = end, end_events
-        if self._is_gone(segment, link.end):
+        if self._is_obsolete(segment, link.end):
             self._state.garbage.add((record.name for record in records), delete_after=DeleteAfter.NOW)
             return
         self._take_over(segment, records)
 
     @staticmethod
-    def _is_gone(segment: Segment, end: int) -> bool:
-        """Return whether nothing up to `end` is wanted any more: the segment was deleted or truncated meanwhile."""
+    def _is_obsolete(segment: Segment, end: int) -> bool:
+        """Return whether nothing up to `end` is needed any more: the segment was deleted or truncated meanwhile."""
         return segment.deleted or segment.start_offset >= end
 
     def _take_over(self, segment: Segment, records: list[ChunkRecord], *, replaced: Sequence[ChunkRecord] = ()) -> None:
         """Let the segment refer to its new chunks instead of its tail, and of the chunks that they replace."""
         self._state.replace_chunks(segment, replaced, records)
         self._state.release(segment, records[-1].end_offset, delete_after=DeleteAfter.COPY)
-        # Merged segments are gone with the tail.
-        for gone in self._state.take_woken():
-            gone.notify()
+        # Merged segments were deleted with the tail.
+        for woken in self._state.take_woken():
+            woken.notify()
 
     def _small_last_chunk(self, segment: Segment, first: Extent) -> ChunkRecord | None:
         """Return the last chunk if it is small and ends where the tail starts: it is written again with the tail."""

@@ -95,18 +95,18 @@ class CacheChanges(Generic[Item]):
     changed: dict[int, Item] = field(default_factory=dict)
     # How many of them are new.
     added_count: int = 0
-    gone: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
     # The number that a name leads to, 0 for one that leads nowhere any more.
     names: "SortedDict[str, int]" = field(default_factory=SortedDict[str, int])
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.gone)
+        return bool(self.changed or self.deleted)
 
     def update(self, later: "CacheChanges[Item]") -> None:
         """Take in what changed later."""
-        for number in later.gone:
+        for number in later.deleted:
             self.changed.pop(number, None)
-        self.gone |= later.gone
+        self.deleted |= later.deleted
         self.changed |= later.changed
         self.added_count += later.added_count
         self.names.update(later.names)
@@ -256,7 +256,7 @@ class EntityCache(Generic[Item]):
         return self._pin_counts
 
     def expect_new(self, number: int) -> None:
-        """Take note that nothing has this number yet, so that it is not looked for."""
+        """Record that no entity has this number yet, so that it is not looked up."""
         self._remember_absence(number)
 
     def is_resident(self, key: int | str) -> bool:
@@ -303,7 +303,7 @@ class EntityCache(Generic[Item]):
         self._point(self._name_of(item), number)
 
     def changed(self, item: Item) -> None:
-        """Take note that an entity differs from what the archive has; nothing if it is deleted."""
+        """Record that an entity differs from what the archive has; no effect if it is deleted."""
         number = self.number_of(item)
         if self._resident.get(number) is item:
             self._pending.changed[number] = item
@@ -319,13 +319,13 @@ class EntityCache(Generic[Item]):
         self._count -= 1
         self._evict(number, item)
         self._pending.changed.pop(number, None)
-        self._pending.gone.add(number)
+        self._pending.deleted.add(number)
         self._remember_absence(number)
         self._leave(self._name_of(item), number)
         return item
 
     def renamed(self, item: Item, *, old_name: str) -> None:
-        """Take note that an entity has another name now; it is dirty."""
+        """Record that an entity has another name now; it is dirty."""
         number = self.number_of(item)
         assert self._resident.get(number) is item, "a change to what was evicted is lost"
         self._leave(old_name, number)
@@ -379,13 +379,13 @@ class EntityCache(Generic[Item]):
     def unstored(self) -> Iterator[Item]:
         """Everything that the archive has not as it is now."""
         return chain(
-            (item for number, item in self._taken.changed.items() if number not in self._pending.gone),
+            (item for number, item in self._taken.changed.items() if number not in self._pending.deleted),
             (item for number, item in self._pending.changed.items() if number not in self._taken.changed),
         )
 
     def is_stored(self, number: int) -> bool:
         """Return whether an entity is as the archive has it."""
-        return not any(number in changes.changed or number in changes.gone for changes in (self._pending, self._taken))
+        return not any(number in part.changed or number in part.deleted for part in (self._pending, self._taken))
 
     def take(self) -> CacheChanges[Item]:
         """Return what changed, for a checkpoint; `stored` or `give_back` comes next."""
@@ -412,7 +412,7 @@ class EntityCache(Generic[Item]):
     def _existing(self, numbers: Sequence[int]) -> Iterator[Item]:
         for number in numbers:
             item = self._resident.get(number)
-            if item is None and not self._is_gone(number):
+            if item is None and not self._is_deleted(number):
                 item = self.archive.load(number)
             if item is not None:
                 yield item
@@ -428,7 +428,7 @@ class EntityCache(Generic[Item]):
                 return 0
             number = self.archive.find(name)
         # What the archive still has under a name may be deleted since.
-        if not number or self._is_gone(number):
+        if not number or self._is_deleted(number):
             self._remember_absence(name)
             return 0
         return number
@@ -511,11 +511,11 @@ class EntityCache(Generic[Item]):
         number = self._pending.names.get(name)
         return self._taken.names.get(name) if number is None else number
 
-    def _is_gone(self, number: int) -> bool:
-        return number in self._pending.gone or number in self._taken.gone
+    def _is_deleted(self, number: int) -> bool:
+        return number in self._pending.deleted or number in self._taken.deleted
 
     def _is_known_absent(self, number: int) -> bool:
-        return number <= 0 or number >= self._stored_below or number in self._absent or self._is_gone(number)
+        return number <= 0 or number >= self._stored_below or number in self._absent or self._is_deleted(number)
 
     def _remember_absence(self, key: int | str) -> None:
         if key:

@@ -62,9 +62,9 @@ def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
             continue  # one that was merged belongs to its target now
         segment.start_offset = min(offset, segment.length)
         state.release(segment, segment.start_offset)
-        gone = segment.chunks[: bisect_right(segment.chunks, segment.start_offset, key=attrgetter("end_offset"))]
-        state.garbage.add((chunk.name for chunk in gone), delete_after=DeleteAfter.CHECKPOINT)
-        state.replace_chunks(segment, gone, ())
+        before = segment.chunks[: bisect_right(segment.chunks, segment.start_offset, key=attrgetter("end_offset"))]
+        state.garbage.add((chunk.name for chunk in before), delete_after=DeleteAfter.CHECKPOINT)
+        state.replace_chunks(segment, before, ())
         segment.index.truncate(segment.start_offset)
         segment.damages = [damage for damage in segment.damages if damage.end > segment.start_offset]
         segment.check()

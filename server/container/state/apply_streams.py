@@ -79,18 +79,18 @@ def _stream_truncated(fold: Fold, record: m.StreamTruncated) -> None:
     stream = state.streams.loaded(record.stream_id)
     if stream is None:
         return
-    # What is wholly before the cut is gone; a reader at its end continues with the successors. The members of the cut
-    # stay, also those at their end: so HEAD is the cut itself, which covers every key once.
+    # What is wholly before the cut is deleted; a reader at its end continues with the successors. The members of the
+    # cut stay, also those at their end: so HEAD is the cut itself, which covers every key once.
     named = {segment_id for segment_id, _ in record.positions}
     members = [part for part in stream.parts if part.segment_id in named]
-    # The newest first: with thousands of members, each finds its successor there without a look at all of them.
+    # The newest first: with thousands of members, each finds its successor there without visiting all of them.
     successors = sorted((part for part in members if part.epoch), key=lambda part: -part.epoch)
-    gone = {
+    deleted = {
         part.segment_id for part in members if part.sealed_epoch and any(part.precedes(other) for other in successors)
     }
-    if gone:
-        stream.parts = [part for part in stream.parts if part.segment_id not in gone]
-        state.delete_segments(gone)
+    if deleted:
+        stream.parts = [part for part in stream.parts if part.segment_id not in deleted]
+        state.delete_segments(deleted)
         state.streams.changed(stream)
 
 

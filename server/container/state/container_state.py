@@ -132,7 +132,7 @@ class ContainerState:
         """Return a fresh id for a segment, a writer or a stream; never given twice."""
         number = self.next_id
         self.next_id += 1
-        # So that it is not looked for in the checkpoint.
+        # So that it is not looked up in the checkpoint.
         for cache in self.caches.values():
             cache.expect_new(number)
         return number
@@ -174,7 +174,7 @@ class ContainerState:
         self._forgotten_writers |= changes.forgotten_writers
 
     def touch(self, detail: str, number: int, key: Any) -> None:
-        """Take note that one row of a detail of an entity changed, or is gone."""
+        """Record that one row of a detail of an entity changed, or is deleted."""
         self._touched[detail].add((number, key))
 
     def replace_chunks(self, segment: Segment, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]) -> None:
@@ -191,7 +191,7 @@ class ContainerState:
         self.segments.changed(segment)
 
     def wake(self, segment: Segment) -> None:
-        """Take note that the watchers of a segment have to be told of a change, if it has any."""
+        """Record that the watchers of a segment have to be notified of a change, if it has any."""
         if segment.watchers:
             self._woken.add(segment)
 
@@ -214,8 +214,8 @@ class ContainerState:
     def release(self, segment: Segment, offset: int, *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT) -> None:
         """Drop the tail of a segment up to `offset`: its bytes are in tier 2, or were truncated or deleted.
 
-        `delete_after` is of the chunks of merged segments that stood in it: COPY if their bytes were flushed, since no
-        record of the log tells that.
+        `delete_after` is for the chunks of merged segments that the tail linked to: COPY if their bytes were flushed,
+        since no record of the log says that.
         """
         for extent in segment.tail.release(offset):
             if isinstance(extent, Extent):
@@ -262,7 +262,7 @@ class ContainerState:
         self.segments.changed(segment)
 
     def use_id(self, number: int) -> None:
-        """Take note that a number was given: none up to it will be given again."""
+        """Record that a number was given: none up to it will be given again."""
         self.next_id = max(self.next_id, number + 1)
 
     def delete_segments(

@@ -69,7 +69,7 @@ class GarbageQueue:
 
     @property
     def waits_for_checkpoint(self) -> bool:
-        """Whether a checkpoint would bring an entry nearer to its end."""
+        """Whether an entry waits for a checkpoint that is not stored yet."""
         fences = (self._entries[DeleteAfter.CHECKPOINT], self._entries[DeleteAfter.COPY])
         return any(entries and entries[-1][1] > self._stored for entries in fences)
 

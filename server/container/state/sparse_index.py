@@ -1,6 +1,6 @@
 """The sparse index of one segment: what is known about a few of the borders between its appends.
 
-An entry says: at this offset an append starts, so many events lie before it, and the log wrote it at this time. All
+An entry says: at this offset an append starts, so many events are before it, and the log wrote it at this time. All
 three columns ascend (offsets strictly), so every question is a binary search for the nearest entry that is not too
 late; the caller scans on from there through the bytes themselves.
 

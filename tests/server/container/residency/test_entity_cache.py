@@ -136,7 +136,7 @@ class Caches(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         changes = self.cache.take()
-        self.removals = set(changes.gone)
+        self.removals = set(changes.deleted)
         self.taken = [replace(thing) for thing in changes.changed.values()]
         self.taken_next = self.next_number
 

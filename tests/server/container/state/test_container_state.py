@@ -150,7 +150,7 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     assert (state.unflushed, state.tail_bytes) == ({}, 0)
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first"]
     assert set(applied.woken) == {segment}
-    assert (state.segments.changes.gone, state.segments.changes.changed) == ({segment.segment_id}, {})
+    assert (state.segments.changes.deleted, state.segments.changes.changed) == ({segment.segment_id}, {})
     apply(state, m.SegmentCreated(state.take_id(), 18, "scope/segment"))
     assert state.segments.find("scope/segment") not in (segment, None)
 
@@ -197,8 +197,8 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
 
     past.step("delete_stream", 0, 0)
     assert (len(state.segments), len(state.streams), state.streams.find(stream.name)) == (0, 0, None)
-    assert (state.streams.changes.gone, state.streams.changes.changed) == ({stream.stream_id}, {})
-    assert state.segments.changes.gone == {segment.segment_id for segment in segments}
+    assert (state.streams.changes.deleted, state.streams.changes.changed) == ({stream.stream_id}, {})
+    assert state.segments.changes.deleted == {segment.segment_id for segment in segments}
 
 
 def test_a_writer_keeps_its_highest_epoch() -> None:
@@ -224,11 +224,11 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
     changes = state.take_changes()
     state.stored()
-    assert (changes.entities["writers"].changed, changes.entities["writers"].gone) == ({5: state.writers[5]}, {6})
+    assert (changes.entities["writers"].changed, changes.entities["writers"].deleted) == ({5: state.writers[5]}, {6})
     assert changes.forgotten_writers >= {5, 6}
     apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
-    assert (list(state.writers.changes.changed), state.writers.changes.gone) == ([8], {5})
+    assert (list(state.writers.changes.changed), state.writers.changes.deleted) == ([8], {5})
 
 
 def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> None:
