@@ -168,7 +168,8 @@ class SegmentContainer:
         segment = self.segment(run.segment_id)
         if run.writer_number:
             check_writer(self.state, run)
-            progress = segment.progress_of(run.writer_number)
+            # Kept in the segment only once something of the writer is admitted.
+            progress = segment.writers.get(run.writer_number) or WriterProgress()
             if run.event_number <= progress.admitted:
                 # Also when the segment was sealed since: what is stored is stored.
                 return self._append_again(run, owner, segment, progress)
@@ -200,6 +201,7 @@ class SegmentContainer:
         if progress is not None:
             assert state.writers.is_pinned(run.writer_number)
             progress.admitted = run.last_event_number
+            segment.writers[run.writer_number] = progress
         segment.next_offset += run.payload_size
         self._in_flight.append(pending)
         return pending

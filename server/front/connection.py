@@ -76,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
             flow=self._flow,
             options=options,
             abort=self.abort,
+            violated=self._protocol_error,
             progressed=self._end_if_drained,
         )
         self._peer = ""

@@ -10,6 +10,7 @@ from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
+from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
 
 from .appends import Appends
@@ -26,6 +27,7 @@ class Dispatcher:
 
     Args:
         abort: ends the connection at once.
+        violated: told that what waited to be loaded violates the protocol; ends the connection.
         progressed: called when a task or some appends have ended.
     """
 
@@ -37,6 +39,7 @@ class Dispatcher:
         flow: FlowControl,
         options: FrontOptions,
         abort: Callable[[], None],
+        violated: Callable[[WireError], None],
         progressed: Callable[[], None],
     ) -> None:
         self._handlers = handlers
@@ -45,6 +48,7 @@ class Dispatcher:
         self._outlet = outlet
         self._flow = flow
         self._abort = abort
+        self._violated = violated
         self._tasks = ConnectionTasks(flow, count_max=options.tasks_count_max, failed=abort, ended=progressed)
         self.appends = Appends(handlers.container, outlet=outlet, flow=flow, settled=progressed)
         self._reads = Reads(
@@ -71,7 +75,7 @@ class Dispatcher:
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
             self._container.loader.pin(segments=[run.segment_id], writers=writers),
-            lambda: self.appends.take(run),
+            lambda: self._take_loaded(run),
             # The checkpoint cannot be read: the container is about to be started again.
             failed=lambda _: self._abort(),
         )
@@ -114,6 +118,11 @@ class Dispatcher:
         self._reads.cancel()
         self._tasks.cancel()
 
+    def _take_loaded(self, run: AppendRun) -> None:
+        self.appends.take(run)
+        # Of a run that was refused, or stored before, no log batch will tell.
+        self.appends.settle()
+
     def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:
         if isinstance(message, m.Read):
             self._reads.read(message, request_id)
@@ -142,5 +151,7 @@ class Dispatcher:
                 take()
         except ServerError as error:
             failed(error)
+        except WireError as error:
+            self._violated(error)
         finally:
             self._flow.set(Reason.LOADING, False)

@@ -306,6 +306,8 @@ class Subscription:
             self._fail(error)
             return
         self._fetching = None
+        if self._reads.outlet.is_full:
+            return  # it is read again, from the cache, when the peer has taken what was sent
         if not pieces or not self._push(pieces):
             self.pump()
 

@@ -15,6 +15,7 @@ from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.errors import ConfigurationError
 from millrace.wire import messages as m
+from millrace.wire.append_pipeline import BROKEN_COUNT_MAX
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.files import MemoryFileSystem
@@ -103,6 +104,31 @@ async def test_a_subscription_to_an_idle_segment_gets_the_credit_that_follows_it
         _, data = await peer.receive()
         assert isinstance(data, m.Data)
         assert bytes(data.payload) == b"x" * 60
+
+
+@pytest.mark.asyncio
+async def test_a_violation_by_an_append_that_waited_to_be_loaded_is_told_as_one(tmp_path: Path) -> None:
+    """Behaviour 49: a protocol error, whatever the connection was waiting for."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server:
+        async with await Peer.connect(server.address) as peer:
+            idle = await peer.create_segment("raw/idle")
+            await peer.store(idle, b"x")
+            await peer.create_segment("raw/last")  # the log holds its last batch
+        await checkpoint(server)
+        await check_idle(server)
+        async with await Peer.connect(server.address) as peer:
+            first = peer.next_id(BROKEN_COUNT_MAX + 1)
+            failing = [
+                append_frame(99_999 + number, b"x", request_id=first + number) for number in range(BROKEN_COUNT_MAX)
+            ]
+            # One failed pipeline too many, and its segment has to be loaded first.
+            last = append_frame(idle, b"x", request_id=first + BROKEN_COUNT_MAX, expected_offset=7)
+            await peer.send(*failing, last)
+            replies = await peer.ended()
+            assert isinstance(replies[-1], m.ErrorReply)
+            assert replies[-1].code == ErrorCode.PROTOCOL
+            assert "no PONG came" in replies[-1].message
+        assert server._counters.protocol_errors_total == 1
 
 
 @pytest.mark.asyncio
