@@ -89,7 +89,7 @@ class Uploader:
         # Taken here, not in the thread: the index changes with every append and truncation.
         index += segment.index.entries(first.offset, last.end)
         if not index or index[0].offset > start:
-            index.insert(0, _border(segment, first.offset, events=first.start_events))
+            index.insert(0, _border(segment, first.offset, events=first.start_events, wall_time_us=first.wall_time_us))
         record = await self._publish(
             segment,
             [*before, *extents],
@@ -125,7 +125,14 @@ class Uploader:
                 await self._payload_between(source, start, end),
                 start=link.offset + start - link.source_offset,
                 end=link.offset + end - link.source_offset,
-                index=[_border(segment, link.offset + start - link.source_offset, events=start_events)],
+                index=[
+                    _border(
+                        segment,
+                        link.offset + start - link.source_offset,
+                        events=start_events,
+                        wall_time_us=link.wall_time_us,
+                    )
+                ],
                 parts=parts_between(self._state.merged, source, start, end),
                 start_events=start_events,
                 end_events=end_events,
@@ -243,7 +250,10 @@ class Uploader:
         )
 
 
-def _border(segment: Segment, offset: int, *, events: int) -> IndexEntry:
-    """Return the index entry of a border that may not be in the index of its segment; its time may be early."""
+def _border(segment: Segment, offset: int, *, events: int, wall_time_us: int) -> IndexEntry:
+    """Return the index entry of a border that may not be in the index of its segment.
+
+    If the clock was set back, its time may be earlier than that of entries before it which a chunk holds by now.
+    """
     near = segment.index.floor(offset)
-    return IndexEntry(offset, events, near.wall_time_us if near is not None else segment.created_us)
+    return IndexEntry(offset, events, wall_time_us if near is None else max(wall_time_us, near.wall_time_us))

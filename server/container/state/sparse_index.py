@@ -63,22 +63,25 @@ class SparseIndex:
     def merge(self, entries: Iterable[IndexEntry]) -> None:
         """Add the entries of a chunk, in order; those known already are left as they are.
 
-        They must agree with what is known, as entries of one segment do; merging twice is merging once. Entries after
-        all that is known, the usual case while a container starts, are appended.
+        Merging twice is merging once. Entries after all that is known, the usual case while a container starts, are
+        appended. The time of a border may be earlier than entries before it, which were not in memory when the border
+        was made: the time of an entry is held between those beside it, so that time ascends with the offset.
         """
         for entry in entries:
             offsets = self._offsets
             place = len(offsets) if not offsets or entry.offset > offsets[-1] else bisect_left(offsets, entry.offset)
             if place < len(offsets) and offsets[place] == entry.offset:
                 continue
-            assert place == 0 or (
-                self._events[place - 1] <= entry.events and self._walls[place - 1] <= entry.wall_time_us
-            )
+            assert place == 0 or self._events[place - 1] <= entry.events
             assert place == len(offsets) or entry.events <= self._events[place]
-            assert place == len(offsets) or entry.wall_time_us <= self._walls[place]
+            wall_time_us = entry.wall_time_us
+            if place < len(offsets):
+                wall_time_us = min(wall_time_us, self._walls[place])
+            if place:
+                wall_time_us = max(wall_time_us, self._walls[place - 1])
             offsets.insert(place, entry.offset)
             self._events.insert(place, entry.events)
-            self._walls.insert(place, entry.wall_time_us)
+            self._walls.insert(place, wall_time_us)
         if self._walls:
             self._wall_max = max(self._wall_max, self._walls[-1])
 

@@ -1,5 +1,7 @@
 """Random histories of a container's state, for tests: everything that a log and a flusher may do to it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +98,10 @@ class History:
             self._append(segment, amount=amount, gap=1 + amount % 99, writer_number=0, last_event_number=0)
 
     def flush(self, choice: int, amount: int) -> None:
-        segment = self._segment(choice)
+        with self._pinned(choice) as segment:
+            self._flush(segment, amount)
+
+    def _flush(self, segment: Segment | None, amount: int) -> None:
         if segment and segment.flushed_offset < segment.length and not segment.tail:
             start = segment.flushed_offset
             length = 1 + amount % (segment.length - start)
@@ -108,7 +113,10 @@ class History:
             self.state.replace_chunks(segment, (), [record])
 
     def compact(self, choice: int, amount: int) -> None:
-        segment = self._segment(choice)
+        with self._pinned(choice) as segment:
+            self._compact(segment, amount)
+
+    def _compact(self, segment: Segment | None, amount: int) -> None:
         if segment and len(segment.chunks) >= 2:
             place = amount % (len(segment.chunks) - 1)
             first, second = segment.chunks[place : place + 2]
@@ -250,6 +258,14 @@ class History:
     def delete_stream(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(m.StreamDeleted(streams[choice % len(streams)]))
+
+    @contextmanager
+    def _pinned(self, choice: int) -> Iterator[Segment | None]:
+        """Keep a segment in memory while it is changed by something other than the fold."""
+        segment = self._segment(choice)
+        ids = [] if segment is None else [segment.segment_id]
+        with self.state.segments.pin(ids):
+            yield self.state.segments.get(ids[0]) if ids else None
 
     def _segment(self, choice: int) -> Segment | None:
         segments = [segment for segment in self.state.segments.values() if segment.link is None]

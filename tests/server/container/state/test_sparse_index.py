@@ -148,3 +148,11 @@ def test_a_long_segment_costs_one_entry_a_chunk() -> None:
         index.evict(start, start + chunk)
 
     assert len(index) == 100
+
+
+def test_times_are_held_between_those_beside_them() -> None:
+    """A border may be dated earlier than entries before it that were not in memory when it was made."""
+    index = SparseIndex([IndexEntry(0, 0, 10), IndexEntry(300, 3, 20)])
+    index.merge([IndexEntry(100, 1, 30), IndexEntry(200, 2, 5)])
+    index.check()
+    assert [entry.wall_time_us for entry in everything(index)] == [10, 20, 20, 20]
