@@ -165,7 +165,7 @@ class Client:
         """
         info = await self.stream_info(name)
         sealed_ids = list(seal)
-        # Those which are gone by now are in the history only: a scale that is repeated means their borders.
+        # Those which were deleted meanwhile are in the history only: a scale that is repeated means their borders.
         segments: list[StreamPart] = list(info.segments)
         if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
             segments += parts_of_history(await self.stream_history(name))
@@ -296,9 +296,9 @@ class Client:
 
         Args:
             writer_id: makes the writer persistent: its event numbers continue where they ended, and the writer that
-                had the id before is fenced. Without one the writer is new, and gone with the context.
-            start_over_if_expired: open an id that was idle for so long that its event numbers are gone, and number its
-                events from 1 again; without it, opening such an id raises WriterExpiredError.
+                had the id before is fenced. Without one the writer is new, and ends with the context.
+            start_over_if_expired: open an id that was idle for so long that its event numbers were deleted, and number
+                its events from 1 again; without it, opening such an id raises WriterExpiredError.
 
         Raises:
             InvalidNameError: a writer id of other than 1 to 255 printable bytes.
@@ -327,7 +327,7 @@ class Client:
         if info is None:
             return None
         if info.expired_us is not None:
-            raise WriterExpiredError(f"writer {writer_id!r} was idle for too long: its event numbers are gone")
+            raise WriterExpiredError(f"writer {writer_id!r} was idle for too long: its event numbers were deleted")
         return info.last_event_numbers
 
     async def writer_info(self, stream: str, writer_id: str) -> WriterInfo | None:

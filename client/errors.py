@@ -11,7 +11,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- SegmentSealedError           no more appends
 |   |   +-- StreamSealedError
 |   +-- StreamNotSealedError
-|   +-- SegmentTruncatedError        the place is gone; has `start_offset` and `length`
+|   +-- SegmentTruncatedError        the place was truncated; has `start_offset` and `length`
 |   |   +-- CutTruncatedError        a cut before the start; has `resume_at`
 |   +-- SegmentDamagedError          these bytes fail their checksum on the server
 |   +-- OffsetBeyondEndError         the place is not there yet; has `length`
@@ -19,7 +19,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- AttributeConditionFailedError  another value than expected
 |   +-- PipelineBrokenError          an earlier append of the pipeline failed; this one is not stored
 |   +-- WriterFencedError            the writer id was opened again
-|   +-- WriterExpiredError           the writer was idle for so long that its event numbers are gone
+|   +-- WriterExpiredError           the writer was idle for so long that its event numbers were deleted
 |   +-- EventNumberError             event numbers that leave a gap or overlap
 |   +-- StreamNotFoundError
 |   +-- StreamExistsError            a stream of that name with another configuration
@@ -63,7 +63,7 @@ CLASS_OF_CODE: Final[dict[int, type[RequestError]]] = {
 
 
 class _Answer(RequestError):  # noqa: N818  # a base that is never raised
-    """What a server answered; a class names the codes that it stands for."""
+    """An answer of a server; each class lists the error codes that it is raised for."""
 
     def __init_subclass__(cls, *, codes: Sequence[ErrorCode] = ()) -> None:
         CLASS_OF_CODE.update(dict.fromkeys(codes, cls))
@@ -90,7 +90,7 @@ class StreamNotSealedError(_Answer, codes=[ErrorCode.STREAM_NOT_SEALED]):
 
 
 class SegmentTruncatedError(_Answer, codes=[ErrorCode.SEGMENT_TRUNCATED]):
-    """The place is gone: `start_offset` is the first that is left."""
+    """The place was truncated: `start_offset` is the first that is left."""
 
 
 class CutTruncatedError(SegmentTruncatedError, codes=[ErrorCode.CUT_TRUNCATED]):
@@ -244,7 +244,7 @@ assert set(CLASS_OF_CODE) == set(ErrorCode), set(ErrorCode) - set(CLASS_OF_CODE)
 
 
 def error_of_reply(reply: m.ErrorReply) -> RequestError:
-    """Return the error that a reply stands for."""
+    """Return the error that a reply reports."""
     facts = ErrorFacts(
         message=reply.message,
         code=reply.code,

@@ -1,7 +1,7 @@
 """Methods for threads, derived from coroutines: one event loop in a thread of its own, and calls that run in it.
 
-A `Blocking[A]` stands for an object `A` that lives in the loop. Its methods are derived from those of `A`, by one
-function for each way of waiting:
+A `Blocking[A]` is the proxy of an object `A` that belongs to the loop. Its methods are derived from those of `A`, by
+one function for each way of waiting:
 
     class Segments(Blocking[AsyncSegments]):
         append = waited(AsyncSegments.append)      # runs the coroutine and returns its result
@@ -91,7 +91,7 @@ class LoopThread:
 
 
 class Blocking(Generic[A_co]):
-    """An object for threads that stands for `target`, which lives in the loop."""
+    """A proxy, for threads, of `target`, which belongs to the loop."""
 
     def __init__(self, loop: LoopThread, target: A_co) -> None:
         self._loop = loop

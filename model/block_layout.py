@@ -1,7 +1,7 @@
 """The event block: many events laid out as columns. The unit that a writer sends and a segment of a stream stores.
 
 All numbers are little-endian. A block is the payload of one append; its size is a multiple of 8, and so every block of
-a segment starts at a multiple of 8 and every column of a block is aligned for Arrow as it stands.
+a segment starts at a multiple of 8 and every column of a block is aligned for Arrow without a copy.
 
     offset size field
     0      4    magic                "MRBK"

@@ -1,7 +1,7 @@
 """Stream cuts: positions that cover a whole stream, as values and as text.
 
-A cut names a position in each of a set of segments that covers the key space exactly once. `HEAD` and `TAIL` stand for
-the start and the end of a stream, wherever these are when they are used. As text::
+A cut names a position in each of a set of segments that covers the key space exactly once. `HEAD` and `TAIL` are the
+start and the end of a stream, wherever these are when they are used. As text::
 
     shop/orders@12:4096.0,13:8192.17        segment : offset of a block . index of an event in it
     head

@@ -4,7 +4,7 @@ Scaling *replaces* segments by successors that cover the same keys, and begins a
 key, one was replaced before the other was created: it *precedes* it, and all its events of that key are older. So
 
 - a cut goes through segments of which no two share a key and which together cover all keys. Every segment that precedes
-  one of them lies before the cut as a whole, every segment that one of them precedes lies after it. A set of segments
+  one of them is before the cut as a whole, every segment that one of them precedes is after it. A set of segments
   that would put some segment on both sides is no cut;
 - a reader continues with the successors once it has read *all* the segments that were replaced together to their
   ends. Not before, even if the successor it wants has only one predecessor: so its place is a cut at any moment.
@@ -68,7 +68,7 @@ PartT = TypeVar("PartT", bound=StreamPart)
 
 
 class Replacement(NamedTuple, Generic[PartT]):
-    """Segments that were replaced together, and what replaced them: the same keys on both sides, if none is gone."""
+    """Segments that were replaced together, and what replaced them: the same keys on both sides, if none is deleted."""
 
     predecessors: tuple[PartT, ...]
     successors: tuple[PartT, ...]
@@ -135,11 +135,11 @@ class Lineage(Generic[PartT]):
             sharing = cut.sharing(part)
             if any(part.precedes(member) for member in sharing) and any(member.precedes(part) for member in sharing):
                 raise CutInvalidError(
-                    f"segment {part.segment_id} would lie before the cut and after it: its keys are cut in two epochs"
+                    f"segment {part.segment_id} would be before the cut and after it: its keys are cut in two epochs"
                 )
 
     def before(self, segment_ids: Iterable[int]) -> set[int]:
-        """Return the segments that lie as a whole before a cut through these segments."""
+        """Return the segments that are as a whole before a cut through these segments."""
         cut = self._members(segment_ids)
         return {
             part.segment_id
@@ -150,7 +150,7 @@ class Lineage(Generic[PartT]):
     def progress(
         self, cut: Mapping[int, PlaceT], *, start: PlaceT, end_of: Callable[[PartT], PlaceT]
     ) -> dict[int, PlaceT]:
-        """Return how far each segment lies before a cut: its end, its start, or its place in the cut."""
+        """Return how far each segment is before a cut: up to its end, its start, or its place in the cut."""
         whole = self.before(cut)
         return {
             segment_id: cut[segment_id] if segment_id in cut else end_of(part) if segment_id in whole else start
@@ -188,11 +188,11 @@ class Lineage(Generic[PartT]):
         """Return the cut through the oldest segments of all cuts that are the same place.
 
         Where a cut enters segments at their starts, the ends of those which they replaced are the same place: the
-        same events lie before it. A truncation there keeps a cut through these ends valid, for it has lost nothing.
+        same events are before it. A truncation there keeps a cut through these ends valid, for it has lost nothing.
         """
         result = dict(cut)
         for predecessors, successors in reversed(self._replacements):
-            # Some of either may be gone already: then they do not have the same keys.
+            # Some of either may be deleted already: then they do not have the same keys.
             if all(result.get(part.segment_id) == start for part in successors) and _width(successors) == _width(
                 predecessors
             ):

@@ -300,5 +300,5 @@ def _whole(value: Any, name: str, *, low: int, high: int = (1 << 63) - 1) -> int
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
         raise InvalidArgumentError(f"{name} is a whole number, not {value!r:.120}")
     if not low <= value <= high:
-        raise InvalidArgumentError(f"{name}={value} must lie between {low} and {high}")
+        raise InvalidArgumentError(f"{name}={value} must be between {low} and {high}")
     return int(value)

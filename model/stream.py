@@ -15,7 +15,7 @@ from .policy import StreamConfig
 from .position import START, Mark, Position
 
 FLOAT_ERROR: Final = 1 << 12
-"""How far a float near 1 may be from the border that it stands for, out of 2^64: two of its steps."""
+"""How far a float near 1 may be from the border that it means, out of 2^64: two of its steps."""
 
 Border = int | float | Fraction
 
@@ -55,7 +55,7 @@ class StreamInfo:
 
     Attributes:
         epoch: how often it was scaled.
-        segments: all that hold something still, those replaced by others too, in the order in which they came to be.
+        segments: all that hold something still, those replaced by others too, in the order in which they were created.
     """
 
     name: str
@@ -86,7 +86,7 @@ class StreamInfo:
         return StreamCut.of(self.name, {segment.segment_id: (segment.length, 0) for segment in self.lineage().tail()})
 
     def progress(self, cut: StreamCut) -> dict[int, Position]:
-        """Return how far each segment lies before a cut: its end, its start, or its position in the cut."""
+        """Return how far each segment is before a cut: up to its end, its start, or its position in the cut."""
         return self.lineage().progress(cut.places, start=START, end_of=lambda segment: segment.end.position)
 
     @property
@@ -102,7 +102,7 @@ def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable
     `segments` that both are printed the same is that border: 1/3 of the key space is no float.
 
     Raises:
-        InvalidArgumentError: a range is empty, or lies outside of the key space.
+        InvalidArgumentError: a range is empty, or is outside of the key space.
     """
     known = sorted({border for segment in segments for border in (segment.key_range.low, segment.key_range.high)})
     found = []

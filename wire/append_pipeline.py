@@ -73,7 +73,7 @@ class AppendPipeline:
         self.count = 0  # appends (not runs) that await their outcome
 
     def add(self, taken: Iterable[TakenAppends]) -> None:
-        """Take note of appends in the order of their ids; one that has failed breaks its pipeline from here on.
+        """Record appends in the order of their ids; one that has failed breaks its pipeline from here on.
 
         Raises:
             ProtocolError: the client continues in too many other pipelines and does not answer PINGs.
@@ -94,7 +94,7 @@ class AppendPipeline:
         return bool(self._broken) and (segment_id, writer_number) in self._broken
 
     def pong(self, barrier: int) -> None:
-        """Take note that the client has seen everything up to the PING with that id."""
+        """Record that the client has seen everything up to the PING with that id."""
         if self._broken:
             self._broken = {
                 pipeline: asked for pipeline, asked in self._broken.items() if asked == _UNTOLD or asked > barrier

@@ -1,6 +1,6 @@
 """Received appends to runs: the hot path of the server.
 
-`scan_run` takes as many appends as follow one another for one segment and one writer, and looks at nothing but their
+`scan_run` takes as many appends as follow one another for one segment and one writer, and reads nothing but their
 fixed headers and checksums. A sequenced append is a run of its own: its sequences are those of the run.
 """
 
@@ -27,9 +27,9 @@ _APPEND: Final = int(Append.type)
 _unpack_append = APPEND_HEADER.unpack_from
 
 _ALIKE_COUNT_MIN: Final = 32
-"""From here on it is quicker to look at many headers at once: 6 us a block, then 0.24 us an append instead of 0.46."""
+"""From here on it is quicker to compare many headers at once: 6 us a block, then 0.24 us an append instead of 0.46."""
 _ALIKE_COUNT_MAX: Final = 256
-"""The most headers of one block. A peer whose appends look alike on purpose wastes at most one block with each."""
+"""The most headers of one block. A peer that makes its appends nearly alike wastes at most one block with each."""
 _WORD: Final = np.dtype("<u8")
 _HEADER_WORDS: Final = APPEND_HEADER_SIZE_BYTES // _WORD.itemsize
 _LENGTH_MASK: Final = np.uint64(0xFFFFFFFF)  # of the first word; its upper half is the checksum
@@ -157,7 +157,7 @@ def _count_alike(data: bytearray, view: memoryview, *, start: int, end: int, eve
         count = min((end - start) // length, _ALIKE_COUNT_MAX)
         if (
             count <= _ALIKE_COUNT_MIN
-            # Appends of two segments may alternate, or sizes vary: then a block would be looked at in vain, each time.
+            # Appends of two segments may alternate, or sizes vary: then a block would be compared in vain, each time.
             or _unpack_append(data, start + _ALIKE_COUNT_MIN * length)[6] != request_id + total + _ALIKE_COUNT_MIN
             # A sum of words wraps around at their range; a number does not.
             or request_id + total + count > _WORD_MAX

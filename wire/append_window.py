@@ -49,7 +49,7 @@ class AppendWindow(Generic[Subject]):
         return not self._appends or (len(self._appends) < self.count_max and self.size_bytes + size <= self._bytes_max)
 
     def add(self, request_id: int, subject: Subject, size: int) -> None:
-        """Take note of an append that was sent."""
+        """Record an append that was sent."""
         self._appends[request_id] = (subject, size)
         self.size_bytes += size + APPEND_HEADER_SIZE_BYTES
 
@@ -89,7 +89,7 @@ class AppendWindow(Generic[Subject]):
         return subject
 
     def clear(self) -> list[Subject]:
-        """Return everything in the window, in the order sent, and forget it: the connection is gone."""
+        """Return everything in the window, in the order sent, and forget it: the connection was lost."""
         subjects = [subject for subject, _ in self._appends.values()]
         self._appends.clear()
         self.size_bytes = 0

@@ -7,7 +7,7 @@ know futures, callbacks or threads, and its shells need no tables. Of `next_even
     Pushed      bytes of a segment: the answer to a READ, or part of a subscription
     Received    any other frame; an ERROR_REPLY with the subject of the request or append that it refuses
 
-When the connection is gone, `abandon` returns the subjects of all that was not answered.
+When the connection is lost, `abandon` returns the subjects of all that was not answered.
 
 A DATA frame that is larger than the buffer is received straight into the array that its reader will hold. The array is
 allocated once the frame's header has arrived; its size is bounded by the frame size that was agreed.
@@ -60,7 +60,7 @@ class Acked(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """Bytes of a segment. The subject is None if nobody wants them any more."""
+    """Bytes of a segment. The subject is None if the request was forgotten."""
 
     request_id: int
     subject: Any
@@ -68,7 +68,7 @@ class Pushed(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A frame. The subject is None for a notice, and for the answer to what nobody wants any more."""
+    """A frame. The subject is None for a notice, and for the answer to a request that was forgotten."""
 
     request_id: int
     subject: Any

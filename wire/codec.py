@@ -270,7 +270,7 @@ class _Generator:
         ]
 
     def _prefix(self, field: str, subcon: c.Construct, *, counted: str) -> None:
-        """Generate the number in front of a variable field: the length of the variable `counted`."""
+        """Generate the number before a variable field: the length of the variable `counted`."""
         code = _format_of(subcon)
         if not isinstance(subcon, c.FormatField) or code not in _PREFIXES:
             raise TypeError(f"{self._name}.{field}: its prefix is not an unsigned number")

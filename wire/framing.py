@@ -205,7 +205,7 @@ def verify(frame: memoryview) -> None:
 
 
 def decode_header(data: Buffer, offset: int = 0) -> FrameHeader:
-    """Return the header at `offset`; its checksum is not looked at.
+    """Return the header at `offset`; its checksum is not verified.
 
     Raises:
         CodecError: fewer than 24 bytes, or reserved bits set.
@@ -219,7 +219,7 @@ def decode_header(data: Buffer, offset: int = 0) -> FrameHeader:
 
 
 def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
-    """Return header and message of one whole frame that is not an append; its checksum is not looked at.
+    """Return header and message of one whole frame that is not an append; its checksum is not verified.
 
     A `Data` holds a memoryview into `frame`; everything else owns its bytes.
 

@@ -1,7 +1,7 @@
 """When to ask a quiet peer for a sign of life, and when to give it up.
 
 A PING is due when either direction was quiet for `quiet_s`: so each side hears from the other without relying on the
-other's settings. If nothing at all arrives for as long again after that PING, the peer is gone. Any byte proves life.
+other's settings. If nothing at all arrives for as long again after that PING, the peer is lost. Any byte proves life.
 """
 
 import math
@@ -21,7 +21,7 @@ class KeepAlive:
 
     Args:
         now_s: when the connection was made.
-        quiet_s: quiet time before a PING, and from a PING to giving up; `math.inf` switches it off.
+        quiet_s: quiet time before a PING, and from a PING to the loss of the peer; `math.inf` switches it off.
 
     Attributes:
         received_s: when bytes arrived last.

@@ -4,8 +4,8 @@ The client numbers its requests from 1 on, in the order in which it sends them, 
 request. Most requests have one answer; a subscription has many, until it ends.
 
     open        sent; an answer is awaited
-    -> gone     the answer came (ANSWER), or for a lasting request its end (END)
-    -> gone     nobody wants answers any more (FORGET); those on their way find nothing here, and are dropped
+    -> closed   the answer came (ANSWER), or for a lasting request its end (END)
+    -> closed   the requester was cancelled (FORGET); answers on their way find nothing here, and are dropped
 
 The server sees ids rise: an id that is not above all before it is a violation, for two requests would share it.
 Frames that name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
@@ -58,7 +58,7 @@ class OpenRequests:
         return request_id in self._single or request_id in self._lasting
 
     def answer(self, request_id: int) -> Any:
-        """Return the subject of an answer, None if nobody wants it any more; a lasting request stays open."""
+        """Return the subject of an answer, None if the request was forgotten; a lasting request stays open."""
         subject = self._lasting.get(request_id)
         return self._single.pop(request_id, None) if subject is None else subject
 
@@ -68,7 +68,7 @@ class OpenRequests:
         return self._single.pop(request_id, None) if subject is None else subject
 
     def clear(self) -> list[Any]:
-        """Return the subjects of all, the oldest first, and forget them: the connection is gone."""
+        """Return the subjects of all, the oldest first, and forget them: the connection was lost."""
         subjects = [*self._single.values(), *self._lasting.values()]
         self._single.clear()
         self._lasting.clear()

@@ -121,7 +121,7 @@ _ARRIVALS: Final = {
     for role, frames in FRAMES.items()
     for state in SessionState
 }
-"""The same for one frame that arrives, so that it costs one look: the state after each that may arrive."""
+"""The same for one frame that arrives, so that it costs one access: the state after each that may arrive."""
 
 
 class Session:
@@ -204,9 +204,9 @@ class Session:
         self._change(CLOSE)
 
     def admit(self, frame_type: int) -> None:
-        """Take note that a frame arrived, before its body is looked at.
+        """Record that a frame arrived, before its body is decoded.
 
-        One call stands for any number of consecutive appends: the state that admits one admits all.
+        One call admits any number of consecutive appends: the state that admits one admits all.
 
         Raises:
             ProtocolError: a frame that may not arrive now, or never; the state stays as it is.

@@ -92,7 +92,7 @@ class Cursors(_SavedCuts):
     """The cursors of a stream: `client.cursors(stream)`."""
 
     async def set(self, name: str, cut: Cut = HEAD) -> StreamCut:
-        """Say how far a consumer has come; what lies behind the cut is not dropped by consumption. Return it, resolved.
+        """Record how far a consumer has read; retention by consumption keeps all after the cut. Return it, resolved.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.

@@ -36,7 +36,7 @@ class Cuts:
         return stream_info(await self._writes.request(m.GetStream(checked_name(stream, kind="stream"))))
 
     async def resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
-        """Return a cut, checked; of one whose segments are gone the history tells whether they ever were.
+        """Return a cut, checked; segments that the stream no longer has are looked up in its history.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
@@ -57,7 +57,7 @@ class Cuts:
             except CutTruncatedError:
                 if isinstance(cut, StreamCut):
                     raise
-                # Truncated since it was looked up: it is somewhere else now.
+                # The stream was truncated since it was fetched: HEAD is at another place now.
 
     async def search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
         """Return what a search finds in a stream, also if the stream is truncated under it."""

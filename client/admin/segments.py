@@ -1,7 +1,7 @@
 """Segments: durable sequences of bytes, by name.
 
 Names are resolved to ids once and remembered; an id that the server no longer knows is forgotten and its name
-resolved again, so a segment that was deleted and created anew is found.
+resolved again, so a segment that was deleted and created again is found.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Segments:
     async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int:
         """Append bytes and return the offset of the first; they are durable on return.
 
-        Appends made one behind the other, without waiting for each, are applied in that order. Nothing is ever sent
+        Appends made one after the other, without waiting for each, are applied in that order. Nothing is ever sent
         twice without a condition. Cancelling forgets the outcome; the bytes may still be stored.
 
         Args:
@@ -130,7 +130,7 @@ class Segments:
             ConditionFailedError: the segment has another length.
             SegmentSealedError, SegmentNotFoundError, ThrottledError: nothing was stored.
             PipelineBrokenError: an append of this client to the same segment failed while this one, which has no
-                condition, was on its way behind it; nothing was stored.
+                condition, was on its way after it; nothing was stored.
             OutcomeUnknownError: the connection was lost before the answer.
         """
         data = checked_payload(data)
@@ -206,7 +206,7 @@ class Segments:
         return _info(reply)
 
     async def seal(self, name: str) -> SegmentInfo:
-        """Let a segment take no more appends, for ever; sealing it again changes nothing."""
+        """Let a segment take no more appends, forever; sealing it again changes nothing."""
         segment_id = await self._resolve(name)
         return _info(await self._writes.request(m.SealSegment(segment_id)))
 

@@ -4,8 +4,8 @@
     FINISHED   the end position, or the end of a sealed segment, is reached; blocks may wait to be taken
     FAILED     after the blocks that wait to be taken comes an error
 
-A `Subscription` brings bytes, cut where the server likes; here they become whole blocks again, between `start` and
-`end`. A block counts as consumed when it is taken. One that is larger than the window is let through as a whole.
+A `Subscription` delivers bytes, cut at any place; here they become whole blocks again, between `start` and `end`. A
+block counts as consumed when it is taken. One that is larger than the window is let through as a whole.
 """
 
 from collections import deque

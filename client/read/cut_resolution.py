@@ -1,7 +1,7 @@
 """Finding cuts of a stream: by time, by counting events or bytes; and measuring between two of them.
 
 A search starts at a cut and moves on in every segment until it finds its place there or the end. Where all segments
-that were replaced together are at their ends it goes on in their successors. So what it returns is a cut.
+that were replaced together are at their ends it continues in their successors. So what it returns is a cut.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ FETCH_SIZE_BYTES: Final = 64 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """What lies between two cuts; below zero where the second lies in front of the first.
+    """How much is between two cuts; below zero where the second is before the first.
 
     Attributes:
-        size_bytes: of whole blocks: one that a cut goes through counts as if the cut went in front of it.
+        size_bytes: of whole blocks: one that a cut goes through counts as if the cut were before it.
     """
 
     size_bytes: int
@@ -50,8 +50,8 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
 
     Raises:
         CutInvalidError: it is one of another stream, or does not cover each key exactly once.
-        CutTruncatedError: it lies behind the truncation; says what is lost, and where to go on.
-        OffsetBeyondEndError: it lies beyond the end.
+        CutTruncatedError: it is before the truncation; says what is lost, and where to resume.
+        OffsetBeyondEndError: it is beyond the end.
     """
     if cut is HEAD:
         return stream.head()
@@ -65,7 +65,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
     if not lineage.by_id.keys() >= cut.places.keys():
         raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {stream.name} has {sorted(listed.by_id)}")
     lineage.check_cut(cut.places)
-    first = _first_left(cut, stream, lineage)
+    first = _earliest_readable(cut, stream, lineage)
     if first != cut:
         raise CutTruncatedError(_loss(cut, stream, first), resume_at=first)
     for segment_id, (offset, event_index) in cut.positions:
@@ -83,7 +83,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
 
 
 async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -> StreamCut:
-    """Return the cut in front of the first event with this timestamp or a later one. Cancelling is safe."""
+    """Return the cut before the first event with this timestamp or a later one. Cancelling is safe."""
     lineage = stream.lineage()
     places: dict[int, Position] = {}
     wanted = [segment.segment_id for segment in lineage.head()]
@@ -104,7 +104,7 @@ async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -
 
 
 async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
-    """Return the cut so many events behind another, or the tail where that comes first. Cancelling is safe."""
+    """Return the cut so many events after another, or the tail where that comes first. Cancelling is safe."""
     count = index(count)
     if count < 0:
         raise InvalidArgumentError(f"{count} events cannot be counted")
@@ -118,7 +118,7 @@ async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: Strea
 
 
 async def cut_after_bytes(channel: Channel, stream: StreamInfo, *, start: StreamCut, size_bytes: int) -> StreamCut:
-    """Return a cut at most so many bytes behind another, at borders of blocks. Cancelling is safe."""
+    """Return a cut at most so many bytes after another, at borders of blocks. Cancelling is safe."""
     size_bytes = index(size_bytes)
     if size_bytes < 0:
         raise InvalidArgumentError(f"{size_bytes} bytes cannot be counted")
@@ -132,7 +132,7 @@ async def cut_after_bytes(channel: Channel, stream: StreamInfo, *, start: Stream
 
 
 async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, end: StreamCut) -> Distance:
-    """Return what lies between two resolved cuts. Cancelling is safe."""
+    """Return how much is between two resolved cuts. Cancelling is safe."""
     lineage = stream.lineage()
     starts, ends = stream.progress(start), stream.progress(end)
     differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
@@ -186,7 +186,11 @@ async def _cut_after(
     between: Callable[[Mark, Mark], int],
     advance: Callable[[int, Mark, Mark, int], Awaitable[Mark]],
 ) -> StreamCut:
-    """Return the cut an amount behind another: wave by wave, and in the last one shared out by what is there."""
+    """Return the cut an amount after another.
+
+    Segments that are replaced together are counted whole, wave by wave; in the last wave, the rest of the amount is
+    shared out in proportion to what each segment holds.
+    """
     lineage = stream.lineage()
     ids = [segment_id for segment_id, _ in start.positions]
     found = await asyncio.gather(
@@ -231,7 +235,7 @@ def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
 
 
 async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> Position:
-    """Return the position of the first event at or after a time; the server names a border near in front of it."""
+    """Return the position of the first event at or after a time; the server names a border shortly before it."""
     reply = await channel.request(m.Seek(segment_id, timestamp_us))
     if not reply.entries or reply.entries[0].offset >= end_offset:
         return Position(end_offset, 0)
@@ -252,8 +256,8 @@ async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end
         blocks.close()
 
 
-def _first_left(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:
-    """Return the first cut that lies neither in front of a cut nor behind the truncation."""
+def _earliest_readable(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:
+    """Return the earliest readable cut at or after `cut`."""
     listed = stream.lineage()
     places: dict[int, Position] = {}
     for segment_id, place in cut.positions:
@@ -261,31 +265,33 @@ def _first_left(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]
         if segment is not None:
             places[segment_id] = max(place, Position(segment.start_offset, 0))
             continue
-        # It was truncated away, so the head lies behind it: for its keys the head is the place. What shares keys with
-        # it in the head shares none with what is left of the cut, which would then lie on both sides of the cut.
-        gone = lineage.by_id[segment_id]
-        places |= {each.segment_id: Position(each.start_offset, 0) for each in listed.head() if each.overlaps(gone)}
+        # It was truncated away, so the head is after it: for its keys the head is the place. What shares keys with it
+        # in the head shares none with what is left of the cut, which would then be on both sides of the cut.
+        truncated = lineage.by_id[segment_id]
+        places |= {
+            each.segment_id: Position(each.start_offset, 0) for each in listed.head() if each.overlaps(truncated)
+        }
     return StreamCut.of(cut.stream, places)
 
 
 def _loss(cut: StreamCut, stream: StreamInfo, first: StreamCut) -> ErrorFacts:
     """Say what was lost between a cut and the first one that is left."""
     listed = stream.lineage().by_id
-    gone = [segment_id for segment_id, _ in cut.positions if segment_id not in listed]
+    truncated = [segment_id for segment_id, _ in cut.positions if segment_id not in listed]
     shortened = [
         (listed[segment_id], place.offset)
         for segment_id, place in cut.positions
         if segment_id in listed and place.offset < listed[segment_id].start_offset
     ]
-    lost = [f"segments {gone} of the cut are truncated with all that they held"] if gone else []
+    lost = [f"segments {truncated} of the cut are truncated with all that they held"] if truncated else []
     lost += [
         f"segment {segment.segment_id} is truncated: the cut is at {offset}, {segment.start_offset - offset} bytes are"
         " lost"
         for segment, offset in shortened
     ]
-    only = shortened[0][0] if len(shortened) == 1 and not gone else None
+    only = shortened[0][0] if len(shortened) == 1 and not truncated else None
     return ErrorFacts(
-        message=f"{'; '.join(lost)}; start at HEAD, or at {first}, to go on with what is left",
+        message=f"{'; '.join(lost)}; start at HEAD, or at {first}, to continue with what is left",
         subject=stream.name,
         start_offset=None if only is None else only.start_offset,
         length=None if only is None else only.length,

@@ -98,7 +98,7 @@ class Reader:
         self._sources: dict[int, BlockStream] = {}
         for segment_id in self._places:
             self._add_source(segment_id)
-        # Whether a segment may have been finished since the successors were last looked for.
+        # Whether a segment may have been finished since the successors were last fetched.
         self._advance_wanted = True
         # Asks what the stream is now: a segment ended, and nothing is known that replaced it.
         self._refreshing: asyncio.Task[None] | None = None
@@ -293,7 +293,7 @@ class Reader:
         return not self._is_bounded or segment_id in self._whole
 
     def _is_over(self) -> bool:
-        """Return whether all was read. Successors of what is finished were looked for just before."""
+        """Return whether all was read. Successors of what is finished were fetched just before."""
         return self._refreshing is None and all(source.finished for source in self._sources.values())
 
     def _advance(self) -> None:
@@ -341,7 +341,7 @@ class Reader:
             segment_id for segment_id, source in self._sources.items() if source.finished and self._goes_on(segment_id)
         ]
         info = await self._stream_now()
-        # The reader may have left some of them meanwhile: those whose replacement it knew before. They may be gone.
+        # The reader may have left some of them meanwhile: those whose replacement it knew before. They may be deleted.
         ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._sources):

@@ -1,7 +1,7 @@
 """Finding positions in a segment of event blocks by counting: events, or bytes to the next border between blocks.
 
-The server's sparse index leads near; from there the headers of blocks are walked. No event is fetched. Everything here
-asks about bytes that are durable already, so two answers about one position never differ.
+The server's sparse index names a border nearby; from there the headers of blocks are walked. No event is fetched. Only
+bytes that are durable already are asked for, so two answers about one position never differ.
 """
 
 from bisect import bisect_right
@@ -36,12 +36,12 @@ class SegmentScan:
 
         Raises:
             CutInvalidError: its block has fewer events.
-            SegmentTruncatedError: it is gone.
+            SegmentTruncatedError: it was truncated away.
         """
         offset, event_index = position
         if position == START:
             return START_MARK
-        known = await self._first_border_behind(offset=offset, tail=tail)
+        known = await self._first_border_after(offset=offset, tail=tail)
         counted = 0
         first_count = 0
         async for header in self._headers(start=offset, end=known.offset):
@@ -69,7 +69,7 @@ class SegmentScan:
         return Mark(end.offset, 0, target)
 
     async def after_bytes(self, *, start: Mark, end: Mark, size_bytes: int) -> Mark:
-        """Return the last border at most so many bytes behind `start`, or `end` where that comes first.
+        """Return the last border at most so many bytes after `start`, or `end` where that comes first.
 
         It is `start` itself where the next block does not fit. Cancelling is safe.
         """
@@ -120,24 +120,24 @@ class SegmentScan:
     async def _border_before_event(self, *, low: m.IndexEntry, target: int, end: Mark) -> m.IndexEntry:
         """Return a noted border with at most `target` events before it, near the last one such, from `low` on.
 
-        It looks ahead as far as events of the mean size would reach, so that of a long history only what is near is
-        asked for, and then more and more finely between two borders.
+        It asks for borders as far ahead as events of the mean size would reach, so that only the near part of a long
+        history is read, and then more and more finely between two borders.
         """
         ahead_bytes = max(1 * MIB, 2 * (target - low.events) * (end.offset - low.offset) // (end.events - low.events))
         high_offset = low.offset
         while high_offset < end.offset:
             high_offset = min(end.offset, low.offset + ahead_bytes)
-            low, behind = await self._closer(low=low, high_offset=high_offset, target=target)
-            if behind is not None:
-                high_offset = behind.offset
+            low, high = await self._closer(low=low, high_offset=high_offset, target=target)
+            if high is not None:
+                high_offset = high.offset
                 break
             ahead_bytes *= 2
         while high_offset - low.offset > 2 * INDEX_SPACING_BYTES:
-            closer, behind = await self._closer(low=low, high_offset=high_offset, target=target)
-            if behind is None and closer == low:
+            closer, high = await self._closer(low=low, high_offset=high_offset, target=target)
+            if high is None and closer == low:
                 break
             low = closer
-            high_offset = behind.offset if behind is not None else high_offset
+            high_offset = high.offset if high is not None else high_offset
         return low
 
     async def _closer(
@@ -149,8 +149,8 @@ class SegmentScan:
         place = bisect_right(borders, target, key=lambda border: border.events)
         return borders[place - 1] if place else low, borders[place] if place < len(borders) else None
 
-    async def _first_border_behind(self, *, offset: int, tail: Mark) -> m.IndexEntry:
-        """Return the first noted border behind an offset; the tail is one."""
+    async def _first_border_after(self, *, offset: int, tail: Mark) -> m.IndexEntry:
+        """Return the first indexed border after an offset; the tail is one."""
         window_end = offset
         while window_end < tail.offset:
             window_end = min(tail.offset, window_end + INDEX_GAP_BYTES_MAX)

@@ -49,12 +49,12 @@ class SegmentRange:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the blocks that lie wholly in the range; a block that is cut at its end is not counted."""
+        """Bytes of the blocks that are wholly in the range; a block that is cut at its end is not counted."""
         return self.end_offset - self.start_offset
 
 
 def slices_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentSlice]:
-    """Return what lies between two resolved cuts, of each segment that has some of it, older segments first."""
+    """Return the part between two resolved cuts of each segment that has one, older segments first."""
     starts, ends = stream.progress(start), stream.progress(end)
     parts = sorted(stream.segments, key=lambda segment: (segment.epoch, segment.key_range.low))
     return [
@@ -111,7 +111,7 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
 
     Raises:
         OffsetBeyondEndError: the segment is sealed and ends before the range does.
-        SegmentTruncatedError: what comes next is gone; without a `start_offset` where the whole segment is.
+        SegmentTruncatedError: what comes next was truncated; without a `start_offset` where the whole segment was.
         SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
     """
     blocks = BlockStream(
@@ -130,7 +130,7 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
                 placed = await blocks.next()
             except SegmentNotFoundError as error:
                 raise SegmentTruncatedError(
-                    f"segment {part.segment_id} is gone with the range from {place[0]} to {end[0]}: "
+                    f"segment {part.segment_id} has no range from {place[0]} to {end[0]} any more: "
                     "it was truncated away, or its stream was deleted"
                 ) from error
             if placed is None:

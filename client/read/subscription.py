@@ -182,7 +182,7 @@ class Subscription:
             self._tell()
 
     def failed(self, error: MillraceError) -> None:
-        """Subscribe again, or give up; called by the connection when the subscription has ended."""
+        """Subscribe again, or fail; called by the connection when the subscription has ended."""
         self._connection = None
         if isinstance(error, ConnectionLostError) or error.retriable:
             self._change(INTERRUPTED)

@@ -16,10 +16,10 @@ class PendingAppend(Protocol):
     """An append on its way. Told its outcome exactly once."""
 
     def acked(self, offset: int | None) -> None:
-        """Take note: durable; the first byte is at `offset`, None if it was stored before and its offset not kept."""
+        """Record: durable; the first byte is at `offset`, None if it was stored before and its offset not kept."""
 
     def failed(self, error: MillraceError) -> None:
-        """Take note: refused, or the connection lost."""
+        """Record: refused, or the connection lost."""
 
 
 class Subscriber(Protocol):
@@ -29,7 +29,7 @@ class Subscriber(Protocol):
         """Take bytes of the segment, in order and without a gap."""
 
     def failed(self, error: MillraceError) -> None:
-        """Take note that nothing more comes: the server ended the subscription or the connection was lost."""
+        """Record that nothing more comes: the server ended the subscription or the connection was lost."""
 
 
 class FutureReply:

@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         waiters = self._room_waiters
         if not waiters:
             return
-        # Woken ones look again, one after another, and queue again if there still is no room.
+        # Woken ones check again, one after another, and queue again if there still is no room.
         self._room_waiters = deque()
         for waiter in waiters:
             if not waiter.done():
@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(max(0.0, delay_s), self._deadline)
 
     def _deadline(self) -> None:
-        """Ask for a sign of life after a silence; give up after a second one."""
+        """Send a PING after a silence; close the connection after a second one."""
         self._session.on_deadline(self._loop.time())
         if self._session.is_closed:
             self.abort(f"{self.address} was silent for {2 * self._options.keepalive_s:g} s")

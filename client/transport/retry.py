@@ -1,4 +1,4 @@
-"""When to make another attempt, and when to give up.
+"""When to make another attempt, and when to stop.
 
 How waits grow is `Backoff` of the options.
 """

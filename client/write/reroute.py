@@ -21,8 +21,8 @@ from .accumulator import EVENT_COST_BYTES, Events, Join, Stored
 from .routing import Router
 from .segment_writer import SegmentWriter, SenderState
 
-_LOOKS_BEFORE_RESUME: Final = 4
-"""How often a segment that rejects is looked up before its rejection is put to the test."""
+_FETCHES_BEFORE_RESUME: Final = 4
+"""How often the stream of a segment that rejects is fetched before the segment is sent to again, as a test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Rerouter:
         self._writer_id = writer_id
 
     async def plan(self, segments: Sequence[SegmentWriter], retry: Retry) -> Plan | None:
-        """Look the stream up; None if it has to be looked up again, after a wait of `retry`. Cancelling is safe.
+        """Fetch the stream and plan; None if it has to be fetched again, after a wait of `retry`. Cancelling is safe.
 
         A segment that rejects, and is open in the stream, was sealed by what is not durable yet, and never will be if
         the server was killed before. So now and then it is resumed; the caller sends.
@@ -67,7 +67,7 @@ class Rerouter:
         still_open = [each for each in rejected if each.segment_id in router.segment_ids]
         if still_open:
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments refuse, and nothing replaces them"))
-            if retry.failures % _LOOKS_BEFORE_RESUME == 0:
+            if retry.failures % _FETCHES_BEFORE_RESUME == 0:
                 for segment in still_open:
                     segment.resume()
             return None
@@ -83,7 +83,7 @@ class Rerouter:
     async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.
 
-        Nothing, as a rule. Whoever had the id before may have found them sooner, until the moment it was fenced.
+        Nothing, as a rule. The writer that had the id before may have written to them, until it was fenced.
         """
         if not self._writer_id or not segment_ids:
             return {}

@@ -13,8 +13,8 @@ again, under the same event numbers, of which the server stores each once.
     STOPPED     all are answered; what is held fails, or was moved
 
 A segment that was sealed acks what it has stored, also when that is sent again, and stores nothing from the first block
-on that it rejects. So what a REJECTED writer holds is exactly what the successors must get. A segment that is gone says
-nothing of what it had stored: then a block that was sent before on a connection that was lost has an unknown outcome.
+on that it rejects. So what a REJECTED writer holds is exactly what the successors must get. Of a deleted segment it is
+not known what it had stored: then a block that was sent before on a connection that was lost has an unknown outcome.
 """
 
 from collections import deque
@@ -168,7 +168,7 @@ class SegmentWriter:
         elif event is FAIL:
             block.error = error
             if isinstance(error, SegmentNotFoundError):
-                block.error = OutcomeUnknownError(f"segment {self.segment_id} is gone, and with it what it had stored")
+                block.error = OutcomeUnknownError(f"segment {self.segment_id} was deleted, and may have stored this")
                 block.error.__cause__ = error
         self._change(event)
         self._change_if_answered()

@@ -149,7 +149,7 @@ class Writer:
         )
 
     async def close(self) -> None:
-        """Wait until everything is durable, and close. Cancelling gives up what is not.
+        """Wait until everything is durable, and close. Cancelling abandons what is not.
 
         Raises:
             MillraceError: why events were lost; the future of each says the same.

@@ -96,7 +96,7 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
 def stream_changed(
     what: str, stream: str, retry: Retry, error: SegmentNotFoundError | None = None
 ) -> RequestTimeoutError:
-    """Return why to give up on a stream that changes between each two requests about it; `error` is the last answer."""
+    """Return the error for a stream that changes between each two requests about it; `error` is the last answer."""
     timeout = RequestTimeoutError(
         f"{what}: {stream} changed each of {retry.failures + 1} times between being asked which segments it has and"
         f" being asked about them, for {retry.limit_s:g} s" + (f"; the last answer was: {error}" if error else "")

@@ -97,7 +97,7 @@ def test_a_cut_cannot_have_a_segment_on_both_sides() -> None:
          segment(5, 0.5, 1, 2)]
     )  # fmt: skip
     lineage.check_cut([4, 5])
-    with pytest.raises(CutInvalidError, match="segment 3 would lie before the cut and after it"):
+    with pytest.raises(CutInvalidError, match="segment 3 would be before the cut and after it"):
         lineage.check_cut([1, 5])
 
 

@@ -70,7 +70,7 @@ def test_one_bound_alone_means_just_that(
         ('{"scaling": {"kind": "events", "target_per_s": -1}}', "scaling.target_per_s is a number"),
         ('{"scaling": {"kind": "events", "target_per_s": NaN}}', "scaling.target_per_s is a number"),
         ('{"scaling": {"kind": "events", "target_per_s": Infinity}}', "scaling.target_per_s is a number"),
-        ('{"scaling": {"kind": "events", "target_per_s": 5, "factor": 1}}', "scaling.factor=1 must lie between 2"),
+        ('{"scaling": {"kind": "events", "target_per_s": 5, "factor": 1}}', "scaling.factor=1 must be between 2"),
         ('{"scaling": {"kind": "events", "target_per_s": 5, "factor": true}}', "scaling.factor is a whole"),
         ('{"scaling": {"min_segments": 0}}', "scaling.min_segments=0"),
         ('{"scaling": {"min_segments": 4097}}', "scaling.min_segments=4097"),

@@ -122,7 +122,7 @@ class FromBoth(Message):
 
 
 class Record(Message):
-    """A decision as it stands in the log; refused from the network."""
+    """A decision in the form in which it is logged; refused from the network."""
 
     __slots__ = ()
 
@@ -216,8 +216,8 @@ class Required:
 def required_entities(message: Message) -> Required:
     """Return what must be in memory when a request is carried out, or a record applied; not what it creates.
 
-    The number 0 and the empty name stand for nothing. Of more items than a request may list none is named: it will be
-    refused. A record names all that it lists.
+    The number 0 and the empty name mean none. Of more items than a request may list none is named: it will be refused.
+    A record names all that it lists.
     """
     keys: dict[str, tuple[int | str, ...]] = {}
     for name, entity in message.entity_fields:

@@ -45,7 +45,7 @@ class SegmentTruncated(Record):
 
 @message(131)
 class SegmentDeleted(Record):
-    """A segment is gone."""
+    """A segment was deleted."""
 
     segment_id: SegmentId
 
@@ -166,6 +166,6 @@ class StreamTruncated(Record):
 
 @message(138)
 class StreamDeleted(Record):
-    """A stream and its segments are gone."""
+    """A stream and its segments were deleted."""
 
     stream_id: StreamId

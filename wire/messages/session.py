@@ -37,7 +37,7 @@ class Hello(Request[HelloReply]):
 
 @message(3, kw_only=True)
 class ErrorReply(FromServer):
-    """A request failed; the facts. -1, 0 and empty stand for facts that do not apply."""
+    """A request failed; the facts. -1, 0 and empty mean facts that do not apply."""
 
     code: U16
     retriable: U8 = 0

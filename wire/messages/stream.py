@@ -26,7 +26,7 @@ class StreamSegment(NamedTuple):
     segment_id: U64
     low: U64  # first place of its key range
     last: U64  # last place of its key range, inclusive: 2^64 does not fit
-    epoch: U32  # of the stream, in which the segment came to be
+    epoch: U32  # of the stream, in which the segment was created
     sealed_epoch: U32  # which replaced it by successors; 0 while it was not
     start_offset: U64
     length: U64

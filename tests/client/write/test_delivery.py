@@ -188,7 +188,7 @@ async def test_what_was_never_sent_is_known_not_to_be_stored_when_the_writer_exp
 
 
 @pytest.mark.asyncio
-async def test_a_segment_that_is_gone_says_nothing_of_what_it_had_stored() -> None:
+async def test_a_deleted_segment_says_nothing_of_what_it_had_stored() -> None:
     server = ModelServer()
     async with writing(server) as writer:
         future = writer.write_many([b"x"])
@@ -198,12 +198,12 @@ async def test_a_segment_that_is_gone_says_nothing_of_what_it_had_stored() -> No
         del server.segments[1]
         await turns()
         server.answer()
-        with pytest.raises(OutcomeUnknownError, match="segment 1 is gone"):
+        with pytest.raises(OutcomeUnknownError, match="segment 1 was deleted"):
             await future
 
 
 @pytest.mark.asyncio
-async def test_a_replaced_segment_that_is_gone_stored_nothing_that_was_not_acked() -> None:
+async def test_a_replaced_segment_that_is_deleted_stored_nothing_that_was_not_acked() -> None:
     server = ModelServer()
     async with writing(server) as writer:
         server.replace([1], 2)

@@ -151,7 +151,7 @@ async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams
     await controller.scale("a/c", sealed_ids=[middle], ranges=halves, cause="x")
     new_low, new_high = (part.segment_id for part in stream.open_parts)
     for pair in ((low, new_high), (new_low, high)):
-        with pytest.raises(CutInvalidError, match=rf"segment {middle} would lie before the cut and after it"):
+        with pytest.raises(CutInvalidError, match=rf"segment {middle} would be before the cut and after it"):
             await controller.truncate("a/c", [m.CutPosition(each, 0) for each in pair])
         with pytest.raises(CutInvalidError):
             await controller.save_cut(
