@@ -1,4 +1,4 @@
-"""One durable append at a time: what the road through the server costs over the bare disk and the bare loopback."""
+"""One durable append at a time: what the path through the server costs over the bare disk and the bare loopback."""
 
 from collections.abc import Iterator
 from typing import Final

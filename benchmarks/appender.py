@@ -38,7 +38,7 @@ class AppenderOptions:
     duration_s: float
     # Goes before what is measured.
     warm_up_s: float
-    # Each connection appends to a segment of its own with this name in front.
+    # Each connection appends to a segment of its own, whose name starts with this.
     segment_prefix: str
 
 

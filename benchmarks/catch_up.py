@@ -1,4 +1,4 @@
-"""Catch-up reads of tier 2 whose files lie in the page cache: one reader, and eight at the same time."""
+"""Catch-up reads of tier 2 whose files are in the page cache: one reader, and eight at the same time."""
 
 import tempfile
 from collections.abc import Callable, Iterator

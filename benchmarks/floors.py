@@ -1,7 +1,7 @@
 """What the machine can do without Millrace: bare synced writes, bare loopback, bare page cache.
 
-Every loop here is plain Python around one or two system calls, as cheap as a loop can be that somebody could call a
-storage system. Files are zero-filled first and then written in place, from the front, as the log does it.
+Every loop here is plain Python around one or two system calls, the cheapest loop that could still be called a storage
+system. Files are zero-filled first and then written in place, from the front, as the log does it.
 """
 
 import contextlib

@@ -131,7 +131,7 @@ class Server:
         return time.perf_counter() - started_s
 
     def end(self, number: signal.Signals) -> float:
-        """End it by a signal; return after how many seconds it was gone."""
+        """End it by a signal; return after how many seconds it had ended."""
         if self._process is None:
             return 0.0
         started_s = time.perf_counter()

@@ -89,7 +89,7 @@ class Row:
     target: Target | None = None
     # None: nothing here could count them. Rows that sync nothing say so in `conditions`.
     syncs: SyncRate | None = None
-    # Sizes, clients, outstanding requests, the tail of the distribution: what somebody needs to disbelieve it.
+    # Sizes, clients, outstanding requests, the tail of the distribution: what a reader needs to judge the figure.
     conditions: str = ""
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class Section:
     rows: tuple[Row, ...] = ()
     # What to install to have these rows.
     skipped: str = ""
-    # The error that ended the section; the rows before it stand.
+    # The error that ended the section; the rows before it are valid.
     failed: str = ""
 
 
@@ -145,7 +145,7 @@ _COLOURS = {Verdict.MET: "green", Verdict.MISSED: "bold red", Verdict.NOTED: ""}
 
 
 def as_table(report: Report) -> Table:
-    """Return the report for a terminal; conditions stand under each row's name."""
+    """Return the report for a terminal; conditions are under each row's name."""
     table = Table(caption=_sentence(report.conditions), caption_justify="left", expand=False)
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column in {"figure", "its figure", "ratio", "syncs/s"} else "left")

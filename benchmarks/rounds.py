@@ -30,6 +30,6 @@ def median_of(results: list[T], measure: Callable[[T], float]) -> float:
 
 
 def spread(results: list[T], measure: Callable[[T], float]) -> str:
-    """Return how far the rounds lie apart, as a share of the smallest."""
+    """Return how far the rounds are apart, as a share of the smallest."""
     figures = [measure(result) for result in results]
     return f"{len(figures)} rounds within {max(figures) / min(figures) - 1:.0%}" if min(figures) > 0 else ""

@@ -19,7 +19,7 @@ import millrace
 
 _BLOCK_EVENTS: Final = 10_000
 _EVENT_SIZE_BYTES: Final = 100
-# How many events are written one by one between two looks at the clock.
+# How many events are written one by one between two readings of the clock.
 _STRIDE_EVENTS: Final = 1_000
 
 
@@ -77,7 +77,7 @@ async def _fill(client: millrace.Client, work: ClientWork) -> int:
 
 
 async def _write_one_by_one(client: millrace.Client, work: ClientWork) -> int:
-    """Write single events until the time is over; keep every future and look at each result."""
+    """Write single events until the time is over; keep every future and check each result."""
     values = [os.urandom(_EVENT_SIZE_BYTES) for _ in range(_STRIDE_EVENTS)]
     deadline_s = time.perf_counter() + work.duration_s
     events = 0

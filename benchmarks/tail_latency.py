@@ -86,7 +86,7 @@ def measure(session: Session) -> Iterator[Row]:
         lags_s = np.concatenate(results[count])
         p50_s, p99_s, p999_s = np.percentile(lags_s, [50.0, 99.0, 99.9]).tolist()
         yield Row(
-            name=f"tail reader behind the ack, {count:,} idle segments: p50",
+            name=f"tail reader after the ack, {count:,} idle segments: p50",
             figure=Quantity(p50_s, Unit.SECONDS),
             reference_name="bare loopback round trip",
             reference=Quantity(round_trip_s, Unit.SECONDS),

@@ -1,8 +1,8 @@
-"""The fields of a structure as they lie in bytes, taken from its construct declaration.
+"""The fields of a structure with their bytes, taken from its construct declaration.
 
 The declarations of `millrace.wire.schema` are the specification of every byte; this walks one of them over the bytes
-and notes for each field where it is, how it looks and what it says. Damaged bytes do not stop it: a constant that
-is another one is noted, and where the bytes end too early, what was found before is still told.
+and notes for each field its offset, its bytes and its value. Damaged bytes do not stop it: a constant that has another
+value is noted, and where the bytes end too early, the fields before are still returned.
 """
 
 import io

@@ -33,7 +33,7 @@ _STYLES: Final = {"good": "green", "warning": "yellow", "bad": "bold red", "": "
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at; no verdict where it is just told."""
+    """One thing that was checked; no verdict where it is information only."""
 
     name: str
     found: str
@@ -49,7 +49,7 @@ def doctor(
     seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long syncs are measured.")] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the disk's real sync, and look at what else a server needs. Takes some seconds.
+    """Measure the disk's real sync, and check what else a server needs. Takes some seconds.
 
     Exits with 1 when something is bad: data would be lost, or a server would not run.
     """
@@ -123,7 +123,7 @@ def sync_check(small: SyncedWrites) -> Check:
 
 
 def machine_checks() -> Iterator[Check]:
-    """Look at limits and versions."""
+    """Check limits and versions."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_low = soft != resource.RLIM_INFINITY and soft < OPEN_FILES_MIN
     hard_text = "no limit" if hard == resource.RLIM_INFINITY else f"{hard:,}"

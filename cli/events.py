@@ -61,7 +61,7 @@ def write(
         in_flight: deque[Future[Stored]] = deque()
         key_of: KeyOf | None = None
         line_number = 0
-        # A bar would stand in the way of somebody who types.
+        # A progress bar would disturb typing.
         with progress(f"writing to {stream}", total=None, is_shown=not sys.stdin.isatty()) as steps:
             for lines in _line_groups():
                 if key_field is not None and key_of is None and lines:

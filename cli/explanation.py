@@ -21,7 +21,7 @@ def explain(
 ) -> None:
     """Show what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
 
-    The rates of a stream that scales by hand only are measured from the first time on that somebody asks.
+    The rates of a stream that scales by hand only are measured from the first such request on.
     """
     with connected(address, token_file) as client:
         facts = client.explain_stream(stream)

@@ -93,7 +93,7 @@ def _index(report: Report, table: bytes, start: int, summary: dict[str, Any], *,
 
 
 def _event_time(timestamp_us: int) -> str:
-    """Return an event time as text; the bounds of the type stand for no time or any time."""
+    """Return an event time as text; the bounds of the type mean no time or any time."""
     return "" if abs(timestamp_us) >= ANY_TIMES.max_us else time_text(timestamp_us)
 
 

@@ -1,4 +1,4 @@
-"""A data folder for people: where the bytes of each segment lie."""
+"""A data folder for people: where the bytes of each segment are."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,7 +46,7 @@ def _add_containers(report: Report, path: Path, found: list[Container], *, limit
     for container in found:
         _add_facts(report, container)
     report.sections.append(
-        Section("segments", "where the bytes lie", _SEGMENT_COLUMNS, _segments(found)).limited(limit)
+        Section("segments", "where the bytes are", _SEGMENT_COLUMNS, _segments(found)).limited(limit)
     )
     report.sections.append(Section("log_files", "tier 1: the log", _LOG_COLUMNS, _logs(path, found)).limited(limit))
     chunks = _chunks(path)

@@ -47,7 +47,7 @@ COMMANDS: Final = {
         PANELS[0], "See it work: recorded data, a live tail, Spark, the files.", "millrace.examples.demo.command"
     ),
     "serve": Command(PANELS[0], "Run a server."),
-    "stream": Command(PANELS[1], "Create, list, look at, scale, seal, truncate and delete streams.", ".streams"),
+    "stream": Command(PANELS[1], "Create, list, show, scale, seal, truncate and delete streams.", ".streams"),
     "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", ".cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
     "writer": Command(PANELS[1], "See how far persistent writers have come.", ".writers"),
@@ -56,7 +56,7 @@ COMMANDS: Final = {
     "tail": Command(PANELS[2], "Print events as they become durable.", ".events"),
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder."),
     "verify": Command(PANELS[3], "Check every byte of a data folder."),
-    "doctor": Command(PANELS[3], "Measure the disk's real sync; look at limits and versions."),
+    "doctor": Command(PANELS[3], "Measure the disk's real sync; check limits and versions."),
     "bench": Command(PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command"),
 }
 

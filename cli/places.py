@@ -41,7 +41,7 @@ def parse_place(text: str) -> Place:
     """Return what a text names, without asking a server.
 
     Raises:
-        CutInvalidError: it looks like a cut, and is none.
+        CutInvalidError: it has the form of a cut, and is none.
         typer.BadParameter: it names nothing.
     """
     text = text.strip()

@@ -117,7 +117,7 @@ def split_ranges(keys: KeyRange, borders: Sequence[float | Fraction]) -> Ranges:
     inner = sorted({int(Fraction(border) * KEY_SPACE) for border in borders}) or [(keys.low + keys.high) // 2]
     if not (keys.low < inner[0] and inner[-1] < keys.high):
         low, high = keys.fractions
-        raise typer.BadParameter(f"--at must lie inside of the segment, between {low} and {high}")
+        raise typer.BadParameter(f"--at must be inside of the segment, between {low} and {high}")
     # Whole numbers out of 2^64 are exact; 0 and 1 mean the same either way.
     whole = [keys.low, *inner, keys.high]
     return list(itertools.pairwise(whole))

@@ -1,4 +1,4 @@
-"""`millrace segment`: create, append to, read, look at, seal, truncate and delete raw segments."""
+"""`millrace segment`: create, append to, read, show, seal, truncate and delete raw segments."""
 
 import sys
 from dataclasses import asdict

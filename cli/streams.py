@@ -1,4 +1,4 @@
-"""`millrace stream`: create, list, look at, update, seal, truncate and delete streams."""
+"""`millrace stream`: create, list, show, update, seal, truncate and delete streams."""
 
 from dataclasses import replace
 from itertools import islice
@@ -46,7 +46,7 @@ def create(
         typer.Option(
             min=1,
             max=SEGMENTS_PER_STREAM_MAX,
-            help="How many segments share the keys out, until somebody scales it.",
+            help="How many segments share the keys out, until it is scaled.",
             show_default="1",
         ),
     ] = None,

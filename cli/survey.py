@@ -146,12 +146,12 @@ def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
 
 @contextmanager
 def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _: None) -> Iterator[Container]:
-    """Read the container in `folder` as a starting server would, and change nothing. Lent as long as it is looked at.
+    """Yield the container in `folder`, read as a starting server would; change nothing. Valid inside of the context.
 
     Args:
         folder: of the container.
         owner: whom the log must belong to, None if that does not matter.
-        on_bytes: is told how many bytes of the log were gone through.
+        on_bytes: called with the number of bytes of the log that were read.
     """
     found = Container(folder)
     with ExitStack() as stack:

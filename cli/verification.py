@@ -1,8 +1,8 @@
 """Checks whether a data folder still holds everything that was acknowledged.
 
 Walked are: the identity; the checkpoint, row by row; every batch of the log, with its chain; every page, index and
-summary of every chunk; every copy of the checkpoint in tier 2. Then the parts are held against one another: each byte
-of each segment must stand in a chunk or in the log, and each chunk must be what its name and the checkpoint say.
+summary of every chunk; every copy of the checkpoint in tier 2. Then the parts are compared with one another: each byte
+of each segment must be in a chunk or in the log, and each chunk must be what its name and the checkpoint say.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from .survey import Container, log_files, logged_ranges, missing_ranges, opened_
 CHUNK_PREFIX: Final = "segments/"
 
 OnStep = Callable[[str, int], None]
-"""Told what is being gone through, and how many bytes of it are done."""
+"""Called with what is being checked, and how many bytes of it are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verification:
-    """What was gone through, and what was found."""
+    """What was checked, and what was found."""
 
     findings: list[Finding] = field(default_factory=list)
     # What is no damage, but worth knowing.

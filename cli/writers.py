@@ -18,7 +18,7 @@ FAILED = 1
 
 @app.callback()
 def _writers() -> None:
-    """Look at persistent writers: those that were given an id."""
+    """Show persistent writers: those that were given an id."""
 
 
 @app.command()

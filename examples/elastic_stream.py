@@ -3,7 +3,7 @@
 Two writers drive the load up and down for some minutes. The server splits segments while more comes than one is meant
 to take, there where the load is, and merges neighbours when it slows. A reader follows live, another one reads
 everything once more at the end; both check that the events of each key are complete and in order. Then the segments are
-drawn over time. Without an address it brings a server of its own, whose patience suits the seconds that it is to take.
+drawn over time. Without an address it starts a server of its own, whose intervals suit the seconds that it is to take.
 """
 
 import argparse

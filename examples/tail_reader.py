@@ -1,6 +1,6 @@
 """Read a stream from its head, and on as events come: `python examples/tail_reader.py [ADDRESS [COUNT]]`.
 
-Run the producer beside it. Ctrl-C ends it, and says from where another reader could go on.
+Run the producer beside it. Ctrl-C ends it, and says from where another reader could resume.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ async def tail(address: str, count: int | None) -> None:
                 if read == count:
                     break
         finally:
-            print(f"go on with start=millrace.parse_cut({str(reader.position())!r})")
+            print(f"resume with start=millrace.parse_cut({str(reader.position())!r})")
 
 
 if __name__ == "__main__":

@@ -99,20 +99,20 @@ class Accounts:
         return self._error_count
 
     def acked(self, producer: int, key: int, *, sequence: int, events: int, size: int, latency_s: float) -> None:
-        """Take note of an append that is durable; `sequence` is that of its last event."""
+        """Record an append that is durable; `sequence` is that of its last event."""
         self.acknowledged[producer, key] = sequence
         self.appended_events += events
         self.appended_bytes += size
         self.append.record(latency_s)
 
     def error(self, text: str) -> None:
-        """Take note of something that must not happen."""
+        """Record something that must not happen."""
         self._error_count += 1
         if len(self._errors) < _ERRORS_KEPT:
             self._errors.append(text)
 
     def violations(self, found: Iterable[Violation], *, where: str) -> None:
-        """Take note of events that are missing, or came twice or too late."""
+        """Record events that are missing, or came twice or too late."""
         for violation in found:
             if violation.lost:
                 self._lost += violation.found - violation.expected
@@ -131,7 +131,7 @@ class Accounts:
         return {name: last - seen.get(name, 0) for name, last in self.acknowledged.items() if seen.get(name, 0) < last}
 
     def close_reader(self, seen: Mapping[tuple[int, int], int], *, where: str) -> None:
-        """Take note of what a reader, who had the time to read all, has not seen."""
+        """Record what a reader, which had the time to read all, has not seen."""
         missing = self.missing(seen)
         if missing:
             self._lost += sum(missing.values())

@@ -66,7 +66,7 @@ class ProtocolClient:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; whoever waits on it fails."""
+        """Close the socket; greenlets that wait on it fail."""
         self.socket.close()
 
     @property

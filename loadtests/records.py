@@ -14,7 +14,7 @@ _NONE: Final[npt.NDArray[Any]] = np.zeros(0, EVENT)
 
 
 class RecordStream:
-    """The events of one segment from its head on; `blocks` says whether they lie in event blocks."""
+    """The events of one segment from its head on; `blocks` says whether they are in event blocks."""
 
     def __init__(self, *, event_size: int, blocks: bool) -> None:
         self._event_size = event_size

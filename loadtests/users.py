@@ -186,7 +186,7 @@ class Producer(LoadUser):
         acks.kill()
 
     def _sleep_until(self, due_ns: int, acks: gevent.Greenlet) -> bool:
-        """Sleep; return whether to go on."""
+        """Sleep; return whether to continue."""
         stopping = self.run_state.stopping
         while not stopping.is_set() and not acks.ready():
             left_s = (due_ns - time.monotonic_ns()) / 1e9
@@ -196,7 +196,7 @@ class Producer(LoadUser):
         return False
 
     def _wait_for_room(self, room: BoundedSemaphore, acks: gevent.Greenlet) -> bool:
-        """Take one of the outstanding appends; return whether to go on."""
+        """Take one of the outstanding appends; return whether to continue."""
         while not room.acquire(timeout=_SLEEP_S_MAX):
             if self.run_state.stopping.is_set() or acks.ready():
                 return False

@@ -4,7 +4,7 @@ An event is 24 bytes and a filler, little-endian:
 
     offset size field
     0      4    producer   number of the user that wrote it
-    4      4    key        number of its routing key; the events of one key lie in one segment
+    4      4    key        number of its routing key; the events of one key are in one segment
     8      8    sequence   1, 2, 3, ... for each key of each producer
     16     8    due_ns     monotonic clock of the machine when the event was due, in nanoseconds
     24     ...  filler

@@ -5,7 +5,7 @@
 
 Life: own the folder, recover the container, listen. When the log fails, the container is closed and recovered from
 what is on disk, in the same process; connections are cut, and clients come back. When a background task ends for a
-reason nobody foresaw, the server stops: going on without it would be a silent half-life.
+reason that is not handled, the server stops, rather than run on without it.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class Server:
     def own_process(self) -> None:
         """Take the process for this server alone: its signals, its memory, its garbage collector.
 
-        Called before anybody is told that the server is there: from here on SIGTERM and SIGINT end it in good order.
+        Called before the server is announced as ready: from here on SIGTERM and SIGINT end it in good order.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -332,11 +332,11 @@ class Server:
 
     def _reopened(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("recovery failed for a reason nobody foresaw", exc_info=error)
+            logger.critical("recovery failed unexpectedly", exc_info=error)
             self._task_failed(task.get_name(), error)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        """A background task ended for a reason nobody foresaw: stop."""
+        """Stop: a background task ended for a reason that is not handled."""
         self._fatal = error
         self._ended.set()
 

@@ -134,7 +134,7 @@ class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
 
 
 class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
-    """A request that can never succeed as it stands."""
+    """A request that can never succeed unchanged."""
 
 
 class SegmentError(ServerError):
@@ -222,7 +222,7 @@ class StreamNotSealedError(StreamError, code=ErrorCode.STREAM_NOT_SEALED):
 
 
 class CutInvalidError(StreamError, code=ErrorCode.CUT_INVALID):
-    """A cut that does not cover the key space of the stream exactly once, or lies off an event border.
+    """A cut that does not cover the key space of the stream exactly once, or is not at a border of events.
 
     If it goes through an append, `start_offset` is the last border before that place.
     """

@@ -43,7 +43,7 @@ class MillraceBatchReader(DataSourceReader):
         """Return the partitions, each of about `partitionBytes`.
 
         Raises:
-            DataLossError: the start lies behind the truncation, and `failOnDataLoss` is true.
+            DataLossError: the start is before the truncation, and `failOnDataLoss` is true.
         """
         link = Link(self._options)
         try:
@@ -64,7 +64,7 @@ class MillraceBatchReader(DataSourceReader):
             epochs, bounds = await find_bounds(planner, self._options)
         else:
             bounds = self._bounds
-            epochs = await planner.look(*(cut.places for cut in bounds))
+            epochs = await planner.fetch(*(cut.places for cut in bounds))
         start, missing = await planner.place("startCut", bounds[0], epochs)
         end, missing_end = await planner.place("endCut", bounds[1], epochs)
         for gap in missing + missing_end:
@@ -84,7 +84,7 @@ async def find_bounds(planner: Planner, options: SourceOptions) -> tuple[Epochs,
         OptionError: a cut does not fit the stream.
     """
     end_cut = TAIL if options.end_cut is None else options.end_cut
-    epochs = await planner.look(segments_of(options.start_cut), segments_of(end_cut))
+    epochs = await planner.fetch(segments_of(options.start_cut), segments_of(end_cut))
     return epochs, (
         await planner.named("startCut", options.start_cut, epochs),
         await planner.named("endCut", end_cut, epochs),

@@ -1,11 +1,11 @@
-"""A stream over its epochs, as one answer of the server described it: how two cuts lie to each other; pure.
+"""A stream over its epochs, as one answer of the server described it: which of two cuts is later, by key; pure.
 
-A cut is kept here as *marks*: a place in each segment that it names, with the number of events in front of it. Of two
+A cut is kept here as *marks*: a position in each segment that it names, with the number of events before it. Of two
 cuts one may be ahead in some keys and the other in the rest; so there is a *later* and an *earlier* one of both, which
 are cuts again.
 
-A segment that a truncation passed as a whole is *gone*: the server keeps which segments it replaced and which replaced
-it, but neither its bytes nor their number.
+A segment that is wholly before the truncation is *deleted*: the server keeps which segments it replaced and which
+replaced it, but neither its bytes nor their number.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,22 +23,22 @@ Marks = Mapping[int, Mark]
 """A cut of a stream: a mark in each segment that it names, by the id."""
 
 UNCOUNTED: Final = -1
-"""In place of the number of events in front of a mark, where nobody has counted them yet."""
+"""In place of the number of events before a mark, where they are not counted yet."""
 
 
 class Epochs:
     """The segments of a stream and what came before and after which.
 
     Args:
-        past: segments that the stream ever had; needed only where a cut names some that are gone.
+        past: segments that the stream ever had; needed only where a cut names some that are deleted.
     """
 
     def __init__(self, stream: StreamInfo, *, past: Iterable[StreamPart] = ()) -> None:
         self.stream = stream
         self._listed = {segment.segment_id: segment for segment in stream.segments}
-        # What came to be after the answer is none of it: it would lie behind a tail that is not known.
-        gone = {segment.segment_id: segment for segment in past if segment.epoch <= stream.epoch}
-        self._lineage = Lineage[StreamPart]([*gone.values(), *self._listed.values()])
+        # Ignore segments newer than this snapshot: their end is unknown.
+        known = {segment.segment_id: segment for segment in past if segment.epoch <= stream.epoch}
+        self._lineage = Lineage[StreamPart]([*known.values(), *self._listed.values()])
 
     @property
     def head(self) -> dict[int, Mark]:
@@ -54,7 +54,7 @@ class Epochs:
         return {segment.segment_id: self.end(segment.segment_id) for segment in self._lineage.tail()}
 
     def end(self, segment_id: int) -> Mark:
-        """Return the end of a segment that is not gone."""
+        """Return the end of a segment that is not deleted."""
         return self._listed[segment_id].end
 
     def is_replaced(self, segment_id: int) -> bool:
@@ -75,7 +75,7 @@ class Epochs:
         for segment_id, (offset, event_index) in cut.positions:
             length = self._listed[segment_id].length if segment_id in self._listed else None
             if length is not None and (offset, event_index) > (length, 0):
-                raise CutInvalidError(f"{offset}.{event_index} lies beyond the end of segment {segment_id}, {length}")
+                raise CutInvalidError(f"{offset}.{event_index} is beyond the end of segment {segment_id}, {length}")
 
     def later(self, one: Marks, other: Marks) -> dict[int, Mark]:
         """Return the cut that is where the later of two cuts is, for each key."""
@@ -98,7 +98,7 @@ class Epochs:
         return found
 
     def progress(self, cut: Marks) -> dict[int, Mark]:
-        """Return how far each segment that is not gone lies in front of a cut."""
+        """Return how far each segment that is not deleted is before a cut."""
         whole = self._lineage.before(cut)
         return {
             segment_id: cut.get(segment_id, self.end(segment_id) if segment_id in whole else START_MARK)
@@ -108,7 +108,7 @@ class Epochs:
     def go_on(self, cut: Marks, *, bound: Marks) -> dict[int, Mark]:
         """Return the cut moved from segments that are read to their ends to the starts of those which replaced them.
 
-        Only once *all* that were replaced together are read, and never past the bound. No event lies between the two.
+        Only once *all* that were replaced together are read, and never past the bound. No event is between the two.
         """
         moved = dict(cut)
         whole = self._lineage.before(bound)
@@ -120,9 +120,9 @@ class Epochs:
         return moved
 
     def missing(self, cut: Marks) -> list[MissingRange]:
-        """Return what lay behind a cut and was truncated away, in the order of the epochs; uncounted.
+        """Return the ranges after a cut that were truncated away, in the order of the epochs; uncounted.
 
-        A segment that is gone is named also if the cut is at its end: nobody knows where that was.
+        A segment that is deleted is named also if the cut is at its end: its end is not known any more.
         """
         head = self.head
         truncated, read = self._lineage.before(head), self._lineage.before(cut)

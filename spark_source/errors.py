@@ -45,11 +45,11 @@ class CheckpointError(SourceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingRange:
-    """Bytes of a segment that were to be read and are gone.
+    """Bytes of a segment that were to be read and were truncated away.
 
     Attributes:
         start_index: events of the block at `start_offset` that were read before.
-        end_offset: None: up to the end of the segment, of which nothing is left, so that nobody knows where that was.
+        end_offset: None: up to the end of the segment, which was deleted, so that its end is not known any more.
         events: how many are missing, None where nothing counts them.
     """
 
@@ -76,5 +76,5 @@ class DataLossError(SourceError):
     def __str__(self) -> str:
         return (
             f"{self.stream}: truncated before it was read: {', '.join(map(str, self.missing))}. "
-            'Set option "failOnDataLoss" to "false" to go on with what is left.'
+            'Set option "failOnDataLoss" to "false" to continue with what is left.'
         )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 def share(limit: int, waiting: Mapping[int, int], *, lead: int | None = None) -> dict[int, int]:
     """Return how much of a limit each segment gets: in proportion to what waits in it, and exactly the limit in all.
 
-    Where all that waits fits, each gets what waits. Segments far behind so catch up together, and a time that one
-    segment shows is near to the time of the others.
+    Where all that waits fits, each gets what waits. So segments that lag catch up together, and the event times of one
+    segment are near to those of the others.
 
     Args:
         lead: a segment that gets at least 1, if anything waits in it.

@@ -39,7 +39,7 @@ _CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 ti
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The cut in front of the first event of each segment with this timestamp or a later one."""
+    """The cut before the first event of each segment with this timestamp or a later one."""
 
     unix_us: int
 
@@ -52,7 +52,7 @@ class SourceOptions:
     """What to read, and how much at a time.
 
     Attributes:
-        end_cut: None reads a batch up to its tail, a stream for ever.
+        end_cut: None reads a batch up to its tail, a stream forever.
         max_bytes, max_events: the most of one micro-batch; None for no limit.
         partition_bytes: about the bytes that one task reads.
         columns: what is handed to Spark; it cannot ask a Python source for fewer.
@@ -109,7 +109,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def segments_of(choice: CutChoice | None) -> Collection[int]:
-    """Return the segments that a choice names before anybody was asked."""
+    """Return the segments that a choice names without a request to the server."""
     return choice.places if isinstance(choice, StreamCut) else ()
 
 

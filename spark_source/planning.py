@@ -63,10 +63,10 @@ class Planner:
         self._client = client
         self._options = options
 
-    async def look(self, *cuts: Iterable[int]) -> Epochs:
+    async def fetch(self, *cuts: Iterable[int]) -> Epochs:
         """Return the stream as it is now, with all that is known of the segments that some cuts name.
 
-        It is one request, and one more where one of these segments is gone.
+        It is one request, and one more where one of these segments is deleted.
 
         Raises:
             OptionError: there is no such stream.
@@ -105,11 +105,11 @@ class Planner:
         return choice
 
     async def place(self, option: str, choice: CutChoice, epochs: Epochs) -> tuple[StreamCut, list[MissingRange]]:
-        """Return the cut that an option names, at or behind the head, and what is missing in front of it.
+        """Return the cut that an option names, at or after the head, and what is missing before it.
 
         Raises:
             OptionError: the cut does not fit the stream.
-            DataLossError: it lies behind the truncation, and `failOnDataLoss` is true.
+            DataLossError: it is before the truncation, and `failOnDataLoss` is true.
         """
         cut = uncounted(await self.named(option, choice, epochs))
         missing = epochs.missing(cut)
@@ -117,7 +117,7 @@ class Planner:
         return cut_of(epochs.stream.name, epochs.later(cut, epochs.head)), missing
 
     async def clamped(self, option: str, choice: CutChoice, epochs: Epochs) -> StreamCut:
-        """As `place`, for a cut in front of which nothing is missed."""
+        """As `place`, for a cut before which missing events do not matter."""
         cut = await self.named(option, choice, epochs)
         return cut_of(cut.stream, epochs.later(uncounted(cut), epochs.head))
 
@@ -125,7 +125,7 @@ class Planner:
         """Return the marks of a cut that an option names, between head and tail.
 
         Raises:
-            OptionError: a position lies behind the last event of its block.
+            OptionError: a position is after the last event of its block.
         """
         try:
             return await self._counted(uncounted(cut), epochs)
@@ -133,7 +133,7 @@ class Planner:
             raise OptionError(option, str(error)) from None
 
     async def resume(self, offset: StreamOffset, epochs: Epochs) -> tuple[dict[int, Mark], list[MissingRange]]:
-        """Return where a query goes on, and what was truncated away in front of it, counted where that can be known.
+        """Return where a query resumes, and what was truncated away before that, counted where that can be known.
 
         Raises:
             CheckpointError: the offset is none of this stream.
@@ -151,7 +151,7 @@ class Planner:
         return begin, missing
 
     async def _counted(self, marks: Marks, epochs: Epochs) -> dict[int, Mark]:
-        """Return marks with the events in front of those counted that are not yet."""
+        """Return marks with the events before those counted that are not counted yet."""
         unknown = [segment_id for segment_id, mark in marks.items() if mark.events == UNCOUNTED]
         found = await asyncio.gather(
             *(
@@ -190,7 +190,7 @@ class Planner:
 
         Args:
             turn: the number of the batch; with each another segment comes first, and gets at least one event and one
-                block, so that none waits for ever behind others.
+                block, so that none starves.
         """
         start = epochs.go_on(start, bound=bound)
         ends = epochs.progress(bound)
@@ -251,9 +251,9 @@ class Planner:
     # --- ranges ---
 
     async def partitions(self, start: StreamCut, end: StreamCut, epochs: Epochs) -> list[RangePartition]:
-        """Return the partitions that hold exactly the events between two cuts, of which no segment is gone.
+        """Return the partitions that hold exactly the events between two cuts, of which no segment is deleted.
 
-        Segments that were replaced come in front of their successors.
+        Segments that were replaced come before their successors.
         """
         planned: list[list[SegmentRange]] = await asyncio.gather(
             *(
@@ -267,22 +267,22 @@ class Planner:
     # --- lag ---
 
     async def lag(self, reached: Marks, ahead: Marks, epochs: Epochs) -> Lag:
-        """Return what lies between two cuts."""
+        """Return how much is between two cuts."""
         starts, ends = epochs.progress(reached), epochs.progress(ahead)
-        behind = [segment_id for segment_id, mark in starts.items() if mark.position < ends[segment_id].position]
+        lagging = [segment_id for segment_id, mark in starts.items() if mark.position < ends[segment_id].position]
         # What successors hold is younger than what is left of those they replaced.
         written_us = await asyncio.gather(
-            *(self._written_before(segment_id, starts[segment_id]) for segment_id in behind if segment_id in reached)
+            *(self._written_before(segment_id, starts[segment_id]) for segment_id in lagging if segment_id in reached)
         )
         known_us = [moment for moment in written_us if moment]
         return Lag(
-            events=sum(ends[segment_id].events - starts[segment_id].events for segment_id in behind),
-            size_bytes=sum(ends[segment_id].offset - starts[segment_id].offset for segment_id in behind),
+            events=sum(ends[segment_id].events - starts[segment_id].events for segment_id in lagging),
+            size_bytes=sum(ends[segment_id].offset - starts[segment_id].offset for segment_id in lagging),
             age_s=max(0.0, time.time() - min(known_us) / 1_000_000) if known_us else 0.0,
         )
 
     async def _written_before(self, segment_id: int, mark: Mark) -> int:
-        """Return when the oldest event behind a mark was written; 0 if nobody knows, or it is gone by now."""
+        """Return when the oldest event after a mark was written; 0 if that is not known, or it is truncated by now."""
         try:
             return await self._client.segment_scan(segment_id).written_before(offset=mark.offset)
         except (SegmentTruncatedError, SegmentNotFoundError):

@@ -5,8 +5,8 @@ An offset in a checkpoint, as JSON::
     {"cut": "shop/orders@12:4096.0,13:8192.17", "events": {"12": 130, "13": 217}, "lost": 0}
 
 `cut` may be given to any reader, and to this source as `startCut` or `endCut`. `events` counts the events of each
-segment in front of the cut; `lost` counts those which the query has gone past because they were truncated away, as far
-as they could be counted. Where a stream is scaled, later offsets name other segments. This is version 1, which is not
+segment before the cut; `lost` counts those which the query has skipped because they were truncated away, as far as
+they could be counted. Where a stream is scaled, later offsets name other segments. This is version 1, which is not
 written; an offset of another version would say so in `version`.
 """
 
@@ -34,7 +34,7 @@ class StreamOffset:
     """How far a streaming query has come. Equal offsets have equal JSON.
 
     Attributes:
-        lost: events that were truncated away in front of the query, in all its life.
+        lost: events that were truncated away before the query read them, since its start.
     """
 
     stream: str

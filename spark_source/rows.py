@@ -9,8 +9,8 @@
     index      int        of the event in its block
     headers    map<string,binary>   empty where an event has none; only with the option `includeHeaders`
 
-(`segment`, `offset`, `index`) is the position of the event. Nothing is done per event: columns are handed over as they
-stand, and the name of the stream, the same for all, is a slice of one array per process.
+(`segment`, `offset`, `index`) is the position of the event. Nothing is done per event: columns are handed over
+unchanged, and the name of the stream, the same for all, is a slice of one array per process.
 """
 
 from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ class MillraceDataSource(DataSource):
     """Streams of events as DataFrames: `spark.read.format("millrace")` and `spark.readStream.format("millrace")`.
 
     `load()` checks all options and asks the server for the stream, so that what is wrong is said at once. A batch
-    DataFrame is what lay between its cuts at that moment, however often it is used.
+    DataFrame is what was between its cuts at that moment, however often it is used.
     """
 
     # Set in the instance that Spark pickles after it asked for the schema.
@@ -35,7 +35,7 @@ class MillraceDataSource(DataSource):
             OptionError: an option is missing, unknown or wrong, the stream does not exist, or nothing answers.
         """
         options = self._parsed()
-        self._bounds = _look(options)
+        self._bounds = _fetch_bounds(options)
         return schema_of(options.columns)
 
     def reader(self, schema: StructType) -> MillraceBatchReader:
@@ -50,7 +50,7 @@ class MillraceDataSource(DataSource):
         return parse_options(self.options)
 
 
-def _look(options: SourceOptions) -> Bounds:
+def _fetch_bounds(options: SourceOptions) -> Bounds:
     async def act(client: Client) -> Bounds:
         planner = Planner(client, options)
         _, bounds = await settled(lambda: find_bounds(planner, options))

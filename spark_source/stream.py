@@ -1,10 +1,10 @@
 """The stream reader: micro-batches, each from the cut where the last one ended to one within the limits.
 
 Spark calls it in one process on the driver, one method after the other. What must survive that process is in the
-offsets; the rest (the connection, the target of `Trigger.AvailableNow`, whose turn it is) is made anew.
+offsets; the rest (the connection, the target of `Trigger.AvailableNow`, whose turn it is) is made again.
 
 Spark gives `latestOffset` the start of the batch and a limit from 4.2 on. 4.0 and 4.1 call it with nothing: then a
-batch starts where the last one ended, and the first batch of a run is not limited, for nobody says where it starts.
+batch starts where the last one ended, and the first batch of a run is not limited, for its start is not known.
 """
 
 import logging
@@ -37,7 +37,7 @@ else:
     except ImportError:  # PySpark 4.0 and 4.1: AvailableNow is then one batch up to the tail
 
         class SupportsTriggerAvailableNow:
-            """Stands in for what this PySpark does not know."""
+            """Replaces a class that this PySpark does not have."""
 
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             OptionError: `startCut` does not fit the stream.
-            DataLossError: it lies behind the truncation, and `failOnDataLoss` is true.
+            DataLossError: it is before the truncation, and `failOnDataLoss` is true.
         """
         return self._reach(self._initial)
 
@@ -109,8 +109,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return where the next batch ends: `start` itself if there is nothing to read.
 
-        A batch does not go on from segments that were replaced to their successors: it ends in front of those. If
-        there was nothing left to read of the former, it is a batch without events, which leaves them behind.
+        A batch does not continue from segments that were replaced to their successors: it ends before those. If
+        there was nothing left to read of the former, it is a batch without events, which only moves to the successors.
 
         Raises:
             CheckpointError: `start` is no offset of this stream.
@@ -137,7 +137,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._remember(available_end=self._ask(self._find_target))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the tail and the lag behind it: what is not in a batch yet. Spark shows it as `latestOffset`."""
+        """Return the tail and the lag: what is not in a batch yet. Spark shows it as `latestOffset`."""
         reached = self._state.reached
         return None if reached is None else self._ask(self._report)
 
@@ -193,19 +193,19 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._link.call(act)
 
     async def _initial(self, planner: Planner) -> StreamOffset:
-        epochs = await planner.look(segments_of(self._options.start_cut))
+        epochs = await planner.fetch(segments_of(self._options.start_cut))
         cut, missing = await planner.place("startCut", self._options.start_cut, epochs)
         self._warn(missing)
         return StreamOffset(epochs.stream.name, await planner.checked_marks("startCut", cut, epochs))
 
     async def _everything(self, planner: Planner) -> StreamOffset:
-        epochs = await self._look(planner)
+        epochs = await self._fetch(planner)
         return StreamOffset(epochs.stream.name, await self._find_bound(planner, epochs))
 
     async def _latest(
         self, planner: Planner, start: StreamOffset, *, max_events: int | None, max_bytes: int | None
     ) -> StreamOffset:
-        epochs = await self._look(planner, start.marks)
+        epochs = await self._fetch(planner, start.marks)
         begin, missing = await planner.resume(start, epochs)
         self._warn(missing)
         if begin == epochs.tail:
@@ -223,29 +223,29 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(epochs.stream.name, reached, lost)
 
     async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        epochs = await planner.look(start.marks, end.marks)
+        epochs = await planner.fetch(start.marks, end.marks)
         check_fits(end, epochs)
         begin, missing = await planner.resume(start, epochs)
         ends = epochs.progress(end.marks)
-        gone = 0
+        lost = 0
         for gap in missing:
             if gap.events is not None:
                 first = start.marks.get(gap.segment_id, START_MARK).events
-                gone += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
+                lost += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
         stop = cut_of(end.stream, epochs.later(end.marks, begin))
         partitions = await planner.partitions(cut_of(start.stream, begin), stop, epochs)
         counted = end.lost - start.lost
-        self._warn([gap for gap in missing if gap.events is None or gone > counted])
-        self._remember(lost_uncounted=self._state.lost_uncounted + max(0, gone - counted))
+        self._warn([gap for gap in missing if gap.events is None or lost > counted])
+        self._remember(lost_uncounted=self._state.lost_uncounted + max(0, lost - counted))
         return list(partitions)
 
     async def _find_target(self, planner: Planner) -> Marks:
-        return (await planner.look()).tail
+        return (await planner.fetch()).tail
 
-    async def _look(self, planner: Planner, *cuts: Iterable[int]) -> Epochs:
+    async def _fetch(self, planner: Planner, *cuts: Iterable[int]) -> Epochs:
         """Return the stream with all segments that are named by what a batch may have to do with."""
         state = self._state
-        return await planner.look(
+        return await planner.fetch(
             *cuts, state.available_end or (), state.option_end or (), segments_of(self._options.end_cut)
         )
 
@@ -267,7 +267,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return epochs.tail
         cut = await planner.clamped("endCut", choice, epochs)
         end = await planner.checked_marks("endCut", cut, epochs)
-        # The end of a time is where an event of that time or later stands; where there is none yet, it may move.
+        # The end of a time is at the first event of that time or later; where there is none yet, it may move.
         if not isinstance(choice, TimeCut) or all(
             epochs.is_replaced(segment_id) or mark < epochs.end(segment_id) for segment_id, mark in end.items()
         ):

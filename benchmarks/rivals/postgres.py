@@ -118,7 +118,7 @@ def _running_cluster(directory: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _connected(psycopg: Any, address: str) -> Any:
-    """Connect as soon as the server lets us: it listens before it has its local socket, and before it takes anybody."""
+    """Connect as soon as the server accepts: it listens before it has its local socket and before it takes clients."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
     while True:
         try:
@@ -147,7 +147,7 @@ def _one_at_a_time(session: Session, connection: Any) -> Latencies:
 
 def _copy_blocks(session: Session, connection: Any) -> Rate:
     """COPY blocks of rows that were encoded beforehand: what the server takes when its client costs nothing."""
-    # Binary COPY: signature, flags, extension size; per row the count of fields and each field behind its size; -1.
+    # Binary COPY: signature, flags, extension size; per row the count of fields and each field after its size; -1.
     row = struct.pack(">hi", 1, len(_VALUE)) + _VALUE
     block = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0) + row * _BATCH_ROWS + struct.pack(">h", -1)
 

@@ -1,4 +1,4 @@
-"""`millrace bench`: a quick look at what this machine and this server give, beside the bare disk in the same run."""
+"""`millrace bench`: quick measurements of this machine and this server, beside the bare disk in the same run."""
 
 import asyncio
 import tempfile

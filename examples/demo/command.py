@@ -248,7 +248,7 @@ def _query(running: TestServer, scratch: Path, *, missing: str) -> None:
 
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    """Show that something is going on, and how long it took."""
+    """Show that something is under way, and how long it took."""
     started_s = time.monotonic()
     if is_terminal():
         with console().status(what):
@@ -310,4 +310,4 @@ def _farewell(keep: Path | None, count: int, elapsed_s: float) -> None:
         grid.add_row(command, meaning)
     print_made(grid)
     if keep is None:
-        print_note("the demo's own data is gone; --keep DIR leaves it for you to look at")
+        print_note("the demo's own data is deleted; --keep DIR leaves it for you to look at")

@@ -65,7 +65,7 @@ class CacheStatistics:
 
 
 class PendingRead:
-    """A read whose bytes are on their way: await it once for its pieces, or drop it; the fetches go on either way."""
+    """A read whose bytes are on their way: await it once for its pieces, or drop it; the fetches run on either way."""
 
     __slots__ = ("_finish",)
 

@@ -6,7 +6,7 @@ oldest first, and from the protected only when nothing else is left.
 
 So a scan, however long, flows through probation and pushes out only what was used once; what was used again stays. A
 plain LRU would be emptied by every reader that catches up on more than the budget. (2Q and ARC also remember entries
-that are gone; they protect only what misses a second time, and a miss here costs a read of tier 2.)
+that were evicted; they protect only what misses a second time, and a miss here costs a read of tier 2.)
 """
 
 from collections import OrderedDict
@@ -70,7 +70,7 @@ class SegmentedLru(Generic[Key]):
             self._probation[oldest] = cost
 
     def remove(self, key: Key) -> None:
-        """Take out an entry that is gone for another reason."""
+        """Take out an entry that was dropped for another reason than its cost."""
         cost = self._probation.pop(key, 0)
         if not cost:
             cost = self._protected.pop(key)

@@ -14,7 +14,7 @@ class CacheOptions:
     """Memory for cached pages. What is being fetched comes on top: at most `fetches_max` pages."""
 
     page_size_bytes: int = 1 * MIB
-    """Size of a fetch from tier 2, and grid on which pages lie. Large, because a fetch costs a change of threads."""
+    """Size and alignment of a page, the unit of a fetch from tier 2. Large, since a fetch costs a change of threads."""
 
     protected_share: float = 0.8
     """Share of the budget for pages that were read again; a scan works in the rest."""

@@ -54,7 +54,7 @@ def _metric(name: str, text: str, value: float) -> Metric:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread for each request: somebody who sends his slowly holds nobody up."""
+    """One thread for each request: a client that sends slowly delays no other."""
 
     daemon_threads = True
     block_on_close = False

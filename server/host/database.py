@@ -9,7 +9,7 @@ DatabaseMode = Literal["ro", "rw", "rwc"]
 """Read only; read and write; and make the file if there is none. As SQLite names them."""
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""How long to wait for a commit, or for somebody who looks into the file with other means."""
+"""How long to wait for a commit, or for another program that reads the file."""
 CACHE_SIZE_KIB: Final = 8192
 
 
@@ -21,8 +21,8 @@ def connect_database(
     The journal is SQLite's rollback journal, in mode DELETE with `synchronous=EXTRA`:
 
     - At rest there is just the one file, so that copying, restoring and setting it aside are operations on one name.
-    - A write-ahead log of SQLite ends, by design, where a checksum fails: a flipped bit in it would silently bring
-      back older content.
+    - A write-ahead log of SQLite ends, by design, where a checksum fails: a flipped bit in it would silently restore
+      older content.
     - With the usual `synchronous=FULL` the removal of the journal is not synced, and after a loss of power the journal
       may be there again and take back a transaction that was reported as stored. EXTRA syncs the folder.
     """

@@ -4,7 +4,7 @@ A process may be started with its standard streams closed. The next file that it
 gets the number of one of them, and whatever writes to standard error writes into that file; so they are occupied first.
 
 The usual limit of 1024 is a courtesy to programs that call `select`. A server that runs into it cannot open the next
-file of its log; so the limit is raised as far as the system allows, and connections are shed before the rest is gone.
+file of its log; so the limit is raised as far as the system allows, and connections are shed before the rest is used.
 """
 
 import logging

@@ -118,7 +118,7 @@ class FileSystem(Protocol):
         ...
 
     def free_bytes(self, path: Path) -> int:
-        """Return how many bytes can still be stored where `path` lies."""
+        """Return how many bytes can still be stored where `path` is."""
         ...
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:

@@ -1,7 +1,7 @@
 """Background tasks with a name, whose unexpected end stops their owner.
 
-A task that dies unseen leaves a server that looks alive and does half of its work. So nobody starts a task without
-saying who must hear of its end.
+A task that ends unnoticed leaves a server that answers and does half of its work. So no task is started without a
+callback for its end.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ class Wakeup:
             pass
 
     def close(self) -> None:
-        """Give the descriptors back. Nobody may ring, wait or watch any more."""
+        """Close the descriptors. Not to be rung, waited for or watched any more."""
         os.close(self.descriptor)
         if self._write_descriptor != self.descriptor:
             os.close(self._write_descriptor)

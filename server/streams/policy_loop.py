@@ -175,7 +175,7 @@ class StreamsRunner:
                         await self._carry_out(stream, plan)
                 if stream is None or self._is_at_rest(stream, now_s=now_s):
                     self._awake.discard(stream_id)
-                await asyncio.sleep(0)  # thousands of streams must not hold up the appends
+                await asyncio.sleep(0)  # thousands of streams must not delay the appends
         for stream_id, policy_state in list(self._policy_states.items()):
             if (
                 stream_id not in self._awake

@@ -183,7 +183,7 @@ def _borders(load: SegmentLoad, count: int) -> tuple[list[int], str]:
         return _even_borders(load, count), "in equal parts, most of its events have no key"
     borders: list[int] = []
     goal = 1
-    below = 0.0  # what the keys in front of a place weigh
+    below = 0.0  # what the keys before a place weigh
     for place, weight in load.weights:
         # A border before this place is better than one after it: it is nearer to what is wanted.
         if place > load.low and (not borders or place > borders[-1]) and below > 0:

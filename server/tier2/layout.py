@@ -153,7 +153,7 @@ class ChunkFooter:
     index: bytes | None
     """The index entries as stored, or None when they are damaged; `entries` reads them."""
     footer_damaged: bool = False
-    """Whether the summary at the end was damaged and the one at the start stood in for it."""
+    """Whether the summary at the end was damaged and the one at the start was used instead."""
 
     def page_checksum(self, page: int) -> int:
         """Return the checksum of the page with that index."""

@@ -58,7 +58,7 @@ async def read_chunk(storage: ChunkStorage, footer: ChunkFooter, *, offset: int,
 
     Raises:
         ChunkCorruptError: the page that holds `offset` is damaged.
-        ChunkNotFoundError: the chunk is gone.
+        ChunkNotFoundError: the chunk was deleted.
         StorageError: the medium failed.
     """
     chunk = footer.summary

@@ -1,4 +1,4 @@
-"""The seam behind which chunks are kept."""
+"""The interface of tier 2: the storage of chunks."""
 
 import re
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class ChunkStorage(Protocol):
     async def delete(self, name: str) -> None:
         """Delete a chunk; a missing one is a success.
 
-        A loss of power soon after may bring the chunk back. It is then one that no checkpoint knows, an orphan.
+        After a loss of power soon after, the chunk may exist again. No checkpoint refers to it then: it is an orphan.
 
         Raises:
             StorageError: the medium failed.

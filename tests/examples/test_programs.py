@@ -50,7 +50,7 @@ def test_the_tail_reader_reads_every_order_and_says_where_to_go_on(shop: TestSer
             if line.startswith(f"customer-{customer} ")
         ]
         assert numbers == sorted(numbers, key=int)
-    assert last.startswith("go on with start=millrace.parse_cut('shop/orders@")
+    assert last.startswith("resume with start=millrace.parse_cut('shop/orders@")
 
 
 def test_slices_are_read_exactly(shop: TestServer) -> None:

@@ -431,7 +431,7 @@ def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of
 
         async def plan() -> list[RangePartition]:
             nonlocal runs
-            epochs = await planner.look(first.places)
+            epochs = await planner.fetch(first.places)
             start, end = epochs.stream.head(), epochs.stream.tail()
             if not runs:
                 await client.truncate_stream(shop.stream, await client.stream_cut(shop.stream).after_events(150))
@@ -481,7 +481,7 @@ def test_planning_asks_for_the_stream_and_nothing_of_its_segments(shop: Shop) ->
 
     async def act(client: Client) -> int:
         planner = Planner(client, options)
-        epochs = await planner.look()
+        epochs = await planner.fetch()
         start = await planner.checked_marks("startCut", epochs.stream.head(), epochs)
         reached = await planner.advance(start, epochs.tail, epochs, max_events=1000, max_bytes=1 << 20, turn=0)
         assert reached != start

@@ -82,7 +82,7 @@ class Uploader:
                 before = await self._payload_of(segment, small)
                 index = await self._index_of(small)
             except (ChunkCorruptError, ChunkNotFoundError) as error:
-                # It stays as it is: damage refuses its own range, and must not hold up what follows.
+                # It stays as it is: damage refuses its own range, and must not delay what follows.
                 logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
                 small = None
         start = small.start_offset if small else first.offset
