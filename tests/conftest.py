@@ -21,7 +21,7 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 # A shell that puts the suite into the background lets it ignore Ctrl-C, and with it every program that a test starts:
-# those that are to be ended that way would go on. What is handled here is not ignored there.
+# those that are to be ended that way would continue. What is handled here is not ignored there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -17,7 +17,7 @@ FOLDERS = (*PARTS, "src", "tests", "benchmarks", "loadtests")
 
 
 def source_files(*folders: str) -> Iterator[Path]:
-    # rglob does not enter links to folders, so the files behind src/millrace/<part> are seen once, in the real folder.
+    # rglob does not enter links to folders, so the files under src/millrace/<part> are seen once, in the real folder.
     for folder in folders:
         yield from sorted(path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts)
 

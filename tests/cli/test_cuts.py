@@ -35,7 +35,7 @@ def test_a_cursor_is_no_bookmark(ask: Run) -> None:
     assert [cut["kind"] for cut in ask("cut", "list", "cuts/cursor", "--json").json] == ["bookmark"]
 
 
-def test_what_lies_between_two_bookmarks_is_read(ask: Run, running: TestServer) -> None:
+def test_what_is_between_two_bookmarks_is_read(ask: Run, running: TestServer) -> None:
     ask("stream", "create", "cuts/between")
     with millrace.blocking.connect(running.address) as client, client.writer("cuts/between") as writer:
         for number in range(4):

@@ -21,7 +21,7 @@ def test_as_many_writes_as_asked_for_are_measured(tmp_path: Path) -> None:
     assert measured.rate > 0
 
 
-def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_probe_leaves_no_file(tmp_path: Path) -> None:
     with probe_file(tmp_path):
         assert list(tmp_path.iterdir())
 

@@ -82,7 +82,7 @@ def test_a_line_above_the_limit_of_an_event_is_refused(write: Write) -> None:
     assert outcome.code == 2
 
 
-def test_reading_goes_on_from_a_cut(write: Write, ask: Run) -> None:
+def test_reading_resumes_from_a_cut(write: Write, ask: Run) -> None:
     write("events/cuts", b"1\n2\n3\n", "--key", "k")
     first, second = (json.loads(line) for line in ask("read", "events/cuts", "--json", "--limit", 2).lines)
     head = ask("stream", "info", "events/cuts", "--json").json["head"]

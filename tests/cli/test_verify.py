@@ -43,7 +43,7 @@ def test_sound_folders_have_no_findings(verify: Verify, killed_folder: Path, sto
     assert verify(stopped_folder) == []
 
 
-def test_what_was_gone_through_is_told(run: Run, stopped_folder: Path) -> None:
+def test_what_was_checked_is_told(run: Run, stopped_folder: Path) -> None:
     outcome = run("verify", stopped_folder)
 
     assert "3 segments" in outcome.out
@@ -273,7 +273,7 @@ def test_a_folder_in_use_is_refused_and_one_after_merges_and_recycling_is_sound(
     assert verify(tmp_path) == []
 
 
-def test_sequenced_appends_are_shown_and_gone_through(run: Run, verify: Verify, tmp_path: Path) -> None:
+def test_sequenced_appends_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
     async def fill() -> None:
         async with Server(server_options(tmp_path)) as started, await Peer.connect(started.address) as peer:
             segment_id = await peer.create_segment("raw/a")

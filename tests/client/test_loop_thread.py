@@ -136,7 +136,7 @@ def test_an_interrupt_of_the_wait_cancels_the_call(counter: BlockingCounter) -> 
     finally:
         interrupter.join()
         signal.signal(signal.SIGINT, previous)
-    counter.add(1)  # behind the cancellation in the loop
+    counter.add(1)  # after the cancellation in the loop
     counter.add(1)
     assert log == ["waiting", "cancelled"]
 

@@ -81,7 +81,7 @@ async def test_a_byte_stream_knows_no_huge_places_either(client: Client, name: s
 
 
 async def test_a_start_inside_of_a_block_is_an_error_and_no_wait(client: Client, name: str) -> None:
-    """Behaviour 26: also so near to the tail that no header of a block fits behind it."""
+    """Behaviour 26: also so near to the tail that no header of a block fits after it."""
     segment_id, size = await three_blocks(client, name)
     for offset in (8, size + 8, 3 * size - 8):
         with pytest.raises((BlockCorruptError, CutInvalidError)):

@@ -99,7 +99,7 @@ async def test_starting_over_is_nothing_where_nothing_expired(client: Client) ->
 async def test_a_writer_that_was_silent_for_too_long_is_told(
     client: Client, server: Server, clock: ManualClock
 ) -> None:
-    """Behaviour 6: its next write fails, typed and stored nowhere; a new writer of the same client goes on."""
+    """Behaviour 6: its next write fails, typed and stored nowhere; a new writer of the same client continues."""
     async with client.writer("a/b") as writer:
         await writer.write(b"1")
         await let_expire(server, clock)

@@ -59,7 +59,7 @@ async def test_blocks_are_no_larger_than_the_server_takes(client: Client, name: 
 
 
 async def test_an_event_that_no_append_holds_is_refused_alone(client: Client, name: str) -> None:
-    """Behaviour 8: one byte more is refused before it is sent, and the writer goes on."""
+    """Behaviour 8: one byte more is refused before it is sent, and the writer continues."""
     await client.create_stream(name)
     for key, overhead in ((None, size_of_single(0, key_size=None)), ("schlüssel", size_of_single(0, key_size=10))):
         largest = (LARGEST_APPEND_BYTES - overhead) // 8 * 8

@@ -109,7 +109,7 @@ async def test_an_empty_storage_lists_nothing(storage: ChunkStorage) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_deleted_chunk_is_gone_and_deleting_it_again_is_fine(storage: ChunkStorage) -> None:
+async def test_a_deleted_chunk_is_not_found_and_deleting_it_again_is_fine(storage: ChunkStorage) -> None:
     await storage.publish(NAME, [b"abc"])
     await storage.delete(NAME)
     await storage.delete(NAME)

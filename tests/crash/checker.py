@@ -66,7 +66,7 @@ class Raw:
                 ):
                     if not isinstance(outcome, Stored):
                         await refused(outcome)
-                        # Neither this one nor those behind it were stored, and none may turn up.
+                        # Neither this one nor those after it were stored, and none may turn up.
                         self.doubtful = []
                         break
                     if outcome.offset != len(self.content):

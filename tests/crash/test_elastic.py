@@ -3,12 +3,12 @@
 In each round a stream lives through some seconds of this:
 
 - writers with and without an id write numbered events of many keys, one by one and in blocks; producers in processes of
-  their own are killed, or put to sleep, and others go on under their ids;
+  their own are killed, or put to sleep, and others continue under their ids;
 - the stream is scaled by hand at borders of chance, and by the policy of its server, which is set to act at once;
 - in two rounds of three what all consumers have passed is truncated: by hand, or by retention through their cursors;
 - the server is killed at moments of chance, also while it starts, or stopped, and started again;
-- three consumers must get everything: one reads events, one record batches, one stops all the time and goes on from the
-  text of its place. One reader comes late, is overtaken by truncations, and goes on with what is left;
+- three consumers must get everything: one reads events, one record batches, one stops all the time and resumes from
+  the text of its place. One reader comes late, is overtaken by truncations, and continues with what is left;
 - somebody asks all the time for cuts, distances, explanations and single events;
 - somebody visits streams where nobody else is, of which the server may hold nothing in memory.
 

@@ -1,7 +1,7 @@
 """The power fails at any instant: of what was not synced, any subset is gone; of what was acknowledged, nothing.
 
 Also the steps between the publishing of a chunk, the checkpoint and the recycling of the log, each with a kill before
-and behind it.
+and after it.
 """
 
 import asyncio

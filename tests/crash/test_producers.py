@@ -1,7 +1,7 @@
 """Producers in processes of their own, killed and started again, while the stream is scaled and the server killed.
 
 Each writes the numbers 0, 1, 2, ... under its own key and a writer id of its own. When it starts it asks how many
-events its writer has stored, and goes on behind them. At the end every number is there, once, in order.
+events its writer has stored, and continues after them. At the end every number is there, once, in order.
 """
 
 # mypy: disable-error-code="unused-awaitable"

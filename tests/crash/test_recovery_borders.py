@@ -36,7 +36,7 @@ Pieces = list[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A batch of the log: where it stands, and the one range of a segment that it holds."""
+    """A batch of the log: where it is, and the one range of a segment that it holds."""
 
     start: int
     end: int
@@ -199,7 +199,7 @@ async def test_damage_inside_the_log_refuses_its_batch_and_nothing_else(
         data = damage(original.data, place)
         found = await served(original, data)
         check(original, found, may_lose=batch.holds)
-        # A loss is named: what was written behind it is at its place, so what is lost is refused, not cut off.
+        # A loss is named: what was written after it is at its place, so what is lost is refused, not cut off.
         assert len(found[0][batch.segment_id]) * PIECE == len(original.contents[batch.segment_id])
 
 

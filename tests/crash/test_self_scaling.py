@@ -107,7 +107,7 @@ def test_scaling_by_itself_survives_kills(tmp_path: Path, settings: dict[str, st
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_forgetting_by_itself_survives_kills(tmp_path: Path) -> None:
-    """Behaviours 25, 39: what is left of each key goes on to the last event without a gap."""
+    """Behaviours 25, 39: what is left of each key continues to the last event without a gap."""
     server = TestServer(tmp_path, settings={**ENVIRONMENT_OF_BUSY, **HASTY})
     server.start()
     try:

@@ -39,7 +39,7 @@ def test_the_producer_says_where_the_last_event_is() -> None:
         assert "1001 orders are durable" in example("producer.py", started.address)
 
 
-def test_the_tail_reader_reads_every_order_and_says_where_to_go_on(shop: TestServer) -> None:
+def test_the_tail_reader_reads_every_order_and_says_where_to_resume(shop: TestServer) -> None:
     *lines, last = example("tail_reader.py", shop.address, "1001").splitlines()
 
     assert len(lines) == 1001

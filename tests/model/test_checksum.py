@@ -24,7 +24,7 @@ def test_it_equals_the_definition(data: bytes, initial: int) -> None:
 
 
 @given(st.binary(max_size=100), st.binary(max_size=100))
-def test_it_goes_on_from_what_came_before(head: bytes, tail: bytes) -> None:
+def test_it_continues_from_what_came_before(head: bytes, tail: bytes) -> None:
     assert crc32c(tail, crc32c(head)) == crc32c(head + tail)
 
 

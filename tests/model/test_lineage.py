@@ -91,7 +91,7 @@ def test_what_does_not_is_none(cut: list[int]) -> None:
 
 
 def test_a_cut_cannot_have_a_segment_on_both_sides() -> None:
-    """Segment 3 lies behind segment 1 and in front of segment 5, though both cover each key once."""
+    """Segment 3 is after segment 1 and before segment 5, though both cover each key once."""
     lineage = Lineage(
         [segment(1, 0, 0.5, 0, 1), segment(2, 0.5, 1, 0, 1), segment(3, 0, 1, 1, 2), segment(4, 0, 0.5, 2),
          segment(5, 0.5, 1, 2)]
@@ -101,7 +101,7 @@ def test_a_cut_cannot_have_a_segment_on_both_sides() -> None:
         lineage.check_cut([1, 5])
 
 
-def test_progress_says_what_lies_in_front_of_a_cut() -> None:
+def test_progress_says_what_is_before_a_cut() -> None:
     lineage = Lineage(DIAMOND)
 
     assert lineage.progress({3: 40}, start=0, end_of=lambda _: 100) == {1: 100, 2: 100, 3: 40, 4: 0, 5: 0}
@@ -111,7 +111,7 @@ def test_progress_says_what_lies_in_front_of_a_cut() -> None:
 
 @settings(deadline=None, print_blob=True)
 @given(seed=SEEDS, scalings=st.integers(0, 15))
-def test_whoever_reads_on_stands_at_a_cut_at_any_moment(seed: int, scalings: int) -> None:
+def test_a_reader_is_at_a_cut_at_any_moment(seed: int, scalings: int) -> None:
     """Behaviours 26 and 27: finishing segments in any order never leaves the cuts, and reads all there is, in order."""
     dice = random.Random(seed)
     lineage = Lineage(scaled(dice, scalings=scalings))
@@ -172,7 +172,7 @@ def test_the_earliest_cut_of_a_place_has_the_same_before_it(seed: int, scalings:
     assert lineage.earliest(earliest, start=0, end_of=lengths.__getitem__) == earliest
 
 
-def test_the_earliest_cut_goes_back_over_segments_that_held_nothing_and_not_over_what_is_gone() -> None:
+def test_the_earliest_cut_goes_back_over_segments_that_held_nothing_and_not_over_deleted_ones() -> None:
     """1 was split into 2 and 3, which were merged into 4 before anything came; 4 was split into 5 and 6."""
     parts = [
         segment(1, 0, 1, 0, 1),
@@ -205,7 +205,7 @@ def test_one_of_several_replacements_of_a_scale_is_entered_alone() -> None:
     assert lineage.earliest(cut, start=0, end_of={1: 70, 2: 80}.__getitem__) == {1: 70, 2: 8}
 
 
-def test_the_history_tells_of_segments_that_are_gone() -> None:
+def test_the_history_has_segments_that_are_deleted() -> None:
     everything, low, high = KeyRange(0, KEY_SPACE), KeyRange(0, 5), KeyRange(5, KEY_SPACE)
     history = [
         Epoch(number=0, started_us=1, cause="created", sealed_ids=(), created=((1, everything),)),

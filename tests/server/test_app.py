@@ -31,7 +31,7 @@ __all__ = ["tmp_path"]
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_two_servers_on_one_folder(tmp_path: Path) -> None:
-    """Behaviour 47: the second one is refused, the first one goes on."""
+    """Behaviour 47: the second one is refused, the first one continues."""
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         with pytest.raises(FolderLockedError):
             await Server(server_options(tmp_path)).start()
@@ -87,7 +87,7 @@ async def test_an_address_that_cannot_be_used_is_named_and_nothing_stays_open(tm
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_console_answers_while_the_container_is_recovered(tmp_path: Path) -> None:
-    """Behaviours 43 and 45: health says what is going on; the server comes back by itself once its disks do."""
+    """Behaviours 43 and 45: health says what is happening; the server comes back by itself once its disks do."""
     files = MemoryFileSystem()
     (tmp_path / "containers" / "0000").mkdir(parents=True)
     storage = FaultyStorage()

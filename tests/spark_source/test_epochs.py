@@ -69,7 +69,7 @@ class Model:
             self.events[number] = {}
 
     def truncate(self, cut: Marks) -> None:
-        """Drop what lies in front of a cut, as the server does: what its members replaced is gone."""
+        """Drop what is before a cut, as the server does: what its members replaced is deleted."""
         lineage = Lineage(self.ever.values())
         self.dropped |= lineage.before(cut)
         for segment_id, mark in cut.items():
@@ -215,7 +215,7 @@ def test_the_batches_of_a_query_are_the_stream_in_the_order_of_each_key(
 @settings(deadline=None, print_blob=True)
 @given(seed=SEEDS, before=st.integers(0, 25), after=st.integers(0, 25))
 def test_a_query_ends_where_it_is_told_wherever_the_stream_was_scaled_since(seed: int, before: int, after: int) -> None:
-    """Behaviour 56: exactly what lies in front of the target is read, and no more."""
+    """Behaviour 56: exactly what is before the target is read, and no more."""
     dice = random.Random(seed)
     model = Model(dice)
     query = Query(model)
@@ -291,7 +291,7 @@ def test_a_merge_waits_for_all_that_it_merges() -> None:
     assert epochs.go_on({11: epochs.end(11)}, bound={11: epochs.end(11)}) == {11: epochs.end(11)}
 
 
-def test_what_is_gone_is_named_and_not_counted() -> None:
+def test_what_is_deleted_is_named_and_not_counted() -> None:
     """Behaviour 58."""
     epochs = Epochs(info(part(14, 0, 4, 2, 0, start=300)), past=PARTS)
 

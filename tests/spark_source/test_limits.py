@@ -7,9 +7,7 @@ WAITING = st.dictionaries(st.integers(1, 50), st.integers(0, 1 << 50), min_size=
 
 
 @given(WAITING, st.integers(1, 1 << 52), st.data())
-def test_shares_are_exact_fair_and_leave_nobody_out_for_ever(
-    waiting: dict[int, int], limit: int, data: st.DataObject
-) -> None:
+def test_shares_are_exact_fair_and_starve_no_segment(waiting: dict[int, int], limit: int, data: st.DataObject) -> None:
     """Behaviour 56."""
     lead = data.draw(st.sampled_from(sorted(waiting)))
     shares = share(limit, waiting, lead=lead)
@@ -24,7 +22,7 @@ def test_shares_are_exact_fair_and_leave_nobody_out_for_ever(
         assert all(abs(shares[key] * total - limit * waiting[key]) <= 2 * total for key in waiting)
 
 
-def test_segments_far_behind_catch_up_together() -> None:
+def test_segments_that_lag_catch_up_together() -> None:
     assert share(100, {1: 900, 2: 90, 3: 10}) == {1: 90, 2: 9, 3: 1}
 
 

@@ -27,7 +27,7 @@ def test_a_restart_leaves_no_gap_and_repeats_nothing(spark: SparkSession, shop: 
     def sink(frame: DataFrame, number: int) -> None:
         batches(frame, number)
         if number == 0:
-            shop.write(10)  # behind the tail that was taken
+            shop.write(10)  # after the tail that was taken
 
     shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
     assert batches.sizes == [40, 40, 20]
@@ -66,7 +66,7 @@ def test_lag_is_in_the_progress_of_the_query(spark: SparkSession, shop: Shop, ba
 def test_a_query_that_runs_on_reads_what_comes_and_stops_at_its_end_cut(
     spark: SparkSession, shop: Shop, batches: Batches
 ) -> None:
-    """Behaviour 56: behind an end cut nothing is read, and with AvailableNow the query ends there."""
+    """Behaviour 56: after an end cut nothing is read, and with AvailableNow the query ends there."""
     shop.create(2)
     shop.write(5)
     query = shop.run(spark, batches, trigger={"processingTime": "0 seconds"})

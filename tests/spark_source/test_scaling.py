@@ -108,7 +108,7 @@ def test_slices_go_from_any_epoch_to_any_other(shop: Shop, count: int) -> None:
     )
 
 
-def test_a_batch_whose_start_is_gone_names_what_is_missing(shop: Shop) -> None:
+def test_a_batch_whose_start_is_deleted_names_what_is_missing(shop: Shop) -> None:
     """Behaviour 58."""
     scaled(shop)
     head = shop.client.stream_info(shop.stream).head()
@@ -193,7 +193,7 @@ def test_splits_and_merges_while_a_query_runs(shop: Shop, drivers: Drivers, seed
     check_keys(rows)
 
 
-def test_a_checkpoint_of_before_the_first_split_goes_on(shop: Shop, drivers: Drivers) -> None:
+def test_a_checkpoint_of_before_the_first_split_resumes(shop: Shop, drivers: Drivers) -> None:
     """Behaviours 55 and 57. Offsets of a stream that was never scaled are what they always were."""
     shop.create()
     shop.write(10)
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_before_the_first_split_goes_on(shop: Shop, drivers: Dri
 
 
 def test_a_segment_with_nothing_left_leaves_the_offset(shop: Shop, drivers: Drivers) -> None:
-    """By a batch without events; so a truncation behind it takes nothing from the query."""
+    """By a batch without events; so a truncation before it takes nothing from the query."""
     shop.create()
     shop.write(2)
     driver = drivers()
@@ -345,7 +345,7 @@ def test_spark_before_4_2_goes_to_the_tail_first(shop: Shop, drivers: Drivers) -
 # --- truncation ---
 
 
-def test_what_was_truncated_in_front_of_a_query_is_named_over_epochs(shop: Shop, drivers: Drivers) -> None:
+def test_what_was_truncated_before_a_query_is_named_over_epochs(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 58: what is gone as a whole cannot be counted, and says so; the rest is counted."""
     scaled(shop)
     strict, lenient = drivers(maxEventsPerTrigger=20), drivers(maxEventsPerTrigger=20, failOnDataLoss="false")
@@ -384,7 +384,7 @@ def test_a_checkpoint_at_a_cut_that_a_truncation_respects_loses_nothing(shop: Sh
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_truncation_under_a_task_is_named_or_gone_past(shop: Shop, drivers: Drivers, *, whole: bool) -> None:
+def test_a_truncation_under_a_task_is_named_or_skipped(shop: Shop, drivers: Drivers, *, whole: bool) -> None:
     """Behaviour 58: also of a whole segment, between plan and task."""
     shop.create()
     shop.write(10)
@@ -405,7 +405,7 @@ def test_a_truncation_under_a_task_is_named_or_gone_past(shop: Shop, drivers: Dr
     assert len(rows_of_tasks(lenient.reader, partitions)) == (100 if whole else 200)
 
 
-def test_a_batch_that_runs_again_leaves_out_what_is_gone_and_counts_it(shop: Shop, drivers: Drivers) -> None:
+def test_a_batch_that_runs_again_leaves_out_what_is_deleted_and_counts_it(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 58: of the events that a later offset did not count."""
     scaled(shop)
     driver = drivers(maxEventsPerTrigger=50, failOnDataLoss="false")

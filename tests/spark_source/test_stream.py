@@ -71,7 +71,7 @@ def test_both_limits_hold_together(shop: Shop, drivers: Drivers) -> None:
     assert sum(len(rows) for _, _, rows in batches) == shop.written
 
 
-def test_no_segment_waits_for_ever_behind_others(shop: Shop, drivers: Drivers) -> None:
+def test_no_segment_starves(shop: Shop, drivers: Drivers) -> None:
     """A block that its segment's share of the limit never reaches is read all the same, when its turn comes."""
     shop.create(8)
     shop.write(1, events=10, size=1000, keys=1)
@@ -207,7 +207,7 @@ def test_lag_is_reported_beside_the_tail(shop: Shop, drivers: Drivers) -> None:
     assert caught_up["lag"] == {"events": 0, "bytes": 0, "seconds": 0.0}
 
 
-def test_a_truncation_in_front_of_a_query_is_named(shop: Shop, drivers: Drivers) -> None:
+def test_a_truncation_before_a_query_is_named(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 58."""
     shop.create()
     shop.write(20)
@@ -224,7 +224,7 @@ def test_a_truncation_in_front_of_a_query_is_named(shop: Shop, drivers: Drivers)
         driver.reader.partitions(middle, middle)
 
 
-def test_a_query_that_may_lose_events_goes_on_and_counts_them(shop: Shop, drivers: Drivers) -> None:
+def test_a_query_that_may_lose_events_continues_and_counts_them(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 58."""
     shop.create()
     shop.write(20)
@@ -246,7 +246,7 @@ def test_a_query_that_may_lose_events_goes_on_and_counts_them(shop: Shop, driver
     assert driver.end(last)["lost"] == 45 + 5
 
 
-def test_a_truncation_under_a_task_is_named_or_gone_past(shop: Shop, drivers: Drivers) -> None:
+def test_a_truncation_under_a_task_is_named_or_skipped(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 58."""
     shop.create()
     shop.write(20)

@@ -211,7 +211,7 @@ class MemoryFileSystem:
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Let the syncs that hang go on."""
+        """Let the syncs that hang continue."""
         self._flowing.set()
 
     def content(self, path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""A server of one stream in memory, behind a transport without a socket: a test decides when it answers, and what.
+"""A server of one stream in memory, over a transport without a socket: a test decides when it answers, and what.
 
 The product's `Connection` talks to it in frames. Requests are answered in the next turn of the loop; appends wait in
 `arrived` until the test lets the server answer, refuse, or lose them.

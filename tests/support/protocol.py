@@ -292,7 +292,7 @@ class Peer:
                 offset = offset + self._sizes.get(request_id, 0) if offset >= 0 else -1
 
     def note(self, header: FrameHeader, message: m.Message) -> None:
-        """Take note of the outcome of an append."""
+        """Record the outcome of an append."""
         if isinstance(message, m.ErrorReply) and header.request_id:
             assert header.request_id not in self.outcomes, f"two outcomes for {header.request_id}"
             self.outcomes[header.request_id] = ErrorCode(message.code)

@@ -19,7 +19,7 @@ SMALL_WAL = WalOptions(
 """Logs that roll over after a hundred appends of a kibibyte."""
 
 QUIET = ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0, resident_count_max=2)
-"""Nothing is flushed unless the log or the memory fills. What is not in use lies on disk."""
+"""Nothing is flushed unless the log or the memory fills. What is not in use is on disk."""
 
 BUSY = ContainerOptions(
     flush_size_bytes=16 * KIB,

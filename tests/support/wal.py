@@ -147,12 +147,12 @@ def build_log(
     *layout: list[list[AppendRun]],
     salts: Sequence[int] = (),
     first_sequence: int = 1,
-    behind: bytes = b"",
+    remains: bytes = b"",
     is_recycled: bool = False,
 ) -> list[Placed]:
     """Lay a log down byte by byte: each item of `layout` is a file, a list of batches, each a list of runs.
 
-    `behind` is what stands behind the last batch of each file, in front of its zeros.
+    `remains` follow the last batch of each file, before its zeros.
     """
     files.make_directories(FOLDER)
     placed: list[Placed] = []
@@ -177,7 +177,7 @@ def build_log(
             content += b"".join(batch.pieces)
             content += bytes(-len(content) % 8)
             sequence, checksum = sequence + 1, batch.checksum
-        content += behind
+        content += remains
         assert len(content) <= SMALL.file_size_bytes
         files.open(path, create=True).close()
         files.replace_content(path, bytes(content.ljust(SMALL.file_size_bytes, b"\0")))

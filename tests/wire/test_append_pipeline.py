@@ -73,7 +73,7 @@ def test_the_ping_waits_with_its_error_for_earlier_appends() -> None:
     assert not pipeline.is_broken(1, 0)
 
 
-def test_what_fails_behind_a_failure_needs_no_ping_of_its_own() -> None:
+def test_what_fails_after_a_failure_needs_no_ping_of_its_own() -> None:
     pipeline = new_pipeline()
     pipeline.add([refused(1)])
     frames = sent(pipeline)
@@ -117,7 +117,7 @@ def test_an_old_pong_does_not_mend_a_later_break() -> None:
 
 
 def test_what_one_writer_was_refused_does_not_break_another() -> None:
-    """Behaviour 3: a writer that sends again what it has stored hears so, whatever was refused to others on its road.
+    """Behaviour 3: a writer that sends again what it has stored hears so, whatever was refused to others on its way.
 
     With one pipeline for all, it heard PIPELINE_BROKEN, then SEALED for what came next, and took its stored events
     to the successors of the segment: they were there twice.

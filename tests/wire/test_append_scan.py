@@ -47,7 +47,7 @@ def append(payload: bytes = b"x", **fields: Any) -> bytes:
 
 
 def scan(stream: bytes, start: int = 0) -> AppendRun | type[ProtocolError] | None:
-    """What `scan_run` says, whether the buffer ends where the bytes do or old ones stand behind them."""
+    """What `scan_run` says, whether the buffer ends where the bytes do or old ones follow them."""
     found: list[AppendRun | type[ProtocolError] | None] = []
     for data in (bytearray(stream), bytearray(stream + append() * 2)):
         try:
@@ -140,7 +140,7 @@ PECULIAR = {
 
 @st.composite
 def streams(draw: st.DrawFn, *, longest: int) -> bytes:
-    """Appends of which most go on in a pattern, and some do not, in one field each."""
+    """Appends of which most continue in a pattern, and some do not, in one field each."""
     writer = draw(st.sampled_from([0, 3]))
     state = {
         "request_id": draw(st.sampled_from([1, 1000, (1 << 64) - 40, (1 << 64) - 2])),
@@ -230,7 +230,7 @@ def test_a_pattern_is_one_run_to_its_end(count: int) -> None:
 
 @pytest.mark.parametrize("field", sorted(PECULIAR))
 @pytest.mark.parametrize("place", [1, 31, 32, 33, 34, 254, 255, 256, 257, 299])
-def test_a_frame_that_differs_ends_the_run_wherever_it_stands(field: str, place: int) -> None:
+def test_a_frame_that_differs_ends_the_run_wherever_it_is(field: str, place: int) -> None:
     """Around every border of what is looked at together."""
     for value in PECULIAR[field]:
         frames = [append(b"payload", request_id=10 + i) for i in range(300)]
@@ -266,7 +266,7 @@ def test_every_flipped_bit_of_a_first_append_is_refused() -> None:
         flipped[bit // 8] ^= 1 << bit % 8
 
         assert scan(bytes(flipped)) in {ProtocolError, ChecksumError, None}
-        # With more bytes behind it, so that a longer length finds something to cover.
+        # With more bytes after it, so that a longer length finds something to cover.
         assert scan(bytes(flipped) + append(b"y" * 70, request_id=2) * 8) in {ProtocolError, ChecksumError, None}
 
 
@@ -292,7 +292,7 @@ def test_an_append_in_pieces_is_no_run_until_it_is_whole() -> None:
 
 @pytest.mark.parametrize("cut", range(1, 71, 7))
 @pytest.mark.parametrize("count", [1, 2, 40])
-def test_bytes_behind_the_end_are_not_looked_at(count: int, cut: int) -> None:
+def test_bytes_after_the_end_are_not_read(count: int, cut: int) -> None:
     """They are what an earlier frame left there, and may even look right."""
     data = bytearray(b"".join(append(b"payload", request_id=1 + i) for i in range(count)))
 
@@ -310,7 +310,7 @@ def test_an_append_of_a_writer_without_events_ends_the_run(place: int) -> None:
     assert run.frame_count == place
 
 
-def test_request_ids_do_not_begin_anew() -> None:
+def test_request_ids_do_not_begin_again() -> None:
     last = (1 << 64) - 1
     run = scan(b"".join(append(request_id=(last - 40 + i) % (1 << 64)) for i in range(100)))
 

@@ -98,7 +98,7 @@ def test_each_answer_comes_with_its_subject() -> None:
     assert it.appends.size_bytes == 0
 
 
-def test_what_nobody_wants_any_more_has_no_subject() -> None:
+def test_a_forgotten_request_has_no_subject() -> None:
     it = greeted()
     followed = it.subscribe(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
     it.grant(followed, 5)

@@ -83,7 +83,7 @@ def test_both_refuse_the_same_truncations(name: str, drawn: st.DataObject) -> No
 
     for size in range(len(data)):
         check_agreement(declaration, codec, data[:size])
-        # The bytes behind `end` are there, and must not be looked at.
+        # The bytes after `end` are there, and must not be looked at.
         with_end = unpacked_until(codec, data, size)
         assert with_end == parsed(declaration, data[:size])
 

@@ -80,7 +80,7 @@ def test_a_frame_cut_anywhere_is_refused(name: str) -> None:
 
 @given(st.binary(max_size=100), st.integers(0, 255))
 def test_noise_with_a_good_header_gives_a_message_or_a_codec_error(body: bytes, frame_type: int) -> None:
-    """Behaviour 49: a typed error, whatever stands in a body."""
+    """Behaviour 49: a typed error, whatever is in a body."""
     frame = encode_body(frame_type, body, request_id=1)
     try:
         _, message = decode(frame)

@@ -10,7 +10,7 @@ def keepalive(quiet_s: float = 30.0) -> KeepAlive:
     return KeepAlive(now_s=100.0, quiet_s=quiet_s)
 
 
-def test_a_quiet_peer_is_asked_and_then_given_up() -> None:
+def test_a_quiet_peer_is_asked_and_then_dropped() -> None:
     """Behaviour 50: half-open peers are found."""
     it = keepalive()
     it.received(110.0)
@@ -51,7 +51,7 @@ def test_it_can_be_off() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["received", "sent", "due"]), st.floats(0, 100)), max_size=30))
-def test_a_peer_is_given_up_only_when_it_left_a_ping_unanswered(steps: list[tuple[str, float]]) -> None:
+def test_a_peer_is_dropped_only_when_it_left_a_ping_unanswered(steps: list[tuple[str, float]]) -> None:
     it = keepalive()
     now_s, heard_s = 100.0, 100.0
     for step, pause_s in steps:

@@ -26,7 +26,7 @@ from millrace.wire.receive_buffer import (
 
 
 def opened(*, frame_size_max: int = FRAME_SIZE_BYTES_MAX) -> ReceiveBuffer:
-    """A buffer whose first frame is behind it."""
+    """A buffer that has passed its first frame."""
     buffer = ReceiveBuffer(frame_size_max=frame_size_max)
     feed(buffer, encode(m.Ping()))
     assert len(list(buffer.frames())) == 1
@@ -208,7 +208,7 @@ def test_later_frames_are_not_searched_for_foreign_protocols() -> None:
         buffer.frame_end()
 
 
-def test_a_wrong_checksum_ends_the_walk_behind_the_good_frames() -> None:
+def test_a_wrong_checksum_ends_the_walk_after_the_good_frames() -> None:
     """Behaviour 49: a wrong checksum."""
     good, bad = encode(m.Ping(), request_id=1), bytearray(encode(m.Ping(), request_id=2))
     bad[16] ^= 1

@@ -29,7 +29,7 @@ PING = encode(m.Ping())
 
 
 def session(role: Role, state: SessionState = CONNECTED, *, frame_timeout_s: float = math.inf) -> Session:
-    """A session at 100 s, brought to `state` by legal events; handshake 5 s, keepalive 30 s."""
+    """A session at 100 s, put into `state` by legal events; handshake 5 s, keepalive 30 s."""
     made = Session(role, now_s=100.0, handshake_timeout_s=5.0, keepalive_s=30.0, frame_timeout_s=frame_timeout_s)
     if state in {ACTIVE, DRAINING}:
         made.admit(FIRST[role])
@@ -134,7 +134,7 @@ def test_trickling_bytes_do_not_extend_the_handshake(role: Role) -> None:
 
 
 @pytest.mark.parametrize("state", [ACTIVE, DRAINING])
-def test_a_quiet_peer_is_asked_and_then_given_up(state: SessionState) -> None:
+def test_a_quiet_peer_is_asked_and_then_dropped(state: SessionState) -> None:
     """Behaviour 50: half-open peers are found."""
     it = session(Role.SERVER, state)
 

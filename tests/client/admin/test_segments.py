@@ -169,7 +169,7 @@ async def test_a_tail_from_the_tail_skips_what_was_there(client: Client, name: s
     await client.segments.append(name, b"old")
     tail = client.segments.tail(name)
     first = asyncio.create_task(anext(tail))
-    while client.statistics().reads.connects == 0:  # it subscribes behind what it found
+    while client.statistics().reads.connects == 0:  # it subscribes after what it found
         await client.ping()
     await client.segments.append(name, b"new")
 
@@ -177,7 +177,7 @@ async def test_a_tail_from_the_tail_skips_what_was_there(client: Client, name: s
     await tail.aclose()
 
 
-async def test_a_tail_goes_on_after_a_restart(millrace_server: TestServer, name: str) -> None:
+async def test_a_tail_continues_after_a_restart(millrace_server: TestServer, name: str) -> None:
     """Neither a gap nor a repeat."""
     async with millrace.connect(millrace_server.address) as client:
         await client.segments.create(name)

@@ -31,7 +31,7 @@ async def test_a_cut_at_a_time_spans_epochs(client: Client, name: str) -> None:
     assert await client.stream_cut(name).at_time(-1) == await client.stream_cut(name).head()
 
 
-async def test_so_many_events_behind_a_cut(client: Client, name: str) -> None:
+async def test_so_many_events_after_a_cut(client: Client, name: str) -> None:
     values = await filled(client, name)
     head, tail = await client.stream_cut(name).head(), await client.stream_cut(name)
     for count in (0, 1, 7, 60, 61, 130, 239, 240, 1000):
@@ -47,7 +47,7 @@ async def test_so_many_events_behind_a_cut(client: Client, name: str) -> None:
     assert await client.stream_cut(name).after_events(240) == tail
 
 
-async def test_about_so_many_bytes_behind_a_cut(client: Client, name: str) -> None:
+async def test_about_so_many_bytes_after_a_cut(client: Client, name: str) -> None:
     await filled(client, name)
     info = await client.stream_info(name)
     largest = max(event.offset for event in await read(client, name)) and 4096
@@ -105,7 +105,7 @@ async def test_a_position_without_an_event_is_refused(client: Client, name: str)
             await client.fetch_event(position)
 
 
-async def test_a_search_goes_on_in_what_is_left_when_the_stream_is_truncated_under_it(
+async def test_a_search_continues_in_what_is_left_when_the_stream_is_truncated_under_it(
     client: Client, name: str
 ) -> None:
     """Between asking what the stream is, and looking into its segments."""

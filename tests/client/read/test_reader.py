@@ -54,7 +54,7 @@ async def test_a_bounded_reader_returns_every_event_once_and_ends(client: Client
 
 
 async def test_a_reader_that_stops_anywhere_is_continued_without_gap_or_repeat(client: Client, name: str) -> None:
-    """Behaviour 26: a position is exact to the event; two cuts bound exactly what lies between them."""
+    """Behaviour 26: a position is exact to the event; two cuts bound exactly what is between them."""
     values = await filled(client, name)
     dice = random.Random(5)
     seen: list[bytes] = []
@@ -93,7 +93,7 @@ async def test_arrow_batches_hold_the_same_events(client: Client, name: str) -> 
     assert cut == await client.stream_cut(name)
 
 
-async def test_position_is_behind_what_was_handed_out(client: Client, name: str) -> None:
+async def test_position_is_after_what_was_handed_out(client: Client, name: str) -> None:
     await client.create_stream(name)
     async with client.writer(name) as writer:
         await writer.write_many([b"a", b"b", b"c"])
@@ -155,7 +155,7 @@ async def test_blocks_larger_than_the_window_come_through(client: Client, name: 
 
 
 async def test_the_same_events_after_a_restart(millrace_server: TestServer, name: str) -> None:
-    """Behaviour 17; and a reader in the middle of the stream goes on where it was."""
+    """Behaviour 17; and a reader in the middle of the stream continues where it was."""
     async with millrace.connect(millrace_server.address) as client:
         values = await filled(client, name, count=2000, size=2000)
         async with client.reader(name, end=TAIL, options=ReaderOptions(window_bytes=131072)) as reader:
@@ -166,7 +166,7 @@ async def test_the_same_events_after_a_restart(millrace_server: TestServer, name
         assert sorted(seen) == values
 
 
-async def test_a_cut_at_a_time_is_in_front_of_the_first_event_of_that_time(client: Client, name: str) -> None:
+async def test_a_cut_at_a_time_is_before_the_first_event_of_that_time(client: Client, name: str) -> None:
     """Behaviour 26."""
     await filled(client, name, count=300)
     async with client.reader(name, end=TAIL) as reader:
@@ -181,7 +181,7 @@ async def test_a_cut_at_a_time_is_in_front_of_the_first_event_of_that_time(clien
         await client.stream_cut(name).at_time(datetime(2030, 1, 1))  # noqa: DTZ001  # without a zone on purpose
 
 
-async def test_a_cut_behind_the_truncation_says_what_is_lost(client: Client, name: str) -> None:
+async def test_a_cut_before_the_truncation_says_what_is_lost(client: Client, name: str) -> None:
     """Behaviour 26."""
     values = await filled(client, name, segments=1)
     head = await client.stream_cut(name).head()
@@ -214,7 +214,7 @@ async def test_cuts_that_do_not_fit_are_refused(client: Client, name: str) -> No
         await read(client, "tests/none")
 
 
-async def test_a_place_behind_the_last_event_of_a_block_is_refused(client: Client, name: str) -> None:
+async def test_a_place_after_the_last_event_of_a_block_is_refused(client: Client, name: str) -> None:
     await client.create_stream(name)
     async with client.writer(name) as writer:
         await writer.write_many([b"a", b"b"])
@@ -325,7 +325,7 @@ async def test_batches_follow_successors_too(client: Client, name: str) -> None:
     assert reader.position() == await client.stream_cut(name)
 
 
-async def test_a_reader_goes_on_while_the_stream_is_scaled(client: Client, name: str) -> None:
+async def test_a_reader_continues_while_the_stream_is_scaled(client: Client, name: str) -> None:
     """Behaviour 22: an endless reader finds the successors by itself, and ends with the stream."""
     await client.create_stream(name)
     async with client.writer(name) as writer, client.reader(name) as reader:
@@ -381,7 +381,7 @@ async def test_a_cut_at_a_time_goes_by_the_times_of_the_events(client: Client, n
     assert await client.stream_cut(name, at_time=far_us + 91) == await client.stream_cut(name)
 
 
-async def test_a_cut_through_segments_that_are_gone_says_so(client: Client, name: str) -> None:
+async def test_a_cut_through_segments_that_are_deleted_says_so(client: Client, name: str) -> None:
     """Behaviour 26."""
     values = await filled_over_epochs(client, name, scalings=2)
     head = await client.stream_cut(name).head()
@@ -398,7 +398,7 @@ async def test_a_cut_through_segments_that_are_gone_says_so(client: Client, name
 
 
 async def test_truncating_between_epochs_leaves_a_stream_that_can_be_read(client: Client, name: str) -> None:
-    """Wherever the cut goes, head and tail cover the keys once, and what lies behind the cut is left."""
+    """Wherever the cut goes, head and tail cover the keys once, and what is after the cut is left."""
     values = await filled_over_epochs(client, name, per_epoch=20)
     for number in range(0, 80, 7):
         cut = await client.stream_cut(name).at_time(number)
@@ -409,7 +409,7 @@ async def test_truncating_between_epochs_leaves_a_stream_that_can_be_read(client
         assert set(await read(client, name, end=TAIL)) >= set(values[number:])
 
 
-async def test_empty_segments_behind_a_truncation_stay(client: Client, name: str) -> None:
+async def test_empty_segments_after_a_truncation_stay(client: Client, name: str) -> None:
     await client.create_stream(name)
     async with client.writer(name) as writer:
         await writer.write_many([b"a", b"b"], key="k")
@@ -420,7 +420,7 @@ async def test_empty_segments_behind_a_truncation_stay(client: Client, name: str
     assert await read(client, name, end=TAIL) == [b"a", b"b", b"c"]
 
 
-async def test_a_reader_does_not_go_on_in_another_stream_of_that_name(client: Client, name: str) -> None:
+async def test_a_reader_does_not_continue_in_another_stream_of_that_name(client: Client, name: str) -> None:
     """Behaviour 19."""
     await client.create_stream(name)
     async with client.writer(name) as writer:
@@ -436,7 +436,7 @@ async def test_a_reader_does_not_go_on_in_another_stream_of_that_name(client: Cl
             await reader._ask_lineage()
 
 
-async def test_a_reader_that_read_what_is_truncated_goes_on(client: Client, name: str) -> None:
+async def test_a_reader_that_read_what_is_truncated_continues(client: Client, name: str) -> None:
     """Its segment is gone, its successors are left: nothing was missed."""
     await client.create_stream(name)
     async with client.writer(name) as writer, client.reader(name) as reader:
@@ -451,7 +451,7 @@ async def test_a_reader_that_read_what_is_truncated_goes_on(client: Client, name
         assert (await anext(reader)).value == b"1"
 
 
-async def test_a_reader_whose_next_bytes_are_truncated_says_what_is_lost_and_where_to_go_on(
+async def test_a_reader_whose_next_bytes_are_truncated_says_what_is_lost_and_where_to_resume(
     client: Client, name: str
 ) -> None:
     """Behaviours 16 and 26: it hands out what it had fetched; the place in the other segment stays."""
@@ -501,8 +501,8 @@ async def test_a_reader_from_the_head_starts_where_the_head_is_when_it_starts(
             await anext(other)
 
 
-async def test_a_segment_that_is_left_while_its_stream_is_asked_for_may_be_gone(client: Client, name: str) -> None:
-    """Another segment ended, so the stream is asked for; meanwhile the reader goes on where it knew the way."""
+async def test_a_segment_that_is_left_while_its_stream_is_asked_for_may_be_deleted(client: Client, name: str) -> None:
+    """Another segment ended, so the stream is asked for; meanwhile the reader continues where it knew the way."""
     await client.create_stream(name)
     async with client.writer(name) as writer, client.reader(name) as reader:
         await writer.write(b"0", key="k")
@@ -531,7 +531,7 @@ async def take_batches(reader: Reader, into: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("take", [take_events, take_batches])
-async def test_a_reader_whose_next_segment_is_gone_says_so(
+async def test_a_reader_whose_next_segment_is_deleted_says_so(
     client: Client, name: str, take: Callable[[Reader, list[bytes]], Awaitable[None]]
 ) -> None:
     """Behaviour 26: the segment was replaced, and truncated away before it was read."""
@@ -570,7 +570,7 @@ async def test_a_reader_whose_stream_was_deleted_says_so(client: Client, name: s
 
 
 @pytest.mark.slow
-async def test_a_reader_goes_on_over_a_kill_in_the_middle_of_a_scale(millrace_server: TestServer, name: str) -> None:
+async def test_a_reader_continues_over_a_kill_in_the_middle_of_a_scale(millrace_server: TestServer, name: str) -> None:
     """Behaviours 22 and 27."""
     async with millrace.connect(millrace_server.address) as client:
         await client.create_stream(name)

@@ -95,7 +95,7 @@ async def test_bytes_are_counted_to_the_last_border_within(
     await channel.close()
 
 
-async def test_places_are_found_behind_a_truncation(server: TestServer, client: Client, name: str) -> None:
+async def test_places_are_found_after_a_truncation(server: TestServer, client: Client, name: str) -> None:
     filled = await fill(client, name, seed=11, blocks=40, large=False)
     channel = open_channel(server)
     border = filled.borders[20]

@@ -108,7 +108,7 @@ def info(*segments: StreamSegment) -> StreamInfo:
         ({1: (99, 0), 2: (0, 0)}, {1: (100, 0), 2: (0, 0)}),
     ],
 )
-def test_a_truncated_cut_says_where_to_go_on(
+def test_a_truncated_cut_says_where_to_resume(
     place: dict[int, tuple[int, int]], first: dict[int, tuple[int, int]]
 ) -> None:
     """Behaviour 26."""
@@ -123,7 +123,7 @@ def test_a_truncated_cut_says_where_to_go_on(
     assert (copy.resume_at, str(copy)) == (cut(first), str(caught.value))
 
 
-def test_where_segments_are_gone_it_goes_on_in_what_is_left_of_their_keys() -> None:
+def test_where_segments_are_deleted_it_continues_in_what_is_left_of_their_keys() -> None:
     """1 and 2 were halves; 1 became 3 and 4, then 3 became 5. Gone are 1 and 3; 2 was not touched."""
     quarter = HALF // 2
     gone = [part(1, 0, HALF, 0, 1), part(3, 0, quarter, 1, 2)]

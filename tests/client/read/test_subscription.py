@@ -261,7 +261,7 @@ async def test_a_server_that_stays_away_fails_the_subscription() -> None:
 
 
 @pytest.mark.slow
-async def test_a_subscription_goes_on_when_the_server_is_stopped_and_started_again(
+async def test_a_subscription_resumes_when_the_server_is_stopped_and_started_again(
     millrace_server: TestServer, name: str
 ) -> None:
     """Behaviour 48: a server that stops in order refuses for now, and readers at the tail wait on."""
@@ -285,7 +285,7 @@ async def test_a_subscription_goes_on_when_the_server_is_stopped_and_started_aga
 
 
 @pytest.mark.slow
-async def test_a_subscription_is_given_up_where_the_server_stays_away(millrace_server: TestServer, name: str) -> None:
+async def test_a_subscription_fails_where_the_server_stays_away(millrace_server: TestServer, name: str) -> None:
     options = ClientOptions(request_timeout_s=1.5)
     async with millrace.connect(millrace_server.address, options=options) as client:
         info = await client.segments.create(name)

@@ -339,7 +339,7 @@ async def test_flush_waits_for_what_was_moved() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_stream_that_changes_between_any_two_requests_is_given_up() -> None:
+async def test_a_stream_that_changes_between_any_two_requests_is_a_timeout() -> None:
     """Opening ends within the delivery timeout of the writer, and says what was tried."""
     server = ModelServer()
     server.answers[m.OpenWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)

@@ -108,7 +108,7 @@ async def test_a_segment_that_is_open_is_resumed_now_and_then_until_the_deadline
 
 
 @pytest.mark.asyncio
-async def test_successors_that_are_gone_are_looked_up_again() -> None:
+async def test_successors_that_are_deleted_are_fetched_again() -> None:
     server = ModelServer()
     channel = server.channel()
     finding = rerouter(channel, server)

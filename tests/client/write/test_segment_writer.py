@@ -158,7 +158,7 @@ def test_a_sealed_segment_leaves_no_doubt() -> None:
 
 
 @pytest.mark.parametrize("lost_before", [False, True])
-def test_a_segment_that_is_gone_is_replaced_unless_something_may_have_been_stored(*, lost_before: bool) -> None:
+def test_a_deleted_segment_is_replaced_unless_something_may_have_been_stored(*, lost_before: bool) -> None:
     made, blocks = sender(1, sent=1)
     if lost_before:
         made.failed(blocks[0], LOST)

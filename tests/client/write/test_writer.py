@@ -106,7 +106,7 @@ async def test_events_gather_while_a_block_is_on_its_way(client: Client, name: s
     assert {record.event_count for record in stored[1:]} == {50}
 
 
-async def test_a_new_writer_was_never_written_and_a_known_one_goes_on(client: Client, name: str) -> None:
+async def test_a_new_writer_was_never_written_and_a_known_one_continues(client: Client, name: str) -> None:
     """Behaviour 1."""
     await client.create_stream(name)
     assert await client.writer_state(name, f"{name}:w") is None
@@ -170,7 +170,7 @@ async def test_a_killed_server_costs_no_event_and_doubles_none(
 
 
 @pytest.mark.slow
-async def test_a_writer_goes_on_after_an_orderly_restart(millrace_server: TestServer, name: str) -> None:
+async def test_a_writer_continues_after_an_orderly_restart(millrace_server: TestServer, name: str) -> None:
     async with millrace.connect(millrace_server.address) as client:
         await client.create_stream(name)
         async with client.writer(name) as writer:
@@ -525,7 +525,7 @@ async def test_a_deleted_stream_ends_its_writers(client: Client, name: str) -> N
     assert isinstance(future.exception(), StreamNotFoundError)
 
 
-async def test_a_writer_does_not_go_on_in_another_stream_of_that_name(client: Client, name: str) -> None:
+async def test_a_writer_does_not_continue_in_another_stream_of_that_name(client: Client, name: str) -> None:
     """Behaviour 19."""
     await client.create_stream(name)
     writer = await client.writer(name).__aenter__()
@@ -539,13 +539,13 @@ async def test_a_writer_does_not_go_on_in_another_stream_of_that_name(client: Cl
     assert await values_of(client, name) == []
 
 
-async def test_a_segment_that_is_gone_by_now_is_replaced_too(client: Client, name: str) -> None:
-    """A writer that was idle while its segment was replaced and truncated away goes on in what is left."""
+async def test_a_segment_that_is_deleted_by_now_is_replaced_too(client: Client, name: str) -> None:
+    """A writer that was idle while its segment was replaced and truncated away continues in what is left."""
     await client.create_stream(name)
     async with client.writer(name) as writer:
         await writer.write(b"0", key="k")
         await scale(client, name)
-        async with client.writer(name) as other:  # only a truncation behind the beginnings lets go of what was replaced
+        async with client.writer(name) as other:  # only a truncation after the beginnings releases what was replaced
             await other.write(b"9", key="z")
         await client.truncate_stream(name, millrace.TAIL)
         assert len((await client.stream_info(name)).segments) == 3

@@ -21,7 +21,7 @@ async def test_what_is_known_of_a_writer() -> None:
     await channel.close()
 
 
-async def test_a_stream_that_changes_between_any_two_requests_is_given_up() -> None:
+async def test_a_stream_that_changes_between_any_two_requests_is_a_timeout() -> None:
     server = ModelServer()
     server.answers[m.GetWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
     channel = server.channel()

@@ -219,7 +219,7 @@ class Life:
             nexts[key] += 1
 
     async def _count_stored(self, client: Client, key: str) -> int:
-        """Return how many events of a key are stored now: what a reader was given, and what lies before it."""
+        """Return how many events of a key are stored now: what a reader was given, and what is before it."""
         while True:
             tail = await client.stream_cut(STREAM).tail()
             reader = self.consumers[0]
@@ -393,7 +393,7 @@ class Life:
                     consumer.seen.mark(reader.position())
 
     async def _read_again_and_again(self, client: Client, consumer: Consumer) -> None:
-        """Stop all the time, and go on from the text of the place."""
+        """Stop all the time, and continue from the text of the place."""
         dice = random.Random(self.dice.random())
         while True:
             left = dice.randint(1, 400)
@@ -410,7 +410,7 @@ class Life:
                 return
 
     async def _read_late(self, client: Client) -> None:
-        """Read slowly and without a cursor; where that was too slow, go on with what is left."""
+        """Read slowly and without a cursor; where that was too slow, continue with what is left."""
         dice = random.Random(self.dice.random())
         cut: millrace.Cut = HEAD
         while True:

@@ -1,4 +1,4 @@
-"""A producer in a process of its own, which is killed, or put to sleep and replaced, and always goes on.
+"""A producer in a process of its own, which is killed, or put to sleep and replaced, and always continues.
 
 It writes the numbers of its life under one key with a writer id, and under another key without one. The first must be
 there once each, whatever happens; of the second everything that was acknowledged, and of the rest each at most once.
@@ -117,7 +117,7 @@ class Producer:
                 await life.kill()
 
     async def _wake(self, sleeper: "_Life") -> None:
-        """Let a process go on whose id another one has taken: it must notice."""
+        """Let a process continue whose id another one has taken: it must notice."""
         sleeper.process.send_signal(signal.SIGCONT)
         code = await sleeper.process.wait()
         await sleeper.listening
@@ -138,7 +138,7 @@ class _Life:
 
     @classmethod
     async def begin(cls, owner: Producer) -> "_Life":
-        """Start a process, and tell it where to go on."""
+        """Start a process, and tell it where to continue."""
         key = f"{owner.name}/{len(owner.stored)}"
         owner.stored[key] = 0
         process = await asyncio.create_subprocess_exec(

@@ -21,7 +21,7 @@ class Seen:
     """What one reader was given, from the head on: every number of each key, once, in order.
 
     Attributes:
-        events: where each one stands, in the order in which they were given.
+        events: where each one is, in the order in which they were given.
         marks: how many had been given when the reader's place was this cut.
     """
 
@@ -58,10 +58,10 @@ class Seen:
 
 @dataclass
 class SeenInParts:
-    """What a reader was given that is overtaken by truncations, and goes on where there is something left.
+    """What a reader was given that is overtaken by truncations, and continues where there is something left.
 
     Attributes:
-        resumed_at: the cuts where it went on, behind what was lost.
+        resumed_at: the cuts where it continued, after what was lost.
     """
 
     name: str
@@ -106,7 +106,7 @@ def check_predecessors_first(seen: Seen, lineage: Lineage[StreamPart]) -> None:
 
 
 def lies_in_front(place: EventPosition, cut: StreamCut, in_front: Iterable[int]) -> bool:
-    """Return whether an event lies in front of a cut, given the segments that do as a whole."""
+    """Return whether an event is before a cut, given the segments that are as a whole."""
     here = cut.places.get(place.segment_id)
     if here is not None:
         return (place.offset, place.event_index) < here
@@ -114,11 +114,11 @@ def lies_in_front(place: EventPosition, cut: StreamCut, in_front: Iterable[int])
 
 
 def check_only_truncated_are_missing(seen: SeenInParts, everything: Seen, lineage: Lineage[StreamPart]) -> None:
-    """Assert that what a reader was not given lies in front of a cut where it went on, and the rest is as it was."""
+    """Assert that what a reader was not given is before a cut where it continued, and the rest is as it was."""
     strange = seen.events.items() - everything.events.items()
     assert not strange, f"{seen.name} was given what nobody else was: {sorted(strange)[:20]}"
     missing = [place for place in everything.events if place not in seen.events]
-    # The last cut lies behind the others.
+    # The last cut is after the others.
     last = seen.resumed_at[-1] if seen.resumed_at else None
     in_front = lineage.before(last.places) if last is not None else set()
     lost = [place for place in missing if last is None or not lies_in_front(place, last, in_front)]
@@ -146,5 +146,5 @@ def marks_behind(seen: Seen, cut: StreamCut, info: StreamInfo) -> list[tuple[int
 
 
 def has_passed(info: StreamInfo, cut: StreamCut, progress: Mapping[int, tuple[int, int]]) -> bool:
-    """Return whether a cut lies nowhere in front of `progress`. The stream must have all segments of the cut."""
+    """Return whether a cut is nowhere before `progress`. The stream must have all segments of the cut."""
     return all(place >= progress[segment_id] for segment_id, place in info.progress(cut).items())

@@ -217,7 +217,7 @@ async def test_a_failed_fetch_reaches_all_who_wait_and_is_not_remembered() -> No
 
 
 @pytest.mark.asyncio
-async def test_a_failed_fetch_that_nobody_waits_for_is_no_warning() -> None:
+async def test_a_failed_fetch_without_a_waiter_is_no_warning() -> None:
     cache, tier2 = cache_of(), Tier2()
     tier2.open.clear()
     tier2.damaged = range(1)
@@ -267,7 +267,7 @@ async def test_a_reader_who_joined_a_fetch_that_failed_before_his_bytes_asks_for
 
 
 @pytest.mark.asyncio
-async def test_a_fetch_may_end_early_and_the_next_read_goes_on_there() -> None:
+async def test_a_fetch_may_end_early_and_the_next_read_continues_there() -> None:
     cache, tier2 = cache_of(), Tier2()
     tier2.chunk_end = 1500
 
@@ -382,7 +382,7 @@ async def test_fetches_at_once_are_bounded_and_reading_ahead_gives_way() -> None
 
 
 @pytest.mark.asyncio
-async def test_a_dropped_segment_is_gone_and_does_not_come_back_from_a_fetch() -> None:
+async def test_a_dropped_segment_does_not_come_back_from_a_fetch() -> None:
     """Behaviour 19: delete and create the same name: nothing old shines through."""
     cache, tier2 = cache_of(), Tier2()
     await put(cache, PAGE, content(PAGE, PAGE))
@@ -402,7 +402,7 @@ async def test_a_dropped_segment_is_gone_and_does_not_come_back_from_a_fetch() -
 
 
 @pytest.mark.asyncio
-async def test_truncation_drops_what_lies_wholly_below() -> None:
+async def test_truncation_drops_what_is_wholly_below() -> None:
     cache, tier2 = cache_of(), Tier2()
     await read(cache, 0, 4 * PAGE, tier2.fetch)
 
@@ -414,7 +414,7 @@ async def test_truncation_drops_what_lies_wholly_below() -> None:
 
 
 @pytest.mark.asyncio
-async def test_close_releases_whoever_waits() -> None:
+async def test_close_releases_the_waiters() -> None:
     """Behaviour 48: what is in flight fails inside the deadline of the shutdown."""
     cache, tier2 = cache_of(fetches_max=1), Tier2()
     tier2.open.clear()

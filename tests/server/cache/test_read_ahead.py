@@ -28,7 +28,7 @@ def test_a_first_read_plans_nothing() -> None:
     assert start == stop
 
 
-def test_a_read_that_goes_on_plans_further_ahead_the_longer_it_lasts() -> None:
+def test_a_read_that_continues_plans_further_ahead_the_longer_it_lasts() -> None:
     reader = readers()
     plans = [read(reader, page * PAGE, (page + 1) * PAGE) for page in range(12)]
 

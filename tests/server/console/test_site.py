@@ -88,7 +88,7 @@ def test_the_front_page_is_for_people(site: ConsoleSite) -> None:
     assert b"/metrics" in text
 
 
-def test_somebody_who_sends_slowly_holds_nobody_up(site: ConsoleSite) -> None:
+def test_a_client_that_sends_slowly_delays_no_other(site: ConsoleSite) -> None:
     """Behaviour 50: slowloris, at the console too."""
     with socket.create_connection(("127.0.0.1", site.port)) as slow:
         slow.sendall(b"GET /hea")

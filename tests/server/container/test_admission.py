@@ -147,7 +147,7 @@ async def test_what_is_stored_is_told_also_when_the_segment_was_sealed_since(pee
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_the_older_epoch_is_fenced(tmp_path: Path) -> None:
-    """Behaviour 4: the older epoch's next append is refused and stores nothing; the newer one goes on."""
+    """Behaviour 4: the older epoch's next append is refused and stores nothing; the newer one continues."""
     async with (
         Server(server_options(tmp_path)) as server,
         await Peer.connect(server.address) as older,
@@ -195,7 +195,7 @@ async def test_of_many_that_open_one_writer_at_once_each_has_an_epoch_of_its_own
 
 
 @pytest.mark.asyncio
-async def test_a_writer_nobody_opened_is_unknown(peer: Peer) -> None:
+async def test_a_writer_that_was_not_opened_is_unknown(peer: Peer) -> None:
     segment_id = await peer.create_segment("raw/a")
     fields = await opened(peer, segment_id)
     for number, epoch in ((fields["writer_number"] + 1, 1), (fields["writer_number"], fields["writer_epoch"] + 1)):

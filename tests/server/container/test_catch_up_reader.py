@@ -88,7 +88,7 @@ async def test_a_missing_chunk_refuses_its_range_alone() -> None:
 
 
 @pytest.mark.asyncio
-async def test_reads_stop_in_front_of_what_is_known_to_be_lost() -> None:
+async def test_reads_stop_before_what_is_known_to_be_lost() -> None:
     reader, _, segment = await reader_of(0, 1000, 2000)
     segment.damages.append(DamagedRange(1500, 1600, "the log"))
     assert await read(reader, segment, 1200, 1000) == CONTENT[1200:1500]

@@ -89,7 +89,7 @@ async def test_appends_to_what_takes_none_get_the_typed_error(peer: Peer) -> Non
 
 
 @pytest.mark.asyncio
-async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_behind(tmp_path: Path) -> None:
+async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_after(tmp_path: Path) -> None:
     """Behaviour 6: acks of earlier appends first; the later ones in the pipeline fail."""
     async with (
         Server(server_options(tmp_path)) as server,

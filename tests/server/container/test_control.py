@@ -43,8 +43,8 @@ async def test_creating_a_segment_twice_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_name_stays_taken_when_who_asked_for_it_is_gone(tmp_path: Path) -> None:
-    """Behaviour 19: a request that was cut off goes on; were its name free, there would be two segments of it."""
+async def test_a_name_stays_taken_when_its_requester_is_cancelled(tmp_path: Path) -> None:
+    """Behaviour 19: a request that was cut off continues; were its name free, there would be two segments of it."""
     files = stalled_machine(tmp_path)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         files.stall(folder="wal")
@@ -196,7 +196,7 @@ async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: Container
 
 @pytest.mark.asyncio
 async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Path) -> None:
-    """Behaviour 20: truncating or deleting the source behind a merge that is queued takes nothing from the target."""
+    """Behaviour 20: truncating or deleting the source after a merge that is queued takes nothing from the target."""
     files = stalled_machine(tmp_path)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")

@@ -159,7 +159,7 @@ async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -
 
 
 async def test_a_lost_checkpoint_comes_back_from_a_copy_of_its_own_container() -> None:
-    """Behaviour 41; and its epochs go on above those under which it published."""
+    """Behaviour 41; and its epochs continue above those under which it published."""
     storage, cache = FaultyStorage(), PageCache(CacheOptions())
     homes = [Home(ONE, storage), Home(OTHER, storage)]
     for home in homes:

@@ -38,11 +38,11 @@ def test_the_payload_of_one_append_is_not_copied() -> None:
     assert bytes(run.payload()) == b"abX"
 
 
-def test_events_before_a_run_follow_from_those_behind_it() -> None:
+def test_events_before_a_run_follow_from_those_after_it() -> None:
     assert extent(0, b"a", b"b", b"c", end_events=10).start_events == 7
 
 
-# Payloads of the runs, and how many bytes damage took in front of each.
+# Payloads of the runs, and how many bytes damage took before each.
 RUNS = st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.sampled_from([0, 0, 0, 5])), min_size=1, max_size=12)
 
 

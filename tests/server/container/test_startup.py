@@ -172,7 +172,7 @@ async def test_a_log_that_lost_its_end_never_gives_a_number_twice(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_chunks_that_nobody_knows_are_collected_after_the_grace(tmp_path: Path) -> None:
+async def test_orphan_chunks_are_collected_after_the_grace(tmp_path: Path) -> None:
     """Behaviour 46: orphans are collected later, and what is known stays."""
     content = await filled(tmp_path, size=40 * KIB)
     orphan = tmp_path / "tier2" / "c0000" / "segments" / "01" / f"{1:016x}-{10**9:020d}-{5:012d}-{1:08x}.chunk"
@@ -212,7 +212,7 @@ async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flushes", [False, True], ids=["unflushed", "flushed"])
-async def test_a_merge_in_the_log_is_replayed_with_what_lies_around_it(tmp_path: Path, flushes: bool) -> None:
+async def test_a_merge_in_the_log_is_replayed_with_what_is_around_it(tmp_path: Path, flushes: bool) -> None:
     """Behaviours 20 and 39: appends, a merge and appends again, after a kill, in any state of flushing."""
     server = Server(server_options(tmp_path, container=QUIET))
     await server.start()
@@ -412,7 +412,7 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_a_start_that_fails_behind_a_restored_copy_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+async def test_a_start_that_fails_after_a_restored_copy_does_not_spoil_the_next_one(tmp_path: Path) -> None:
     """Behaviour 46: chunks are published under an epoch of their own, also when the second attempt succeeds only."""
 
     class AwayAtTimes(FaultyStorage):

@@ -59,7 +59,7 @@ async def test_a_hello_is_answered_with_limits_and_identity(tmp_path: Path) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_version_nobody_speaks_is_named(tmp_path: Path) -> None:
+async def test_an_unknown_version_is_named(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address, greet=False) as peer:
         await peer.send(hello(version=9))
         _, reply = await peer.receive()
@@ -137,7 +137,7 @@ REFUSED_FRAMES = {
 @pytest.mark.asyncio
 @pytest.mark.parametrize("frame", REFUSED_FRAMES.values(), ids=list(REFUSED_FRAMES))
 async def test_what_breaks_the_protocol_gets_one_error_and_the_end(tmp_path: Path, frame: bytes) -> None:
-    """Behaviour 49: a protocol error; the server and all other connections go on."""
+    """Behaviour 49: a protocol error; the server and all other connections continue."""
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as other:
         async with await Peer.connect(server.address) as peer:
             peer.push(frame)
@@ -225,8 +225,8 @@ async def test_frames_arrive_in_whatever_pieces(peer: Peer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_random_garbage_hurts_nobody(server: Server, peer: Peer) -> None:
-    """Behaviour 49: noise, with and without a handshake, and noise behind good frames."""
+async def test_random_garbage_hurts_no_other_connection(server: Server, peer: Peer) -> None:
+    """Behaviour 49: noise, with and without a handshake, and noise after good frames."""
     choices = random.Random(20)
     segment_id = await peer.create_segment("raw/a")
     for round_number in range(100):
@@ -287,7 +287,7 @@ async def test_a_body_that_trickles_in_is_cut(tmp_path: Path) -> None:
         stop = asyncio.Event()
 
         async def keep_busy() -> int:
-            # What is sent always ends in the middle of a frame: one is pending for ever, and always another one.
+            # What is sent always ends in the middle of a frame: one is pending forever, and always another one.
             count = 0
             rest = b""
             while not stop.is_set():
@@ -362,7 +362,7 @@ async def test_of_a_flood_of_connections_the_newest_are_shed(tmp_path: Path) -> 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_a_peer_that_takes_no_replies_is_not_read_any_more(tmp_path: Path) -> None:
-    """Behaviour 51: what it costs is bounded, whatever it asks for; others go on."""
+    """Behaviour 51: what it costs is bounded, whatever it asks for; others continue."""
     front = FrontOptions(write_buffer_bytes_high=64 * KIB)
     async with Server(server_options(tmp_path, front=front)) as server, await Peer.connect(server.address) as good:
         segment_id = await good.create_segment("raw/a")

@@ -63,7 +63,7 @@ def reads_of(server: Server, *, in_loop: bool = False) -> list[str]:
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_appends_to_idle_segments_keep_their_order(tmp_path: Path) -> None:
-    """Behaviours 1 and 10: each waits for its segment, and what comes behind it on the connection waits, too."""
+    """Behaviours 1 and 10: each waits for its segment, and what comes after it on the connection waits, too."""
     async with Server(server_options(tmp_path, container=IDLE)) as server:
         async with await Peer.connect(server.address) as peer:
             segments = [await peer.create_segment(f"raw/{number}") for number in range(COUNT)]

@@ -265,7 +265,7 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_memory(tmp_path: Pa
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_is_gone_leaves_no_reader_behind(server: Server, peer: Peer) -> None:
+async def test_a_connection_that_is_lost_leaves_no_reader(server: Server, peer: Peer) -> None:
     segment_id = await peer.create_segment("raw/a")
     async with await Peer.connect(server.address) as gone:
         await parked(gone, segment_id, 0)

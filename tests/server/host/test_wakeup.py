@@ -6,7 +6,7 @@ import pytest
 from millrace.server.host.wakeup import Wakeup
 
 
-def test_a_ring_is_not_lost_when_nobody_waits_yet() -> None:
+def test_a_ring_is_not_lost_without_a_waiter() -> None:
     bell = Wakeup(blocking=True)
     bell.ring()
     bell.ring()

@@ -108,7 +108,7 @@ async def test_bytes_have_no_borders(streams: Streams) -> None:
         assert streams.opened.container.segment(segment_id).start_offset == offset
 
 
-async def test_behind_bytes_that_are_no_events_no_border_is_known(streams: Streams) -> None:
+async def test_after_bytes_that_are_no_events_no_border_is_known(streams: Streams) -> None:
     (segment_id,) = streams.controller.find("a/b").segment_ids
     await streams.write(segment_id, ["k"])
     first = streams.opened.container.segment(segment_id).length

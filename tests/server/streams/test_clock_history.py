@@ -23,7 +23,7 @@ def test_a_forward_jump_makes_nothing_older() -> None:
     line.observe(monotonic_s=40.0, unix_us=START_US + 10**9 * S + 28 * S)
 
     assert line.old_before_us(30.0, monotonic_s=40.0) == START_US + 10 * S
-    # What was written behind the jump has its age, too.
+    # What was written after the jump has its age, too.
     assert line.old_before_us(28.0, monotonic_s=50.0) == START_US + 10**9 * S + 10 * S
 
 
@@ -99,7 +99,7 @@ def test_jumps_are_kept_too() -> None:
         '{"boot": "b", "kept_s": 1e999, "readings": [[1.0, 1e999]]}',
     ],
 )
-def test_what_cannot_be_read_is_begun_anew(text: str) -> None:
+def test_what_cannot_be_read_is_begun_again(text: str) -> None:
     line = clock_history_of_text(text, boot="b", monotonic_s=50.0, unix_us=START_US)
     assert line.old_before_us(10.0, monotonic_s=70.0) == START_US + 10 * S
     assert line.old_before_us(60.0, monotonic_s=70.0) == NOTHING_US

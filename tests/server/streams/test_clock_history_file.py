@@ -26,7 +26,7 @@ def test_readings_outlive_the_server(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["clocks.json"]
 
 
-def test_a_file_that_cannot_be_used_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     file = file_in(tmp_path / "none", clock)
     file.keep(file.text_of(file.load()))

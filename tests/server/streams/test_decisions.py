@@ -113,7 +113,7 @@ async def test_segments_that_are_not_open_cannot_be_sealed(streams: Streams) -> 
 
 @pytest.mark.asyncio
 async def test_a_seal_waits_for_a_scale_and_seals_its_segments_too(streams: Streams) -> None:
-    """Behaviour 21: nothing is stored behind the seal of a stream, nor in segments that came to be meanwhile."""
+    """Behaviour 21: nothing is stored after the seal of a stream, nor in segments that were created meanwhile."""
     stream = streams.controller.find("a/b")
     (old,) = stream.segment_ids
     scaling = asyncio.create_task(streams.controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x"))
@@ -152,7 +152,7 @@ async def test_only_a_sealed_stream_is_deleted_with_all_that_it_ever_had(streams
 
 @pytest.mark.asyncio
 async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
-    """Behaviour 26: the key space once, inside of the segments; a cut behind the truncation is Truncated."""
+    """Behaviour 26: the key space once, inside of the segments; a cut before the truncation is Truncated."""
     controller = streams.controller
     stream = controller.find("a/b")
     (old,) = stream.segment_ids
@@ -188,7 +188,7 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_truncation_keeps_empty_segments_behind_the_cut(streams: Streams) -> None:
+async def test_a_truncation_keeps_empty_segments_after_the_cut(streams: Streams) -> None:
     """Behaviour 26: a cut through a segment that never held anything stays good while it is not passed."""
     controller = streams.controller
     stream = controller.find("a/b")

@@ -80,7 +80,7 @@ async def test_a_stream_follows_its_load(client: Client, server: Server) -> None
 
 @pytest.mark.asyncio
 async def test_a_stream_forgets_what_is_too_much(client: Client) -> None:
-    """Behaviour 25: what is left starts at an event that was written, and goes on to the last one."""
+    """Behaviour 25: what is left starts at an event that was written, and continues to the last one."""
     await client.create_stream(
         "a/b", StreamConfig(retention=RetentionPolicy.by_size(max_bytes=20_000, min_bytes=10_000))
     )

@@ -102,7 +102,7 @@ def test_no_writer_expires_too_early(steps: list[tuple[str, int]]) -> None:
 
 
 @given(st.lists(STEPS, max_size=60))
-def test_time_in_which_nobody_looked_makes_nothing_expire(steps: list[tuple[str, int]]) -> None:
+def test_time_without_a_check_makes_nothing_expire(steps: list[tuple[str, int]]) -> None:
     """A server that was off for a year, or stopped: writers had no chance to be seen."""
     world = lived(steps)
     world.run(20)

@@ -1,4 +1,4 @@
-"""Writers that expire on a real server, whose clocks go on when the test says so."""
+"""Writers that expire on a real server, whose clocks advance when the test says so."""
 
 import asyncio
 import shutil
@@ -261,7 +261,7 @@ async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_what_comes_while_an_expiry_is_queued_is_decided_behind_it(tmp_path: Path) -> None:
+async def test_what_comes_while_an_expiry_is_queued_is_decided_after_it(tmp_path: Path) -> None:
     """Behaviour 4: an append is refused, a name starts over under a higher epoch; also after a restart."""
     clock = ManualClock()
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:

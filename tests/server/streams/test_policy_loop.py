@@ -78,7 +78,7 @@ async def test_load_makes_a_stream_split_and_silence_makes_it_merge(streams: Str
 
 @pytest.mark.asyncio
 async def test_one_hot_key_is_left_alone_and_explained(streams: Streams) -> None:
-    """Behaviour 24: one hot key does not make it split for ever."""
+    """Behaviour 24: one hot key does not make it split forever."""
     await streams.controller.create("shop/orders", segment_count=1, configuration=BY_EVENTS)
     await drive(streams, "shop/orders", ["hot"] * 90 + KEYS[:6], seconds=60)
 
@@ -125,7 +125,7 @@ async def test_retention_by_size_cuts_at_an_append(streams: Streams) -> None:
 
 @pytest.mark.asyncio
 async def test_what_is_idle_grows_old_across_restarts(tmp_path: Path, storage: MemoryStorage) -> None:
-    """Behaviour 25: by time: neither a server that is started anew every day keeps it for ever, nor its being down."""
+    """Behaviour 25: by time: neither a server that is started again every day keeps it forever, nor its being down."""
     day_s = 86_400.0
     clock = ManualClock()
     for day in range(7):
@@ -222,7 +222,7 @@ async def test_borders_that_only_a_chunk_knows_are_found(streams: Streams) -> No
 
 
 @pytest.mark.asyncio
-async def test_segments_that_were_replaced_go_when_a_cut_lies_behind_them(streams: Streams) -> None:
+async def test_segments_that_were_replaced_go_when_a_cut_is_after_them(streams: Streams) -> None:
     """Behaviour 26: the head of a stream is the cut at which it was truncated, and cuts there stay valid."""
     await streams.controller.create("a/b", segment_count=2, configuration="")
     stream = streams.controller.find("a/b")
@@ -345,7 +345,7 @@ async def test_a_stream_that_cannot_be_read_now_is_looked_at_later(
 async def test_the_runner_outlives_a_checkpoint_that_it_cannot_read(
     tmp_path: Path, storage: MemoryStorage, clock: ManualClock, trouble: str
 ) -> None:
-    """Behaviour 41: of damage the container is told, which is opened anew from a copy; the rest passes."""
+    """Behaviour 41: of damage the container is told, which is opened again from a copy; the rest passes."""
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
         await streams.controller.create("a/b", segment_count=1, configuration=BY_EVENTS)
         await streams.opened.flusher.checkpoint()

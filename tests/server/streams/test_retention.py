@@ -152,7 +152,7 @@ def test_retention_by_time(world: World, data: st.DataObject) -> None:
     if world.known == 1:
         newest_old = [a for a in world.appends if a.stamp_us < old_before_us]
         left = sum(a.offset >= cut.progress[a.segment_id] for a in newest_old)
-        # The last one before a border stays while the one behind it is not old, in each segment.
+        # The last one before a border stays while the one after it is not old, in each segment.
         assert left <= len(cut.positions)
 
 
@@ -282,7 +282,7 @@ def test_successors_wait_for_all_that_they_replaced() -> None:
     assert as_cut(facts, {1: 999, 2: 50, 3: 70}).positions == {1: 999}
 
 
-def test_a_cursor_at_what_is_gone_holds_everything() -> None:
+def test_a_cursor_at_a_deleted_segment_holds_everything() -> None:
     world = grown()
     facts = world.facts()
     assert progress_of_cut(facts, {77: 5}) == {1: 0}

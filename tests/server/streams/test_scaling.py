@@ -123,7 +123,7 @@ def test_a_large_factor_splits_into_as_many_parts_as_are_needed() -> None:
     assert [len(plan.ranges) for _, plan in it.events] == [5]
 
 
-def test_the_border_lies_where_the_load_is() -> None:
+def test_the_border_is_where_the_load_is() -> None:
     """Behaviour 24: all keys fall into the first hundredth of the key space; each half gets half of the load."""
     it = Simulation(spread=0.01)
     it.run(40, lambda now_s: 1.8 * TARGET)
@@ -135,7 +135,7 @@ def test_the_border_lies_where_the_load_is() -> None:
     assert below == pytest.approx(0.5, abs=0.02)
 
 
-def test_one_hot_key_does_not_split_for_ever() -> None:
+def test_one_hot_key_does_not_split_forever() -> None:
     """Behaviour 24: what can be split off is split off, then the hot key is left alone, and says why."""
     it = Simulation(hot_share=0.6)
     it.run(1200, lambda now_s: 10 * TARGET)
@@ -276,7 +276,7 @@ def test_there_are_never_more_segments_than_a_stream_can_have() -> None:
 
 
 def test_only_where_it_is_cold_there_are_merges() -> None:
-    """The lower half of the keys falls silent, the upper half goes on."""
+    """The lower half of the keys falls silent, the upper half continues."""
     it = Simulation()
     it.run(300, lambda now_s: 8 * TARGET)
     upper = [segment.segment_id for segment in it.segments if segment.low >= KEY_SPACE // 2 + KEY_SPACE // 16]
@@ -293,7 +293,7 @@ def test_a_minimum_that_was_raised_is_reached_at_once() -> None:
     assert len(it.segments) == 5
 
 
-def test_what_cannot_be_read_is_split_evenly_but_not_for_ever() -> None:
+def test_what_cannot_be_read_is_split_evenly_but_not_forever() -> None:
     load = SegmentLoad(segment_id=1, low=0, last=KEY_SPACE - 1, fast_per_s=900, slow_per_s=900, last_per_s=900)
     memory = Memory(hot_since_s={1: 0.0})
     decision = decide(BY_EVENTS, [load], memory=memory, now_s=99.0, options=OPTIONS)

@@ -233,7 +233,7 @@ async def test_a_publish_under_way_is_no_orphan_however_long_it_takes() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_publish_goes_on_and_the_next_one_waits_for_it() -> None:
+async def test_a_cancelled_publish_continues_and_the_next_one_waits_for_it() -> None:
     files = MemoryFileSystem()
     storage = storage_on(files)
     files.stall()

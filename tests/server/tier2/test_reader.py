@@ -144,7 +144,7 @@ async def test_a_chunk_shorter_than_the_caller_knows_is_refused() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_chunk_that_is_gone_says_so() -> None:
+async def test_a_deleted_chunk_is_not_found() -> None:
     storage = MemoryStorage()
     footer = await published(storage, PAYLOAD)
     await storage.delete(footer.name)

@@ -135,7 +135,7 @@ def test_whatever_bit_is_flipped_the_table_survives_unless_it_was_hit() -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
-def test_a_damaged_batch_that_reaches_behind_the_data_keeps_its_table() -> None:
+def test_a_damaged_batch_that_extends_past_the_data_keeps_its_table() -> None:
     data = memoryview(encoded([append_run(7, 0, b"hello"), append_run(8, 3, b"world")]))[:-3]
 
     damaged = decode_damaged_batch(data, 0, 5)

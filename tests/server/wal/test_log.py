@@ -94,7 +94,7 @@ async def open_and_close(files: MemoryFileSystem) -> OpenLog:
     return log
 
 
-async def test_sequence_and_chain_go_on_across_restarts(files: MemoryFileSystem) -> None:
+async def test_sequence_and_chain_continue_across_restarts(files: MemoryFileSystem) -> None:
     """Behaviour 39: the second restart works too."""
     expected: list[tuple[int, bytes]] = []
     for restart in range(5):
@@ -377,7 +377,7 @@ async def test_a_stalled_disk_is_visible_and_waited_for(files: MemoryFileSystem)
     await log.wal.close()
 
 
-async def test_the_log_goes_on_behind_what_a_checkpoint_knows(files: MemoryFileSystem) -> None:
+async def test_the_log_continues_after_what_a_checkpoint_knows(files: MemoryFileSystem) -> None:
     log = create(files)
     assert list(log.wal.recover()) == []
     await log.start(after_sequence=100)

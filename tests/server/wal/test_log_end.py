@@ -57,7 +57,7 @@ def test_every_combination_of_facts_has_its_one_ending() -> None:
         (batch(5)[:150] + b"\1" * 500, True, Ending.TORN, 213),
     ],
 )
-def test_the_bytes_behind_the_last_batch_are_named(
+def test_the_bytes_after_the_last_batch_are_named(
     rest: bytes, is_recycled: bool, ending: Ending, torn_bytes: int
 ) -> None:
     data = batch(4) + rest

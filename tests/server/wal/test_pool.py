@@ -120,7 +120,7 @@ def test_more_recycled_files_than_are_kept_are_removed(files: MemoryFileSystem, 
 
 
 @pytest.mark.parametrize("is_recycling", [False, True])
-def test_a_file_whose_sync_fails_is_given_up_and_another_tried(
+def test_a_file_whose_sync_fails_is_abandoned_and_another_tried(
     files: MemoryFileSystem, pools: list[FilePool], is_recycling: bool
 ) -> None:
     """Behaviour 43: no sync is repeated on a file on which one failed."""

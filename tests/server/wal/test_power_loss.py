@@ -105,7 +105,7 @@ class History:
         assert [payload for payload in found if payload in set(self.submitted)] == expected
         missing = [payload for payload in (*self.told, *self.acked) if payload not in set(found)]
         assert missing == []
-        # What was submitted is there up to some point, and nothing behind it.
+        # What was submitted is there up to some point, and nothing after it.
         assert expected == self.submitted[: len(expected)]
         self.submitted = list(expected)
         self.told = list(expected)

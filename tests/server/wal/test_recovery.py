@@ -144,7 +144,7 @@ def test_stale_batches_of_a_recycled_file_are_the_end(files: MemoryFileSystem) -
         b"".join(encode_batch(runs, sequence=100 + index, salt=5, previous_checksum=0, wall_time_us=0).pieces)
         for index, runs in enumerate(batches(3))
     )
-    build_log(files, batches(2), behind=stale, is_recycled=True)
+    build_log(files, batches(2), remains=stale, is_recycled=True)
 
     found, damages, report = read(files)
 
@@ -212,7 +212,7 @@ def test_a_flip_in_any_byte_of_a_batch_is_found_and_costs_at_most_that_batch(fil
         files.replace_content(FIRST, whole)
 
 
-def test_damage_comes_in_front_of_what_was_salvaged(files: MemoryFileSystem) -> None:
+def test_damage_comes_before_what_was_salvaged(files: MemoryFileSystem) -> None:
     placed = build_log(files, batches(3))
     files.flip_bit(FIRST, 8 * (placed[1].offset + placed[1].size - 1))
 
@@ -274,7 +274,7 @@ def test_several_lost_writes_in_a_row_are_one_hole(files: MemoryFileSystem) -> N
     assert damages[0].size == placed[4].offset - placed[2].offset
 
 
-def test_a_file_that_is_gone_is_a_hole(files: MemoryFileSystem) -> None:
+def test_a_file_that_is_missing_is_a_hole(files: MemoryFileSystem) -> None:
     placed = build_log(files, batches(2), batches(3, start=2), batches(2, start=5))
     files.remove(SECOND)
 
@@ -401,7 +401,7 @@ def test_stale_batches_under_a_damaged_header_are_not_taken(files: MemoryFileSys
 
 
 def test_a_torn_tail_followed_by_the_next_file_is_not_damage(files: MemoryFileSystem) -> None:
-    """The log went on in the next file because this one was damaged: its torn tail was left as it was."""
+    """The log continued in the next file because this one was damaged: its torn tail was left as it was."""
     placed = build_log(files, batches(3), batches(2, start=3))
     remains = encode_batch(batches(1)[0], sequence=4, salt=0x1001, previous_checksum=1, wall_time_us=0)
     end = (placed[2].offset + placed[2].size + 7) // 8 * 8

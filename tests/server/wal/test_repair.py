@@ -54,7 +54,7 @@ async def test_after_a_torn_write_the_second_restart_works_too(is_truncated: boo
                 files.remove(FOLDER / name)
 
 
-async def test_remains_of_a_torn_write_are_gone_before_the_log_goes_on(files: MemoryFileSystem) -> None:
+async def test_remains_of_a_torn_write_are_zeroed_before_the_log_continues(files: MemoryFileSystem) -> None:
     """Pravega #4046: what a shorter batch leaves standing of a longer torn one broke the second restart."""
     placed = build_log(files, [*events(2), [append_run(7, 10, b"x" * 3000)]])
     end = placed[2].offset
@@ -172,7 +172,7 @@ async def test_a_spare_cut_short_is_replaced(files: MemoryFileSystem) -> None:
     assert {files.size(FOLDER / name) for name in files.list_directory(FOLDER)} == {SMALL.file_size_bytes}
 
 
-async def test_a_log_whose_last_file_is_unusable_goes_on_in_a_spare(files: MemoryFileSystem) -> None:
+async def test_a_log_whose_last_file_is_unusable_continues_in_a_spare(files: MemoryFileSystem) -> None:
     build_log(files, events(2), [])
     files.flip_bit(FIRST, 8 * 20)
 

@@ -148,7 +148,7 @@ def test_every_field_that_names_something_says_so(cls: type[m.Message]) -> None:
 
 
 @given(st.data())
-def test_what_is_named_is_what_stands_in_the_fields(drawn: st.DataObject) -> None:
+def test_what_is_named_is_what_is_in_the_fields(drawn: st.DataObject) -> None:
     cls: Any = drawn.draw(st.sampled_from([cls for cls in REQUESTS if cls.entity_fields]))
     names = [name for name, _ in fields_of(cls.layout)]
     request = cls(**dict(zip(names, drawn.draw(values_of(cls.layout)), strict=True)))

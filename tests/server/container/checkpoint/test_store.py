@@ -233,7 +233,7 @@ def test_a_state_that_is_not_the_stored_one_plus_the_changes_is_refused(store: C
         save(store, past.state, 1)
 
 
-def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_for_ever(store: CheckpointStore) -> None:
+def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_forever(store: CheckpointStore) -> None:
     """It was stored, though nobody was there any more to hear of it; then the chunk is truncated away."""
     past = history(("create", 0, 0), state=empty_state(store))
     save(store, past.state, 1)
@@ -270,7 +270,7 @@ def damage_row(path: Path) -> None:
     ],
     ids=["reading", "verifying", "saving"],
 )
-def test_whoever_finds_damage_those_concerned_are_told(
+def test_damage_is_reported_by_any_method_that_finds_it(
     store: CheckpointStore, path: Path, rich_copy: bytes, act: Callable[[CheckpointStore], object]
 ) -> None:
     """Behaviour 41: a background task that meets it need not know what is to be done."""
@@ -302,7 +302,7 @@ def test_verifying_a_copy_ends_when_it_is_asked_to(store: CheckpointStore, rich_
     store.verify_copy()
 
 
-def test_what_is_discarded_is_gone_with_its_journals(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+def test_what_is_discarded_is_deleted_with_its_journals(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
     path.with_name("checkpoint.db-journal").write_bytes(b"of a copy that was no better")
     store.discard()
     assert not os.listdir(path.parent)

@@ -148,7 +148,7 @@ async def test_chunks_are_deleted_only_when_no_copy_in_use_refers_to_them(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_flushing_goes_on_while_nobody_writes(tmp_path: Path) -> None:
+async def test_flushing_continues_without_appends(tmp_path: Path) -> None:
     """Behaviour 51: writers that are throttled send nothing that would wake the flusher."""
     storage = FaultyStorage()
     storage.open.clear()
@@ -165,7 +165,7 @@ async def test_flushing_goes_on_while_nobody_writes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_segment_emptied_while_it_waits_to_be_flushed_stops_nobody(tmp_path: Path) -> None:
+async def test_a_segment_emptied_while_it_waits_to_be_flushed_stops_no_other(tmp_path: Path) -> None:
     storage = FaultyStorage()
     async with (
         Server(server_options(tmp_path, container=BUSY), storage=storage) as server,

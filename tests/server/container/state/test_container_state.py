@@ -85,7 +85,7 @@ def test_runs_make_the_segment_longer_and_count_events() -> None:
     assert (segment.length, segment.event_count, segment.damages) == (15, 4, [])
 
 
-def test_a_run_behind_the_end_shows_what_damage_took() -> None:
+def test_a_run_after_the_end_shows_what_damage_took() -> None:
     """Behaviour 41: the bytes between are a damaged range, everything else is served."""
     state, segment = with_segment()
     run(segment, state, 0, 10)
@@ -103,7 +103,7 @@ def test_a_run_moves_its_writer_forward_only() -> None:
     assert state.take_changes().touched["progress"] == {(segment.segment_id, 7)}
 
 
-def test_truncation_lets_go_of_all_that_lies_before() -> None:
+def test_truncation_releases_all_that_is_before() -> None:
     state, segment = with_segment()
     run(segment, state, 0, 10)
     run(segment, state, 12, 30)
@@ -231,7 +231,7 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     assert (list(state.writers.changes.changed), state.writers.changes.deleted) == ([8], {5})
 
 
-def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> None:
+def test_a_name_that_continues_under_another_number_leaves_no_row() -> None:
     """Also where damage has taken the record that the writer before it expired."""
     state, segment = with_segment()
     apply(state, m.WriterRecorded(writer_number=5, writer_epoch=3, opened_us=1, writer_id="w"))
@@ -240,7 +240,7 @@ def test_a_name_that_goes_on_under_another_number_leaves_nothing_behind() -> Non
     assert ([writer.writer_number for writer in state.writers.values()], segment.writers) == ([8], {})
 
 
-def test_a_busy_writer_is_stored_anew_once_a_minute() -> None:
+def test_a_busy_writer_is_stored_again_once_a_minute() -> None:
     state, segment = with_segment()
     apply(state, m.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
     moved = []

@@ -92,5 +92,5 @@ def test_watchers_may_leave_while_they_are_told(segment: Segment) -> None:
     assert not segment.watchers
 
 
-def test_a_chunk_ends_behind_its_last_byte() -> None:
+def test_a_chunk_ends_after_its_last_byte() -> None:
     assert ChunkRecord(100, 50, "name", 300, 0, 5, 0).end_offset == 150

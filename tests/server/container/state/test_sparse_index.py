@@ -120,7 +120,7 @@ def test_an_empty_index_knows_nothing() -> None:
     assert len(index) == 0
 
 
-def test_time_goes_on_from_the_entries_that_were_merged() -> None:
+def test_time_continues_from_the_entries_that_were_merged() -> None:
     """The clock of the machine may have gone back while the server was down."""
     index = SparseIndex([IndexEntry(0, 0, 5 * SPACING_US)])
 
