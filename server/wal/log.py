@@ -17,7 +17,7 @@ from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES
-from .options import WalOptions
+from .options import BATCH_OVERHEAD_BYTES, WalOptions
 from .pool import FilePool
 from .protocol import LogStatistics, OnDurable, OnFailure
 from .recovery import Recovery, log_paths
@@ -27,7 +27,7 @@ from .writer import Durable, LogWriter, Stopped
 
 logger = logging.getLogger(__name__)
 
-_RUN_OVERHEAD_BYTES: Final = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
+assert BATCH_OVERHEAD_BYTES == BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
 """The most that a run can cost beyond its frames: when it travels alone."""
 
 NO_OWNER: Final = LogOwner()
@@ -155,7 +155,7 @@ class Wal:
         """Why appends should be refused now, or None."""
         if not self._is_open:
             return "the log is closed"
-        if self._fits(self._options.run_size_bytes_max + _RUN_OVERHEAD_BYTES, reserve=self._options.headroom_bytes):
+        if self._fits(self._options.run_size_bytes_max + BATCH_OVERHEAD_BYTES, reserve=self._options.headroom_bytes):
             return None
         return self._pool.problem or "the queue of the log is full"
 
@@ -165,7 +165,7 @@ class Wal:
         if not self._is_open or writer is None:
             raise LogClosedError("the log is closed", subject=str(self._directory)) from self._failure
         size = len(run.frames)
-        cost = size + _RUN_OVERHEAD_BYTES
+        cost = size + BATCH_OVERHEAD_BYTES
         if size > self._options.run_size_bytes_max:
             raise ValueError(f"a run of {size} bytes; the largest is {self._options.run_size_bytes_max}")
         if not self._fits(cost, reserve=0 if run.kind == KIND_CONTROL else self._options.headroom_bytes):
@@ -287,7 +287,7 @@ class Wal:
     def _on_batch(self, batch: Durable) -> None:
         size = sum([len(run.frames) for run in batch.runs])
         self._queued_bytes -= size
-        self._promised_bytes -= size + _RUN_OVERHEAD_BYTES * len(batch.runs)
+        self._promised_bytes -= size + BATCH_OVERHEAD_BYTES * len(batch.runs)
         assert self._promised_bytes >= 0, "handed back more than was submitted"
         if not self._promised_bytes:
             self._largest_promise_bytes = 0

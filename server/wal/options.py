@@ -8,7 +8,7 @@ from millrace.wire.limits import KIB, MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 FILES_COUNT_MIN: Final = 2
-BATCH_OVERHEAD_BYTES: Final = 64 + 56 + 8
+BATCH_OVERHEAD_BYTES: Final = 64 + 80 + 8
 """Header, one run entry and alignment: the most that a lone run costs beyond its frames."""
 
 

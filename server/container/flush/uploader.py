@@ -143,7 +143,12 @@ class Uploader:
         if self._is_obsolete(segment, link.end):
             self._state.garbage.add((record.name for record in records), delete_after=DeleteAfter.NOW)
             return
-        self._take_over(segment, records)
+        # The segment may have been truncated inside of what was merged, before or during the upload.
+        needed = [record for record in records if record.end_offset > segment.start_offset]
+        self._state.garbage.add(
+            (record.name for record in records[: len(records) - len(needed)]), delete_after=DeleteAfter.NOW
+        )
+        self._take_over(segment, needed)
 
     @staticmethod
     def _is_obsolete(segment: Segment, end: int) -> bool:

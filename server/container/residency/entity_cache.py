@@ -180,7 +180,7 @@ class EntityCache(Generic[Item]):
         # Everything in memory.
         self._resident: dict[int, Item] = {}
         self._resident_names: dict[str, Item] = {}
-        # Of what is pinned, how often; never 0. Also of what was deleted meanwhile, whose number is never given again.
+        # Of what is pinned, how often; never 0. Also of what does not exist (yet), or was deleted meanwhile.
         self._pin_counts: dict[int, int] = {}
         # What may be evicted, and nothing else; the one that was used last at the end.
         self._evictable: OrderedDict[int, None] = OrderedDict()
@@ -232,18 +232,29 @@ class EntityCache(Generic[Item]):
         return self._resident.get(number)
 
     def pin(self, keys: Iterable[int | str], *, into: Pins | None = None) -> Pins:
-        """Keep entities in memory, by number or name, until they are released; those that do not exist are left out.
+        """Keep entities in memory, by number or name, until they are released. Blocks if one must be loaded.
 
-        Blocks if one must be loaded.
+        A number is pinned whether the entity exists or not: if it is created meanwhile, it stays in memory from then
+        on. A name that leads nowhere pins nothing.
 
         Args:
             into: pins to which they are added.
+
+        Raises:
+            StorageError: one could not be loaded; nothing is pinned, but for what `into` has.
         """
         pins = Pins() if into is None else into
-        for key in keys:
-            number = self._find_number(key) if isinstance(key, str) else key
-            if number in self._resident or (number and self._load(number) is not None):
-                self._pin(number, pins)
+        try:
+            for key in keys:
+                number = self._find_number(key) if isinstance(key, str) else key
+                if number > 0:
+                    if number not in self._resident:
+                        self._load(number)
+                    self._pin(number, pins)
+        except BaseException:
+            if into is None:
+                pins.release()
+            raise
         return pins
 
     def is_pinned(self, number: int) -> bool:
@@ -286,7 +297,9 @@ class EntityCache(Generic[Item]):
         if isinstance(key, str):
             found = self._resident_names.get(key)
             number = 0 if found is None else self.number_of(found)
-        if number in self._resident:
+        else:
+            number = key
+        if number > 0:
             for each in pins:
                 self._pin(number, each)
             self._consider(number)
@@ -515,7 +528,17 @@ class EntityCache(Generic[Item]):
         return number in self._pending.deleted or number in self._taken.deleted
 
     def _is_known_absent(self, number: int) -> bool:
-        return number <= 0 or number >= self._stored_below or number in self._absent or self._is_deleted(number)
+        """Return whether something that is not in memory is known not to exist.
+
+        What is pinned was looked for when it was pinned: if it is not in memory, it does not exist (yet, or any more).
+        """
+        return (
+            number <= 0
+            or number >= self._stored_below
+            or number in self._pin_counts
+            or number in self._absent
+            or self._is_deleted(number)
+        )
 
     def _remember_absence(self, key: int | str) -> None:
         if key:

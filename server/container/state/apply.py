@@ -81,14 +81,18 @@ def apply_batch(
 def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:
     """Load and pin what a batch is about, as far as it exists; blocks."""
     pins = Pins()
-    for item in items:
-        if isinstance(item, AppendRun):
-            state.segments.pin([item.segment_id], into=pins)
-            state.writers.pin([item.writer_number], into=pins)
-        elif isinstance(item, Damage):
-            state.segments.pin([segment_id for segment_id, _, _ in item.runs], into=pins)
-        else:
-            state.pin_required(m.required_entities(item), into=pins)
+    try:
+        for item in items:
+            if isinstance(item, AppendRun):
+                state.segments.pin([item.segment_id], into=pins)
+                state.writers.pin([item.writer_number], into=pins)
+            elif isinstance(item, Damage):
+                state.segments.pin([segment_id for segment_id, _, _ in item.runs], into=pins)
+            else:
+                state.pin_required(m.required_entities(item), into=pins)
+    except BaseException:
+        pins.release()
+        raise
     return pins
 
 

@@ -114,13 +114,19 @@ class ContainerState:
 
     def pin_required(self, required: m.Required, *, into: Pins | None = None) -> Pins:
         """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""
-        pins = self.segments.pin(required.segments, into=into)
-        self.writers.pin(required.writers, into=pins)
-        self.streams.pin(required.streams, into=pins)
-        for key in required.streams:
-            stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
-            if stream is not None:
-                self.segments.pin(stream.segment_ids, into=pins)
+        pins = Pins() if into is None else into
+        try:
+            self.segments.pin(required.segments, into=pins)
+            self.writers.pin(required.writers, into=pins)
+            self.streams.pin(required.streams, into=pins)
+            for key in required.streams:
+                stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
+                if stream is not None:
+                    self.segments.pin(stream.segment_ids, into=pins)
+        except BaseException:
+            if into is None:
+                pins.release()
+            raise
         return pins
 
     @property

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.server.container.residency.entity_cache import EntityCache, Pins
+from millrace.server.container.residency.entity_cache import ABSENT_COUNT_MAX, EntityCache, Pins
 
 
 @dataclass(eq=False)
@@ -208,8 +208,9 @@ def test_what_is_pinned_does_not_count_and_is_not_evicted() -> None:
     archive = MemoryArchive(dict(stored_things(9)))
     cache = cache_over(archive, resident_count_max=1, next_number=10)
     pins = cache.pin([1, 2, "name-3", 1, 77, "nobody"])
-    assert dict(cache.pin_counts) == {1: 2, 2: 1, 3: 1}
-    assert len(pins) == 4
+    # A number is pinned whether there is anything of it or not, a name only if it leads somewhere.
+    assert dict(cache.pin_counts) == {1: 2, 2: 1, 3: 1, 77: 1}
+    assert len(pins) == 5
     cache.get(8)
     assert [thing.number for thing in cache.present()] == [1, 2, 3, 8]
     pins.release()
@@ -294,3 +295,29 @@ def test_one_object_for_a_thing(numbers: list[int]) -> None:
             assert cache[number] is held[number]
         assert sum(cache.pin_counts.values()) == len(numbers)
     assert len(cache.present()) <= 2
+
+
+def test_what_is_created_while_its_number_is_pinned_stays_in_memory() -> None:
+    """Two decisions about a new writer: the first creates it, the second finds the same object after a checkpoint."""
+    archive = MemoryArchive({})
+    cache = cache_over(archive, resident_count_max=0, next_number=5)
+    with cache.pin([5]):
+        assert cache.loaded(5) is None
+        thing = Thing(5, "name-5")
+        cache.add(thing)
+        archive.things[5] = thing
+        cache.take()
+        cache.stored(stored_below=6)
+        assert cache.loaded(5) is thing
+    assert cache.peek(5) is None
+
+
+def test_what_is_absent_and_pinned_is_not_looked_for_again() -> None:
+    archive = MemoryArchive({})
+    cache = cache_over(archive, resident_count_max=0, next_number=99_999)
+    with cache.pin([1]):
+        reads = archive.reads
+        for number in range(2, ABSENT_COUNT_MAX + 3):
+            cache.expect_new(number)
+        assert cache.loaded(1) is None
+        assert archive.reads == reads

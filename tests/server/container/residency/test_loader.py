@@ -133,9 +133,9 @@ async def test_no_request_waits_for_more_than_a_batch(archive: SlowArchive) -> N
     assert not many.done()
     archive.gate.set()
 
-    assert len(await many) == COUNT // 2
+    assert len(await many) == COUNT
     assert archive.reads == list(everything)
-    assert pinned(state) == {number: 1 + (number == 1) for number in range(1, COUNT + 1, 2)}
+    assert pinned(state) == {number: 1 + (number == 1) for number in everything}
 
 
 @pytest.mark.asyncio
@@ -148,7 +148,7 @@ async def test_what_is_absent_is_read_once_however_many_are(
 
     pins = await loader.pin(segments=[*range(2, 40, 2), *(f"raw/{number}" for number in range(2, 40, 2))])
 
-    assert len(pins) == 0
+    assert len(pins) == len(range(2, 40, 2))  # the numbers
     assert len(archive.reads) == len(set(archive.reads)) == 2 * len(range(2, 40, 2))
 
 
@@ -158,7 +158,7 @@ async def test_numbers_that_nothing_can_have_are_not_read(archive: SlowArchive) 
     loader = EntityLoader(state)
     fresh = state.take_id()
 
-    assert len(await loader.pin(segments=[0, "", fresh, COUNT + 99])) == 0
+    assert len(await loader.pin(segments=[0, "", fresh, COUNT + 99])) == 2
 
     assert archive.reads == []
 
@@ -198,7 +198,8 @@ async def test_what_was_read_while_a_checkpoint_was_stored_is_read_again(archive
         segment = state.segments.peek(1)
         assert segment is not None
         assert segment.created_us == 5
-    assert len(await absent) == 0
+    with await absent:
+        assert state.segments.peek(2) is None
     assert archive.reads == [1, 2, 1, 2]
 
 
@@ -240,5 +241,5 @@ async def test_with_a_stream_its_segments_are_loaded(archive: SlowArchive) -> No
 
     with await EntityLoader(state).pin(streams=["a/b", "a/c"]):
         assert state.streams.is_pinned(COUNT + 1)
-        assert pinned(state) == {5: 1, 7: 1}
+        assert pinned(state) == {5: 1, 6: 1, 7: 1}
     assert archive.reads == [5, 6, 7]
