@@ -65,18 +65,25 @@ class AppendWindow(Generic[Subject]):
         if len(frame) != _ENTRIES + count * _ENTRY.size:
             raise ProtocolError(f"APPEND_ACK of {count} entries has {len(frame)} bytes")
         outcomes: list[tuple[Subject, int | None]] = []
+        # Taken out at the end: after a wrong ack all are still there, to be told that the connection was lost.
+        acked: set[int] = set()
+        acked_bytes = 0
         appends = self._appends
         for first, start, run, _ in _ENTRY.iter_unpack(frame[_ENTRIES:]):
             offset: int | None = start if start >= 0 else None
             for request_id in range(first, first + run):
-                append = appends.pop(request_id, None)
-                if append is None:
+                append = appends.get(request_id)
+                if append is None or request_id in acked:
                     raise ProtocolError(f"ack of an append that is not in flight: id {request_id}")
+                acked.add(request_id)
                 subject, size = append
-                self.size_bytes -= size + APPEND_HEADER_SIZE_BYTES
+                acked_bytes += size + APPEND_HEADER_SIZE_BYTES
                 outcomes.append((subject, offset))
                 if offset is not None:
                     offset += size
+        for request_id in acked:
+            del appends[request_id]
+        self.size_bytes -= acked_bytes
         return outcomes
 
     def refuse(self, request_id: int) -> Subject | None:

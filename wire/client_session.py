@@ -245,9 +245,9 @@ class ClientSession(Session):
         elif not isinstance(message, m.Throttle) and not (isinstance(message, m.Pong) and not request_id):
             if not self.requests.is_open(request_id):
                 raise ProtocolError(f"{type(message).__name__} answers no request: id {request_id}")
-            subject = self.requests.end(request_id)
             if isinstance(message, m.HelloReply):
-                self._agree(message)
+                self._agree(message)  # first: if it raises, the request is still there, to be told
+            subject = self.requests.end(request_id)
         return Received(request_id, subject, message)
 
     def _agree(self, reply: m.HelloReply) -> None:

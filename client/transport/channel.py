@@ -182,9 +182,16 @@ class Channel:
             self._change(CONNECT)
             self._connecting = asyncio.create_task(self._connect_once(), name=f"connect to {self.address}")
             self._connecting.add_done_callback(_retrieve)
-        assert self._connecting is not None
-        # Shielded: others wait for the same attempt.
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        assert connecting is not None
+        try:
+            # Shielded: others wait for the same attempt.
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            # A task that is cancelled before its first step never runs, so it cannot say itself that `close` did it.
+            if self.state is CLOSED and connecting.cancelled():
+                raise ClientClosedError("the client was closed") from None
+            raise
 
     async def connection_by(self, retry: Retry) -> Connection:
         """Return the open connection, after as many attempts as `retry` allows. Cancelling is safe.

@@ -80,11 +80,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests can be sent."""
         return self._lost is None and self._transport is not None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is open and the handshake is over."""
-        return self.is_open and self._session.server is not None
-
     def statistics(self) -> ConnectionStatistics:
         """Return what the connection has done and what waits in it."""
         session = self._session
@@ -400,15 +395,17 @@ async def open_connection(address: Address, options: ClientOptions, session_id: 
                 ssl=tls,
                 server_hostname=address.host if tls else None,
             )
-            await connection.handshake()
+            try:
+                await connection.handshake()
+            except BaseException:
+                # Also when the reply has come, and this task was cancelled before its turn.
+                connection.abort("the handshake failed")
+                raise
     except TimeoutError:
         raise ServerUnreachableError(str(address), f"no answer within {options.connect_timeout_s:g} s") from None
     except (OSError, ConnectionLostError) as error:
         # A peer that hangs up within the handshake of TLS leaves an error without a text.
         reason = str(error) or ("the connection was closed; does it speak TLS?" if tls else type(error).__name__)
         raise ServerUnreachableError(str(address), reason) from error
-    finally:
-        if connection is not None and not (connection.is_ready):
-            connection.abort("the handshake failed")
     assert connection is not None, "a timeout swallows nothing"
     return connection

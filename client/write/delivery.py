@@ -89,6 +89,8 @@ class Delivery:
         self._retry: Retry | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._rerouting: asyncio.Task[None] | None = None
+        # The attempts to find successors since a block was stored or segments were switched last, over all tasks.
+        self._reroute_retry: Retry | None = None
         # Set with each answer, and when blocks were moved to other segments.
         self._answered = asyncio.Event()
 
@@ -274,7 +276,7 @@ class Delivery:
         block.settle(result)
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0
-        self._retry = None
+        self._retry = self._reroute_retry = None
 
     # --- another attempt ---
 
@@ -320,7 +322,9 @@ class Delivery:
 
     async def _reroute(self) -> None:
         """Move what replaced segments did not store to their successors; or end the writer if there are none."""
-        retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+        if self._reroute_retry is None:
+            self._reroute_retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+        retry = self._reroute_retry
         try:
             while any(segment.state is SenderState.REJECTED for segment in self.segments):
                 plan = await self._rerouter.plan(self.segments, retry)
@@ -350,6 +354,7 @@ class Delivery:
             if gathered.values:
                 self._write_again(gathered)
         self.reroutes += 1
+        self._reroute_retry = None
         self._answered.set()
         logger.debug(
             "stream scaled under writer stream=%s replaced=%s events=%d",

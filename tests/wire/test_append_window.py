@@ -57,6 +57,8 @@ def test_an_ack_of_what_was_not_sent_breaks_the_protocol(entries: tuple[tuple[in
     it.add(1, "a", 1)
     with pytest.raises(ProtocolError, match="not in flight"):
         it.ack(ack(*entries))
+    assert it.size_bytes == 1 + APPEND_HEADER_SIZE_BYTES
+    assert it.clear() == ["a"], "its outcome is unknown, also if an entry before the wrong one covers it"
 
 
 def test_an_ack_is_as_long_as_it_says() -> None:

@@ -64,11 +64,12 @@ def test_a_server_that_refuses_the_handshake_says_why_and_ends_the_session() -> 
 
 def test_a_version_that_was_not_offered_is_refused() -> None:
     it = client_session()
-    it.greet(session_id=bytes(16), client="test", token="")
+    it.greet(session_id=bytes(16), client="test", token="", subject="hello")
     reply = encode(hello_reply(version=9), request_id=1)
 
     with pytest.raises(UnsupportedVersionError):
         arrive(it, reply)
+    assert it.abandon() == ["hello"], "who waits for the handshake can be told"
 
 
 def test_each_answer_comes_with_its_subject() -> None:

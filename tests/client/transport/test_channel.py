@@ -93,12 +93,14 @@ async def test_who_is_cancelled_leaves_the_attempt_to_the_others() -> None:
     await channel.close()
 
 
-async def test_who_waits_for_a_connection_when_the_channel_is_closed_is_told_so() -> None:
+@pytest.mark.parametrize("turn_count", [1, 2, 3])
+async def test_who_waits_for_a_connection_when_the_channel_is_closed_is_told_so(turn_count: int) -> None:
+    """After one turn the attempt has not taken its first step, and never will."""
     server = ModelServer()
     channel = server.channel()
     waiting = asyncio.create_task(channel.connection())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(turn_count)
+    assert channel.state is ChannelState.CONNECTING
     await channel.close()
     with pytest.raises(ClientClosedError):
         await waiting

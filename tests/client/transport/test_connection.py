@@ -18,7 +18,7 @@ from millrace.client.errors import (
 )
 from millrace.client.options import ClientOptions, parse_address
 from millrace.client.testing import SETTINGS_SMALL, TestServer
-from millrace.client.transport.connection import open_connection
+from millrace.client.transport.connection import Connection, open_connection
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
 
@@ -166,6 +166,24 @@ async def test_a_silent_server_is_noticed() -> None:
         address = parse_address(f"127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(ServerUnreachableError, match="no answer"):
             await open_connection(address, ClientOptions(connect_timeout_s=0.05), bytes(16))
+
+
+async def test_a_connect_that_is_cancelled_as_its_answer_arrives_leaves_nothing_open(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Connection] = []
+    original = Connection.buffer_updated
+
+    def received(self: Connection, nbytes: int) -> None:
+        original(self, nbytes)
+        made.append(self)
+        connecting.cancel()
+
+    monkeypatch.setattr(Connection, "buffer_updated", received)
+    connecting = asyncio.create_task(open_connection(parse_address(server.address), ClientOptions(), bytes(16)))
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert not made[0].is_open
 
 
 async def test_a_server_without_tls_is_told_from_one_that_is_away(server: TestServer) -> None:

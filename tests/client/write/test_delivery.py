@@ -56,6 +56,39 @@ async def error_of(future: "asyncio.Future[Stored]") -> BaseException | None:
 
 
 @pytest.mark.asyncio
+async def test_a_segment_that_rejects_and_is_not_replaced_ends_the_writer_at_its_deadline() -> None:
+    """Each rejection starts a search for successors of its own; the time limit is of all of them."""
+    server = ModelServer()
+    async with writing(server, WriterOptions(delivery_timeout_s=10)) as writer:
+        future = writer.write_many([b"x"])
+        begin_s = server.clock.monotonic_s()
+        while not future.done() and server.clock.monotonic_s() < begin_s + 100:
+            await turns()
+            while server.arrived:
+                server.refuse(ErrorCode.SEGMENT_SEALED)
+            await server.clock.advance(0.5)
+        assert future.done()
+        assert isinstance(future.exception(), OutcomeUnknownError)
+        assert server.clock.monotonic_s() < begin_s + 15
+
+
+@pytest.mark.asyncio
+async def test_a_block_that_is_stored_starts_the_deadline_of_rejections_anew() -> None:
+    server = ModelServer()
+    async with writing(server, WriterOptions(delivery_timeout_s=10)) as writer:
+        for _ in range(3):
+            future = writer.write_many([b"x"])
+            await turns()
+            server.refuse(ErrorCode.SEGMENT_SEALED)
+            while not server.arrived:
+                await turns()
+                await server.clock.advance(0.5)
+            server.answer()
+            await future
+            await server.clock.advance(8)
+
+
+@pytest.mark.asyncio
 async def test_what_was_sent_is_sent_again_under_the_same_numbers() -> None:
     """Behaviour 2: the server stored two of three blocks, and the connection is lost before the acks."""
     server = ModelServer()
