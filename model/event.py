@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 
 class EventPosition(NamedTuple):
@@ -15,6 +15,8 @@ class EventPosition(NamedTuple):
 
 # Its attributes are the quickest that Python has for the items of a tuple.
 _Items = namedtuple("_Items", "value key timestamp_us segment offset index headers_or_none")  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]  # typed below
+
+_FIELDS: Final = ("value", "key", "timestamp_us", "segment", "offset", "index", "headers")
 
 
 class Event(tuple[bytes, str | None, int | None, int, int, int, dict[str, bytes] | None]):
@@ -93,9 +95,16 @@ class Event(tuple[bytes, str | None, int | None, int, int, int, dict[str, bytes]
         """Where the event is."""
         return EventPosition(self.segment, self.offset, self.index)
 
+    def __hash__(self) -> int:
+        # Without the headers, a dictionary; the None keeps it equal to that of a tuple which equals the event.
+        return hash((*self[:6], None))
+
+    def _replace(self, **changes: Any) -> Self:
+        """Return an event with other values in some fields, as of a named tuple."""
+        return type(self)(**{name: getattr(self, name) for name in _FIELDS} | changes)
+
     def __repr__(self) -> str:
-        fields = ("value", "key", "timestamp_us", "segment", "offset", "index", "headers")
-        return f"Event({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
+        return f"Event({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIELDS)})"
 
     def __getnewargs__(self) -> tuple[object, ...]:
         return tuple(self)

@@ -29,6 +29,23 @@ def test_an_event_without_headers_has_none_of_them() -> None:
     assert len({event, Event(b"v", None, None, 7, 64, 3)}) == 1
 
 
+def test_an_event_with_headers_is_hashed_without_them() -> None:
+    event = Event(b"v", "k", 5, 7, 64, 0, {"a": b"1"})
+
+    assert {event: 1}[Event(b"v", "k", 5, 7, 64, 0, {"a": b"1"})] == 1
+    assert len({event, event._replace(headers={"a": b"2"})}) == 2
+    assert hash(event._replace(headers=None)) == hash((b"v", "k", 5, 7, 64, 0, None))
+
+
+def test_an_event_is_replaced_field_by_field() -> None:
+    event = Event(b"v", "k", 5, 7, 64, 0, {"a": b"1"})
+
+    assert event._replace(value=b"w", index=3) == Event(b"w", "k", 5, 7, 64, 3, {"a": b"1"})
+    assert type(event._replace()) is Event
+    with pytest.raises(TypeError):
+        event._replace(length=1)
+
+
 def test_an_event_is_shown_compared_and_pickled() -> None:
     event = Event(b"v", "k", 5, 7, 64, 0, {"a": b"1"})
     (read,) = unpack_block(pack_block([b"v"], keys="k", timestamps_us=5, headers={0: {"a": b"1"}})).events(
