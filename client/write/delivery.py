@@ -75,7 +75,7 @@ class Delivery:
         self.current: SegmentWriter
         self.past_numbers: dict[int, int] = {}
         self.refusal: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
-        self.failure: MillraceError | None = None
+        self.failure: Exception | None = None
         self.append_size_max = APPEND_SIZE_BYTES_MAX
         self.block_size_bytes = options.block_size_bytes
         self.event_size_unchecked = 0
@@ -91,6 +91,9 @@ class Delivery:
         self._rerouting: asyncio.Task[None] | None = None
         # The attempts to find successors since a block was stored or segments were switched last, over all tasks.
         self._reroute_retry: Retry | None = None
+        # Those who wait for room, in the order they came, and whether they are being let go.
+        self._draining: deque[asyncio.Future[None]] = deque()
+        self._releasing = False
         # Set with each answer, and when blocks were moved to other segments.
         self._answered = asyncio.Event()
 
@@ -147,10 +150,32 @@ class Delivery:
             self.current = self.segments[(self.segments.index(segment) + 1) % len(self.segments)]
 
     async def drain(self) -> None:
-        """Wait if more than `drain_high_bytes` is pending, until it is `drain_low_bytes`, or nothing more is taken."""
-        if self.pending_bytes > self._options.drain_high_bytes:
-            while self.pending_bytes > self._options.drain_low_bytes and self.refusal is None:
-                await self._next_answer()
+        """Wait if more than `drain_high_bytes` is pending, until it is `drain_low_bytes`, or nothing more is taken.
+
+        First come, first served: who comes while others wait, waits after them.
+        """
+        if self.refusal is None and not self.has_room(0):
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._draining.append(waiter)
+            await waiter
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `drain` would not wait if so much more were pending. May be called in any thread."""
+        return (
+            self.pending_bytes + size_bytes <= self._options.drain_high_bytes
+            and not self._draining
+            and not self._releasing
+        )
+
+    def _release(self) -> None:
+        """Let the first go who waits for room; the next when that one has written, if there is room still."""
+        while self._draining and self._draining[0].done():  # cancelled
+            del self._draining[0]
+        self._releasing = bool(self._draining) and self.pending_bytes <= self._options.drain_high_bytes
+        if self._releasing:
+            self._draining.popleft().set_result(None)
+            # Its task runs before this. If it was cancelled meanwhile, its turn is that of the next.
+            self._loop.call_soon(self._release)
 
     async def flush(self) -> None:
         """Wait until everything written before this call is settled. Cancelling is safe."""
@@ -277,6 +302,8 @@ class Delivery:
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0
         self._retry = self._reroute_retry = None
+        if self._draining and not self._releasing and self.pending_bytes <= self._options.drain_low_bytes:
+            self._release()
 
     # --- another attempt ---
 
@@ -428,6 +455,10 @@ class Delivery:
             if segment.state is SenderState.STOPPED:
                 self._abandon(segment)
         self._answered.set()
+        while self._draining:
+            waiter = self._draining.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _abandon(self, segment: SegmentWriter) -> None:
         """Fail what a segment writer holds that was stopped."""

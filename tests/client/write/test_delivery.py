@@ -295,6 +295,106 @@ async def test_a_stream_that_is_sealed_or_deleted_ends_its_writers() -> None:
                 await writer.close()
 
 
+# --- waiting for room ---
+
+# One write is above the high mark, two are not below it again.
+SMALL = WriterOptions(drain_high_bytes=1000, drain_low_bytes=500)
+
+
+async def sends(writer: Writer, count: int) -> list["asyncio.Task[asyncio.Future[Stored]]"]:
+    """Start as many sends at once, of which the first fills the buffer."""
+    tasks = [asyncio.create_task(writer.send(b"%d" % number + b"x" * 1000)) for number in range(count)]
+    await turns()
+    return tasks
+
+
+def done(tasks: list["asyncio.Task[asyncio.Future[Stored]]"]) -> list[int]:
+    return [number for number, task in enumerate(tasks) if task.done()]
+
+
+async def finish(server: ModelServer, writer: Writer) -> list[str]:
+    """Answer everything; return which sends were stored, in their order."""
+    flushing = asyncio.create_task(writer.flush())
+    while not flushing.done():
+        await turns()
+        server.answer()
+    await flushing
+    return [value.decode().rstrip("x") for _, value in server.events()]
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_room_is_served_in_order_as_far_as_there_is_room() -> None:
+    server = ModelServer()
+    async with writing(server, SMALL) as writer:
+        tasks = await sends(writer, 4)
+        assert done(tasks) == [0]
+        server.answer()
+        late = asyncio.create_task(writer.send(b"4"))  # there is room just now, but others wait
+        await turns()
+        assert done(tasks) == [0, 1]
+        assert not late.done()
+        for expected in ([0, 1, 2], [0, 1, 2, 3]):
+            server.answer()
+            await turns()
+            assert done(tasks) == expected
+        assert not late.done()
+        server.answer()
+        await late
+        assert await finish(server, writer) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.asyncio
+async def test_an_answer_above_the_low_mark_wakes_nobody() -> None:
+    server = ModelServer()
+    async with writing(server, SMALL) as writer:
+        for number in range(3):
+            writer.write_many([b"%d" % number + b"x" * 600])
+        (task,) = await sends(writer, 1)
+        server.answer(2)
+        await turns()
+        assert 500 < writer.pending_bytes <= 1000
+        late = asyncio.create_task(writer.send(b"late"))
+        await turns()
+        assert not task.done()
+        assert not late.done()  # nobody passes one who waits
+        server.answer(1)
+        await turns()
+        assert task.done()
+        server.answer(1)
+        await late
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_wait_for_room_gives_its_turn_to_the_next() -> None:
+    """Whether it was cancelled before or after it was woken."""
+    server = ModelServer()
+    async with writing(server, SMALL) as writer:
+        tasks = await sends(writer, 5)
+        tasks[1].cancel()
+        server.answer()
+        tasks[2].cancel()
+        await turns()
+        assert done(tasks) == [0, 1, 2, 3]
+        assert [task.cancelled() for task in tasks] == [False, True, True, False, False]
+        server.answer()
+        tasks[4].cancel()  # the last, just woken
+        await turns()
+        await asyncio.wait_for(writer.send(b"5"), 1)
+        assert await finish(server, writer) == ["0", "3", "5"]
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_room_is_told_that_the_writer_failed() -> None:
+    server = ModelServer()
+    async with writing(server, SMALL) as writer:
+        tasks = await sends(writer, 4)
+        server.segments[1].sealed = True
+        server.answer()
+        await turns()
+        outcomes = await asyncio.gather(*tasks[1:], return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {StreamSealedError}
+
+
 # --- a stream that is scaled ---
 
 
