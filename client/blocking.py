@@ -15,10 +15,10 @@ Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, 
 
 import asyncio
 import concurrent.futures
-import functools
 import io
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -27,8 +27,11 @@ from millrace.client.admin.bookmarks import Cursors as AsyncCursors
 from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.read.reader import Reader as AsyncReader
+from millrace.client.write.accumulator import EVENT_COST_BYTES, Stored
 from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 from millrace.client.write.writer import Writer as AsyncWriter
+from millrace.client.write.writer import owned
+from millrace.model.block_packing import Headers, checked_headers
 from millrace.model.cut import StreamCut
 from millrace.model.event import Event
 
@@ -102,26 +105,60 @@ def _accepted(
     return accept
 
 
-def _settled(
-    method: Callable[Concatenate[A, P], Awaitable["asyncio.Future[T]"]],
-) -> Callable[Concatenate[A, P], Awaitable[T]]:
-    """Return the coroutine that awaits the future that `method` returns, too."""
-
-    @functools.wraps(method)
-    async def settle(target: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await (await method(target, *args, **kwargs))
-
-    return settle
-
-
 class Writer(Blocking[AsyncWriter]):
     """Writes events to one stream: see `millrace.client.write.writer.Writer`. Made by `client.writer`, for `with`.
 
-    Each `write` crosses the threads, which costs tens of microseconds: `write_many` is for many events. It waits while
-    the buffer of the writer is full, and raises here and now.
+    Each `write` crosses the threads, which costs tens of microseconds: `write_many` is for many events. Both wait while
+    the buffer of the writer is full; `write_many` raises here and now.
     """
 
-    write = started(_settled(AsyncWriter.send))
+    def __init__(self, loop: LoopThread, writer: AsyncWriter) -> None:
+        super().__init__(loop, writer)
+        # What threads handed over to the loop, counted under the lock, and what the loop has taken of it.
+        self._lock = threading.Lock()
+        self._handed_bytes = 0
+        self._taken_bytes = 0
+
+    def write(
+        self,
+        value: bytes,
+        *,
+        key: str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers | None = None,
+    ) -> "concurrent.futures.Future[Stored]":
+        """Take one event; the future is done when it is durable. Waits only while the buffer of the writer is full.
+
+        The events of a thread are written in the order of its calls. Why an event was not taken is held by its future
+        and raised by `flush` and by leaving the writer, or here if the call waits. See
+        `millrace.client.write.writer.Writer.write` for the arguments and the errors.
+        """
+        # Copies: the caller may change them before the loop takes the event.
+        value = owned(value)
+        cost_bytes = len(value) + EVENT_COST_BYTES
+        if headers:
+            headers, headers_size = checked_headers(headers)
+            cost_bytes += headers_size
+        if key is not None:
+            cost_bytes += len(key)
+        writer = self._target
+        with self._lock:
+            has_room = writer.has_room(self._handed_bytes - self._taken_bytes + cost_bytes)
+            if has_room:
+                self._handed_bytes += cost_bytes
+        if not has_room:
+            return self._write_when_drained(value, key=key, timestamp_us=timestamp_us, headers=headers)
+        result: concurrent.futures.Future[Stored] = concurrent.futures.Future()
+
+        def take() -> None:
+            future = writer.write_for_thread(value, key=key, timestamp_us=timestamp_us, headers=headers)
+            self._taken_bytes += cost_bytes
+            future.add_done_callback(lambda done: _copy_outcome(done, result))
+
+        self._loop.post(take)
+        return result
+
+    _write_when_drained = _accepted(AsyncWriter.write)
     write_many = _accepted(AsyncWriter.write_many)
     flush = waited(AsyncWriter.flush)
     close = waited(AsyncWriter.close)
@@ -352,7 +389,11 @@ def connect(
 def _copy_outcome(source: "asyncio.Future[T]", target: "concurrent.futures.Future[T]") -> None:
     if source.cancelled():
         target.cancel()
-    elif (error := source.exception()) is not None:
+        return
+    error = source.exception()
+    if not target.set_running_or_notify_cancel():
+        return  # cancelled by the caller
+    if error is not None:
         target.set_exception(error)
     else:
         target.set_result(source.result())

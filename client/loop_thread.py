@@ -63,16 +63,20 @@ class LoopThread:
             ForkedClientError: the process was forked; the thread is in the parent.
             ClientClosedError: the loop was stopped.
         """
-        self._guard.check()
-        if not self._thread.is_alive():
-            raise ClientClosedError("the client was closed")
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking client cannot be used inside its own event loop")
+        self._check()
 
         async def run() -> T:
             return await function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, soon; all that one thread posts, calls and starts is begun in its order.
+
+        Raises like `start`.
+        """
+        self._check()
+        self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
         """End the loop and its thread; in a forked child there is no such thread."""
@@ -80,6 +84,13 @@ class LoopThread:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
+
+    def _check(self) -> None:
+        self._guard.check()
+        if not self._thread.is_alive():
+            raise ClientClosedError("the client was closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking client cannot be used inside its own event loop")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

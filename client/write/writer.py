@@ -33,7 +33,7 @@ from millrace.client.errors import (
 )
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers, size_of_single
-from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
 
@@ -103,7 +103,7 @@ class Writer:
         elif issubclass(kind, Exception):
             try:
                 await self.close()
-            except MillraceError as second:  # the error of the body continues; this one must not hide it
+            except Exception as second:  # noqa: BLE001  # the error of the body continues; this one must not hide it
                 logger.warning("events lost while leaving writer stream=%s error=%s", self.stream, second)
         else:
             self._delivery.stop(ClientClosedError("the writer was closed"))
@@ -193,7 +193,7 @@ class Writer:
         if delivery.refusal is not None or self._guard.forked:
             self._refuse()
         if type(value) is not bytes:
-            value = _owned(value)
+            value = owned(value)
         size = len(value)
         cost_bytes = size + EVENT_COST_BYTES
         if headers:
@@ -300,6 +300,28 @@ class Writer:
         if self._delivery.refusal is not None:
             self._refuse()
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `drain` would not wait if so much more were written. May be called in any thread."""
+        return self._delivery.has_room(size_bytes)
+
+    def write_for_thread(
+        self,
+        value: bytes,
+        *,
+        key: str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers | None = None,
+    ) -> "asyncio.Future[Stored]":
+        """Like `write`, for a caller that is not there to see an error: the future holds it, and `flush` raises it."""
+        try:
+            return self.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the caller is told by the future and by `flush`
+            if self._delivery.failure is None:
+                self._delivery.failure = error
+            future = self._create_future()
+            future.set_exception(error)
+            return future
+
     async def flush(self) -> None:
         """Wait until everything written before this call is durable. Cancelling is safe.
 
@@ -400,7 +422,7 @@ def _asked(stream: m.StreamInfo, router: Router) -> list[int]:
     return everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(router.segment_ids)
 
 
-def _owned(value: object) -> bytes:
+def owned(value: object) -> bytes:
     """Return bytes of our own: the caller may change a bytearray before it is sent."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)

@@ -14,6 +14,7 @@ from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
 from millrace.client.write.byte_writer import ByteWriter
+from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 
 # What a class for threads leaves out, and why.
@@ -22,7 +23,8 @@ LEFT_OUT = {
     Segments: {"open"},  # a handle to pipeline appends from inside the loop: `append_nowait` is the one for threads
     Bookmarks: set(),
     Cursors: set(),
-    Writer: {"open", "send", "drain", "statistics"},  # `write` waits for room, and `with` opens
+    # `write` waits for room, and `with` opens.
+    Writer: {"open", "send", "drain", "has_room", "write_for_thread", "statistics"},
     Reader: {"close", "next_events"},  # `with` closes it; `__next__` takes blocks of events
     ByteWriter: {"durable_offset"},
     ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
@@ -107,6 +109,54 @@ def test_many_threads_share_a_client_and_a_writer(server: TestServer, name: str)
             for event in reader:
                 seen.setdefault(event.key, []).append(int(event.value))
         assert seen == {f"{thread}": list(range(50)) for thread in range(8)}
+
+
+def test_writes_of_a_thread_stay_in_order_while_the_buffer_is_full(server: TestServer, name: str) -> None:
+    """Leaving the writer waits for all of them, and each future is done."""
+    options = WriterOptions(block_size_bytes=16 * 1024, drain_high_bytes=64 * 1024, drain_low_bytes=32 * 1024)
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name, options=options) as writer:
+            futures = [writer.write(b"%d" % number, key="k") for number in range(20_000)]
+            assert writer.pending_bytes <= 66 * 1024
+        assert sum(future.result(10).event_count > 0 for future in futures) == 20_000
+        with client.reader(name, end=millrace.TAIL) as reader:
+            assert [int(event.value) for event in reader] == list(range(20_000))
+
+
+def test_leaving_a_writer_raises_why_a_write_failed(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+            writer.write(b"stored", key="k")
+            writer.write(b"x" * (9 << 20))
+            with pytest.raises(millrace.EventTooLargeError):
+                writer.flush()
+            writer.write(b"stored, too", key="k")
+        with pytest.raises(millrace.EventTooLargeError), client.writer(name) as writer:
+            future = writer.write(b"x" * (9 << 20))
+        assert isinstance(future.exception(10), millrace.EventTooLargeError)
+        writing = client.writer(name)
+        writer = writing.__enter__()
+        client.seal_stream(name)
+        futures = [writer.write(b"x") for _ in range(10)]
+        with pytest.raises(millrace.StreamSealedError):
+            writing.__exit__(None, None, None)
+        assert {type(future.exception(10)) for future in futures} == {millrace.StreamSealedError}
+        with client.reader(name, end=millrace.TAIL) as reader:
+            assert [event.value for event in reader] == [b"stored", b"stored, too"]
+
+
+def test_what_is_written_from_a_buffer_is_copied(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        buffer = bytearray(4)
+        with client.writer(name) as writer:
+            for number in range(100):
+                buffer[:] = b"%04d" % number
+                writer.write(buffer, key="k")  # type: ignore[arg-type]  # what has a buffer is taken, too
+        with client.reader(name, end=millrace.TAIL) as reader:
+            assert [int(event.value) for event in reader] == list(range(100))
 
 
 def test_an_unreachable_server_leaves_no_thread_behind() -> None:
