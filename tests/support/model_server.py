@@ -152,9 +152,17 @@ class ModelServer:
                 append.transport.send(answer)
 
     def refuse(self, code: ErrorCode, *, retriable: bool = False) -> None:
-        """Answer the next append with an error; those sent after it leave a gap."""
+        """Answer the next append with an error; those sent after it leave a gap.
+
+        As in the server, a sealed segment acks what it has stored.
+        """
         append = self.arrived.popleft()
-        append.transport.send(error_frame(code, append.request_id, retriable=retriable))
+        segment = self.segments.get(append.segment_id)
+        is_stored = segment is not None and append.event_number + append.event_count - 1 <= segment.last_number
+        if code is ErrorCode.SEGMENT_SEALED and is_stored:
+            append.transport.send(ack_frame(append.request_id, offset=-1, duplicate=True))
+        else:
+            append.transport.send(error_frame(code, append.request_id, retriable=retriable))
 
     def lose(self) -> None:
         """Lose the connection, with all that was not answered."""
