@@ -1,7 +1,11 @@
 """Which chunks are published for a tail, and what becomes of those that they replace."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.container import SegmentContainer
@@ -11,10 +15,14 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import StorageError
+from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.extents import extent
 from tests.support.clock import ManualClock
+from tests.support.protocol import Peer
+from tests.support.servers import QUIET, server_options
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import until
 
 OPTIONS = ContainerOptions(flush_size_bytes=KIB, chunk_size_bytes_max=4 * KIB, chunk_size_bytes_small=KIB)
 
@@ -103,3 +111,31 @@ async def test_a_failed_upload_changes_nothing() -> None:
         await tier2.uploader.upload([tier2.segment])
     assert (tier2.segment.chunks, tier2.segment.tail.size, len(tier2.state.garbage)) == ([], 10, 0)
     assert await tier2.content() == b"a" * 10
+
+
+@pytest.mark.asyncio
+async def test_a_truncation_inside_of_what_was_merged_is_flushed_and_started_with(tmp_path: Path) -> None:
+    """Behaviours 19 and 20: chunks of the merged bytes that are wholly before the start are not referred to."""
+    small = replace(QUIET, chunk_size_bytes_max=8 * KIB, flush_size_bytes=4 * KIB, flush_age_s=0.05)
+    rest = bytes([30]) * 5_000 + b"".join(bytes([number]) * 10_000 for number in range(31, 40))
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=small)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
+        for number in range(40):
+            await peer.store(source, bytes([number]) * 10_000)
+        assert server._open is not None
+        container = server._open.container
+        await until(lambda: not container.state.unflushed)
+        storage.open.clear()
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
+        await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
+        await peer.ask(m.TruncateSegment(target, 305_000), m.SegmentInfo)
+        storage.open.set()
+        await until(lambda: not container.state.unflushed)
+        chunks = container.segment(target).chunks
+        assert chunks
+        assert all(chunk.end_offset > 305_000 for chunk in chunks)
+        assert await peer.read_all(target, start=305_000) == rest
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(target, start=305_000) == rest
