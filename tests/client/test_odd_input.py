@@ -52,7 +52,7 @@ async def values(client: Client, name: str, *, start: millrace.Cut, end: millrac
 async def test_numbers_that_cannot_be_sent_are_invalid_arguments(
     server: TestServer, name: str, ask: Callable[[Client, str, int], Awaitable[Any]]
 ) -> None:
-    """Nothing is left behind either: a future that nobody looks at would be reported when it is collected."""
+    """Nothing remains either: a future that nobody looks at would be reported when it is collected."""
     reports: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     async with millrace.connect(server.address) as client:
@@ -100,8 +100,8 @@ async def test_an_end_inside_of_a_block_is_an_error(client: Client, name: str) -
 
 async def test_an_event_behind_the_last_of_a_block_is_no_place(client: Client, name: str) -> None:
     segment_id, size = await three_blocks(client, name)
-    behind = StreamCut.of(name, {segment_id: (size, 2)})
-    assert await values(client, name, start=behind, end=TAIL) == [b"a2", b"b2"]
+    inside = StreamCut.of(name, {segment_id: (size, 2)})
+    assert await values(client, name, start=inside, end=TAIL) == [b"a2", b"b2"]
     beyond = StreamCut.of(name, {segment_id: (size, 3)})
     for ask in (
         values(client, name, start=beyond, end=TAIL),

@@ -30,7 +30,7 @@ async def produce(address, stream, name, count):
     client = millrace.connect(address)  # not entered: it connects when it must, again and again while nothing is there
     try:
         async with client.writer(stream, writer_id=name) as writer:
-            # Asked once the writer is open: whoever had the id before stores nothing more.
+            # Asked once the writer is open: the holder of the id before stores nothing more.
             stored = sum(writer.last_event_numbers.values())
             print(stored, flush=True)
             for number in range(stored, count):

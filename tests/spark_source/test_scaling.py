@@ -97,11 +97,11 @@ def test_slices_go_from_any_epoch_to_any_other(shop: Shop, count: int) -> None:
     scaled(shop)
     events = shop.plain()
     cut = shop.client.stream_cut(shop.stream, after_events=count)
-    before, behind = batch_rows(shop, endCut=cut), batch_rows(shop, startCut=cut)
+    before, after = batch_rows(shop, endCut=cut), batch_rows(shop, startCut=cut)
 
     assert len(before) == count
     assert sorted(before) == sorted(rows_of_events(shop.plain(end=cut)))
-    assert sorted(before + behind) == sorted(rows_of_events(events))
+    assert sorted(before + after) == sorted(rows_of_events(events))
     moment = sorted(event.timestamp_us or 0 for event in events)[min(count, 239)]
     assert sorted(batch_rows(shop, startCut=moment)) == sorted(
         rows_of_events([event for event in events if (event.timestamp_us or 0) >= moment])
@@ -249,7 +249,7 @@ def test_a_merge_waits_for_all_that_it_merges(shop: Shop, drivers: Drivers) -> N
     merged = [{row[3] for row in rows}.isdisjoint(before) for _, _, rows in batches]
 
     assert merged == sorted(merged)
-    assert sum(len(rows) for (_, _, rows), behind in zip(batches, merged, strict=True) if not behind) == 200
+    assert sum(len(rows) for (_, _, rows), after in zip(batches, merged, strict=True) if not after) == 200
     assert [len(rows) for _, _, rows in batches].count(30) >= len(batches) - 2
 
 

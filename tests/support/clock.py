@@ -63,7 +63,7 @@ class ManualClock:
             self._unix_us += duration_us
 
     def move(self, duration_s: float) -> None:
-        """Move both clocks on and wake whoever has slept enough, in order; call it in the loop of the sleepers."""
+        """Move both clocks on and wake those that have slept enough, in order; call it in the loop of the sleepers."""
         with self._lock:
             self._monotonic_s += duration_s
             self._unix_us += round(duration_s * 1e6)

@@ -36,13 +36,13 @@ async def test_so_many_events_after_a_cut(client: Client, name: str) -> None:
     head, tail = await client.stream_cut(name).head(), await client.stream_cut(name)
     for count in (0, 1, 7, 60, 61, 130, 239, 240, 1000):
         cut = await client.stream_cut(name).after_events(count)
-        before, behind = await read(client, name, end=cut), await read(client, name, start=cut)
+        before, after = await read(client, name, end=cut), await read(client, name, start=cut)
         assert len(before) == min(count, 240)
-        assert sorted(event.value for event in before + behind) == values
+        assert sorted(event.value for event in before + after) == values
         assert (await client.distance(HEAD, cut)).events == len(before)
-        assert (await client.distance(cut, TAIL)).events == len(behind)
+        assert (await client.distance(cut, TAIL)).events == len(after)
         further = await client.stream_cut(name).after_events(25, start=cut)
-        assert (await client.distance(cut, further)).events == min(25, len(behind))
+        assert (await client.distance(cut, further)).events == min(25, len(after))
     assert await client.stream_cut(name).after_events(0) == head
     assert await client.stream_cut(name).after_events(240) == tail
 

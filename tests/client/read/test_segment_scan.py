@@ -89,9 +89,9 @@ async def test_bytes_are_counted_to_the_last_border_within(
         within = [border for border in filled.borders if start.offset < border <= start.offset + size]
         assert reached.position == ((within[-1], 0) if within else start.position)
         assert filled.mark(reached.events) == reached
-        behind = await SegmentScan(channel, filled.segment_id).after_block(start=start, end=filled.tail)
-        assert behind.position == (next(border for border in filled.borders if border > start.offset), 0)
-        assert filled.mark(behind.events) == behind
+        after = await SegmentScan(channel, filled.segment_id).after_block(start=start, end=filled.tail)
+        assert after.position == (next(border for border in filled.borders if border > start.offset), 0)
+        assert filled.mark(after.events) == after
     await channel.close()
 
 

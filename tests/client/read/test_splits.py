@@ -134,7 +134,7 @@ async def test_a_range_that_was_truncated_away_says_so(client: Client, name: str
 
     await client.scale_stream(name, seal=tail.places, ranges=[(0.0, 1.0)])
     async with client.writer(name) as writer:  # only a truncation after the beginning releases what was replaced
-        await writer.write(b"behind")
+        await writer.write(b"after")
     await client.truncate_stream(name, millrace.TAIL)
     with pytest.raises(SegmentTruncatedError, match=f"segment {last.segment_id} has no range") as caught:
         await rows(client, [last])

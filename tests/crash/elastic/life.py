@@ -405,7 +405,7 @@ class Life:
                         break
                 cut = reader.position()
                 consumer.place = lambda cut=cut: cut  # type: ignore[misc]  # the cut of this turn
-            self.counted["readers one behind the other"] += 1
+            self.counted["readers one after the other"] += 1
             if left:
                 return
 

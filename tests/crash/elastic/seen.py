@@ -30,7 +30,7 @@ class Seen:
     events: dict[EventPosition, Numbered] = field(default_factory=dict)
     marks: list[tuple[int, StreamCut]] = field(default_factory=list)
     recent: deque[EventPosition] = field(default_factory=lambda: deque(maxlen=1000))
-    # The last places of each key, for whoever has to find out what went wrong.
+    # The last places of each key, for those who have to find out what went wrong.
     last_places: defaultdict[str, deque[tuple[int, EventPosition]]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=PLACES_REMEMBERED))
     )
@@ -74,7 +74,7 @@ class SeenInParts:
         assert key is not None
         number = int(value)
         last = self.last_number.get(key, -1)
-        assert number > last, f"{self.name}: key {key} has {number} at {place} behind {last}"
+        assert number > last, f"{self.name}: key {key} has {number} at {place} after {last}"
         assert place not in self.events, f"{self.name}: {place} came twice: {self.events[place]}, now {key} {number}"
         self.last_number[key] = number
         self.events[place] = key, number
@@ -123,7 +123,7 @@ def check_only_truncated_are_missing(seen: SeenInParts, everything: Seen, lineag
     in_front = lineage.before(last.places) if last is not None else set()
     lost = [place for place in missing if last is None or not lies_in_front(place, last, in_front)]
     assert not lost, (
-        f"{seen.name} went on {len(seen.resumed_at)} times, at last at {last}, and lacks {len(lost)} events behind it, "
+        f"{seen.name} went on {len(seen.resumed_at)} times, at last at {last}, and lacks {len(lost)} events after it, "
         f"the first at {lost[0]}: {everything.events[lost[0]]}"
     )
 

@@ -113,7 +113,7 @@ async def published(opened: OpenContainer) -> None:
 
 
 async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -> None:
-    """Section 2 of the design: nothing acknowledged is lost, whoever else uses the storage."""
+    """Section 2 of the design: nothing acknowledged is lost, with another container in the same storage."""
     storage, cache = FaultyStorage(), PageCache(CacheOptions())
     homes = [Home(ONE, storage), Home(OTHER, storage)]
     async with homes[0].opened(cache) as one, homes[1].opened(cache) as other:

@@ -334,7 +334,7 @@ async def test_a_peer_that_went_silent_is_found_out(tmp_path: Path) -> None:
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_of_a_flood_of_connections_the_newest_are_shed(tmp_path: Path) -> None:
-    """Behaviour 50: there is a cap; whoever is there stays served."""
+    """Behaviour 50: there is a cap; connections that are there stay served."""
     options = server_options(tmp_path, front=FrontOptions(connections_count_max=8))
     async with Server(options) as server:
         peers = [await Peer.connect(server.address) for _ in range(8)]

@@ -109,18 +109,18 @@ async def test_a_named_writer_leaves_a_mark(tmp_path: Path) -> None:
         assert (asked.known, asked.expired_us, asked.writer_epoch) == (0, expired_us, 2)
         assert (asked.active_us, asked.states) == (1_700_000_000_000_000, [m.WriterState(segment_id, 0)])
 
-        anew = await peer.open_writer("till-7", segment_id, start_over=True)
-        assert (anew.known, anew.expired_us, anew.writer_epoch) == (0, expired_us, 3)
-        assert anew.states == [m.WriterState(segment_id, 0)]
-        await peer.store(segment_id, b"two", event_number=1, **fields_of(anew))
+        restarted = await peer.open_writer("till-7", segment_id, start_over=True)
+        assert (restarted.known, restarted.expired_us, restarted.writer_epoch) == (0, expired_us, 3)
+        assert restarted.states == [m.WriterState(segment_id, 0)]
+        await peer.store(segment_id, b"two", event_number=1, **fields_of(restarted))
         # Not fenced, and never taken for the writer of now: that number is gone.
         assert await outcome(peer, segment_id, b"!", event_number=1, **fields_of(again)) is ErrorCode.WRITER_EXPIRED
         known = await peer.open_writer("till-7", segment_id)
         assert (known.known, known.expired_us, known.writer_epoch) == (1, 0, 4)
-        assert (known.writer_number, known.states) == (anew.writer_number, [m.WriterState(segment_id, 1)])
+        assert (known.writer_number, known.states) == (restarted.writer_number, [m.WriterState(segment_id, 1)])
         assert await peer.read_all(segment_id) == b"onetwo"
-    assert [row[0] for row in rows(tmp_path, "writers")] == [anew.writer_number]
-    assert [row[1] for row in rows(tmp_path, "progress")] == [anew.writer_number]
+    assert [row[0] for row in rows(tmp_path, "writers")] == [restarted.writer_number]
+    assert [row[1] for row in rows(tmp_path, "progress")] == [restarted.writer_number]
 
 
 @pytest.mark.asyncio

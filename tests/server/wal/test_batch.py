@@ -84,7 +84,7 @@ def test_a_batch_is_what_the_declaration_builds(
 
 @given(runs=st.lists(RUNS, max_size=5), offset=st.sampled_from([0, 8, 4096]))
 def test_a_batch_is_read_back_as_it_was(runs: list[AppendRun], offset: int) -> None:
-    data = memoryview(bytes(offset) + encoded(runs, sequence=9, previous=3) + b"behind")
+    data = memoryview(bytes(offset) + encoded(runs, sequence=9, previous=3) + b"after")
 
     batch = decode_batch(data, offset, 5)
 

@@ -248,7 +248,7 @@ async def test_a_failed_write_or_sync_is_final(files: MemoryFileSystem, fault: s
         in_flight = log.submit(b"second")
         await asyncio.to_thread(files.stalled.wait)
         files.fail_writes(1)
-        queued = log.submit(b"queued behind")
+        queued = log.submit(b"queued after")
     files.resume()
     await until(lambda: log.failures != [])
     syncs = files.sync_count

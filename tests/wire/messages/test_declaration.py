@@ -161,7 +161,7 @@ def test_what_is_named_is_what_is_in_the_fields(drawn: st.DataObject) -> None:
 
 
 def test_requests_that_name_segments_within_a_structure_are_known() -> None:
-    """What nested records name is no field of the message: whoever adds such a message is to think of it."""
+    """What nested records name is no field of the message: such a message needs a rule of its own."""
     nested = {cls for cls in REQUESTS if any("segment_id" in item._fields for item in m.item_classes(cls).values())}
     listed = {cls for cls in REQUESTS if get_type_hints(cls).get("sealed_ids")}
 
