@@ -382,7 +382,7 @@ class Client:
         return await self._cuts.search(stream, plan)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
-        """Return an iterator of the events of a range as record batches; needs pyarrow. See `batch.read_range`."""
+        """Return an iterator of the events of a range as record batches; needs pyarrow. See `splits.read_range`."""
         return read_range(self._reads, part)
 
     async def plan_slice(self, part: SegmentSlice, *, max_bytes: int) -> list[SegmentRange]:

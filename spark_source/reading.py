@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
-from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError
+from millrace.client.errors import SegmentTruncatedError
 from millrace.client.read.splits import SegmentRange
 
 from .errors import DataLossError, MissingRange
@@ -76,7 +76,7 @@ async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> A
             async for batch in client.read_range(part):
                 yield batch
             return
-        except (SegmentTruncatedError, SegmentNotFoundError) as error:
+        except SegmentTruncatedError as error:
             # Without an offset at which the segment begins now, the whole segment is deleted.
             head = part.end_offset if error.start_offset is None else error.start_offset
             end_offset = min(head, part.end_offset)

@@ -21,9 +21,9 @@ APPEND_HEADER_SIZE_BYTES: Final = 64
 SEQUENCED_APPEND_HEADER_SIZE_BYTES: Final = APPEND_HEADER_SIZE_BYTES + 8 + 8 + 8
 FRAME_SIZE_BYTES_MAX: Final = SEQUENCED_APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_BYTES_MAX
 CONTROL_FRAME_SIZE_BYTES_MAX: Final = 1 * MIB
+"""The largest frame that is neither an append nor a reply with data."""
 RECORD_SIZE_BYTES_MAX: Final = 16 * MIB
 """The largest record of a decision in the log; none travels on the wire."""
-"""The largest frame that is neither an append nor a reply with data."""
 
 EVENT_NUMBER_MAX: Final = (1 << 63) - 1
 """The last number an event of a writer can have: also a database of signed numbers holds it."""

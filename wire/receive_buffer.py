@@ -170,12 +170,11 @@ class ReceiveBuffer:
         self.start, self.end = 0, pending
 
 
-def checked_control(frame: memoryview) -> memoryview:
-    """Return the frame if it is small enough to be no append.
+def check_control(frame: memoryview) -> None:
+    """Check that a frame is small enough to be no append.
 
     Raises:
-        FrameTooLargeError: otherwise.
+        FrameTooLargeError: it is not.
     """
     if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX:
         raise FrameTooLargeError(size_bytes=len(frame), limit_bytes=CONTROL_FRAME_SIZE_BYTES_MAX)
-    return frame

@@ -13,7 +13,7 @@ from .append_pipeline import AppendPipeline
 from .append_run import AppendRun
 from .append_scan import scan_run
 from .framing import decode, encode
-from .receive_buffer import checked_control
+from .receive_buffer import check_control
 from .requests import RequestIds
 from .session import Role, Session, negotiate_version
 
@@ -69,7 +69,7 @@ class ServerSession(Session):
             return None
         if frames.data[frames.start + 8] in m.APPENDS:
             return self._take_appends(frames.start, end)
-        checked_control(frames.view(frames.start, end))
+        check_control(frames.view(frames.start, end))
         frame = self._next_frame()
         assert frame is not None, "a whole frame is here"
         header, message = decode(frame)

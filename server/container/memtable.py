@@ -1,6 +1,6 @@
 """The bytes of a segment that are durable in the log and not yet in tier 2, in memory.
 
-They are kept as they came: runs of append frames, each after its header of 64 bytes. The headers are stripped when a
+They are kept as they came: runs of append frames, each after its header. The headers are stripped when a
 run is first read or flushed, which most runs are just once; a run of one append needs no copy even then, and a run of
 appends of one size is stripped by a single strided copy. So an append of 100 bytes costs nothing here when it arrives.
 

@@ -21,7 +21,7 @@ from millrace.wire.receive_buffer import (
     BUFFER_SIZE_BYTES_INITIAL,
     ROOM_SIZE_BYTES_MIN,
     ReceiveBuffer,
-    checked_control,
+    check_control,
 )
 
 
@@ -246,7 +246,7 @@ def test_the_parts_of_the_buffer_are_reachable() -> None:
 
 
 def test_only_appends_may_be_large() -> None:
-    checked_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX)))
+    check_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX)))
 
     with pytest.raises(FrameTooLargeError):
-        checked_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX + 1)))
+        check_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX + 1)))
