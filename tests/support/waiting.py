@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.server.app import Server
+from millrace.server.container.flush.selector import is_checkpoint_due, is_copy_due
 from millrace.server.wal import Wal
 
 PATIENCE_S: Final = 120.0
@@ -26,16 +27,15 @@ async def settled(server: Server) -> None:
     assert isinstance(log, Wal)
 
     def is_idle() -> bool:
-        plan = flusher._plan()
+        situation, options = flusher._situation(), opened.container.options
         return not (
             state.unflushed
             or any(state.changes)
             or state.garbage.waits_for_checkpoint
             or state.garbage.waits_for_copy
             or flusher._copying is not None
-            or plan.checkpoint
-            or plan.copy
-            or plan.recycle_through
+            or is_checkpoint_due(situation, options)
+            or is_copy_due(situation, options)
             or log._pool._released
         )
 

@@ -79,7 +79,11 @@ async def publish_copy(storage: ChunkStorage, checkpoints: CheckpointStore, *, n
 
 
 async def delete_old_copies(storage: ChunkStorage) -> None:
-    """Delete what is older than the newest copies, finished or not."""
+    """Delete what is older than the newest copies, finished or not.
+
+    Raises:
+        StorageError: some are left; the next call deletes them.
+    """
     chunks = await storage.list(CHECKPOINT_PREFIX)
     kept = whole_copies(chunks)[-COPIES_KEPT:]
     names = {chunk.name for copy in kept for chunk in copy.parts}

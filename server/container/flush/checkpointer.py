@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.checkpoint.backup import copy_name, delete_old_copies, publish_copy
+from millrace.server.container.checkpoint.backup import copy_name, publish_copy
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.container import SegmentContainer
@@ -67,9 +67,10 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._copy_count = 0
         self._is_ending = False
-        # The newest stored checkpoint, None until one was stored under this epoch; and the newest one that was copied.
+        # The newest stored checkpoint, None until one was stored under this epoch.
         self.saved: SavedCheckpoint | None = None
-        self.copied: SavedCheckpoint | None = None
+        # The newest copy needs the log from here on: from its beginning if none was published since the start.
+        self.copy_replay_from = 1
         self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
         self.copy_size_bytes = 0
 
@@ -107,6 +108,8 @@ class Checkpointer:
     async def copy(self) -> None:
         """Publish a copy of the last checkpoint in tier 2; checkpoints continue, as a large copy takes long.
 
+        To be called for one copy at a time.
+
         Raises:
             StorageError: no copy was published.
         """
@@ -124,15 +127,7 @@ class Checkpointer:
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
         self._container.state.garbage.copy_published(saved.number)
-        self.copied = saved
-
-    async def delete_old_copies(self) -> None:
-        """Delete the copies that newer ones have replaced.
-
-        Raises:
-            StorageError: some are left; the next call deletes them.
-        """
-        await delete_old_copies(self._storage)
+        self.copy_replay_from = saved.replay_from
 
     def stop_copying(self) -> None:
         """End the verification of a copy at its next pause: a stop does not wait for it."""

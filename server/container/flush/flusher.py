@@ -10,13 +10,15 @@ If tier 2 is full or cannot be reached, the flusher waits and the server continu
 appends are throttled and then refused, and the flusher tries again.
 
 Owns the order, the waits and the retries. Does not own the rules (`selector`), nor the steps (`uploader`,
-`checkpointer`, `log_recycler`), nor what may be deleted (`state.garbage`).
+`checkpointer`), nor what may be deleted (`state.garbage`).
 """
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
+from millrace.server.container.checkpoint.backup import delete_old_copies
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
@@ -24,8 +26,15 @@ from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import Log
 
 from .checkpointer import Checkpointer
-from .log_recycler import LogRecycler
-from .selector import Plan, Situation, are_many, is_log_filling, largest_first, plan, segments_to_flush
+from .selector import (
+    Situation,
+    are_many,
+    is_checkpoint_due,
+    is_copy_due,
+    is_log_filling,
+    largest_first,
+    segments_to_flush,
+)
 from .uploader import Uploader
 
 logger = logging.getLogger(__name__)
@@ -37,7 +46,8 @@ PASS_INTERVAL_S: Final = 0.05
 class Flusher:
     """The one background task of a container; `run` is its body. Belongs to the event loop of the container.
 
-    `flush`, `checkpoint` and `copy` do one thing at once, whether it is due or not: at the stop, and in tests.
+    `flush`, `checkpoint` and `copy` do one thing at once, whether it is due or not: at the stop, and in tests. They may
+    be called at any time: each waits for what of its kind is under way.
     """
 
     def __init__(
@@ -57,16 +67,17 @@ class Flusher:
         self._uploader = uploader
         self._checkpointer = checkpointer
         self._log = log
-        self._recycler = LogRecycler(log)
         self._work = asyncio.Event()
         self._copying: asyncio.Task[None] | None = None
+        # One copy after the other: they are made in the same file.
+        self._copy_lock = asyncio.Lock()
 
     def poke(self) -> None:
         """Check whether there is work; called after each batch, so it is quick."""
         if (
             self._state.tail_bytes >= self._options.flush_size_bytes
             or is_log_filling(self._log.fullness)
-            or self._changes_are_many
+            or are_many(self._state.changes)
         ):
             self._work.set()
 
@@ -93,7 +104,7 @@ class Flusher:
                     # An error that is not of the storage ends this task, too.
                     copying, self._copying = self._copying, None
                     copying.result()
-                if self._plan().copy:
+                if is_copy_due(self._situation(), self._options):
                     self._copying = asyncio.get_running_loop().create_task(self._copy_in_background(), name="copy")
                 # Writers that are throttled send nothing that could wake us: what is left does not wait to be old.
                 if pause_s == RETRY_S or self._segments_due():
@@ -129,10 +140,12 @@ class Flusher:
         Raises:
             StorageError: what was not done is tried again.
         """
-        await self._checkpointer.copy()
-        self._recycle_due()
-        await self._checkpointer.delete_old_copies()
-        await self._delete_due()
+        async with self._copy_lock:
+            await self._checkpointer.copy()
+            self._log.recycle(self._checkpointer.copy_replay_from - 1)
+            self._container.relieve()
+            await delete_old_copies(self._storage)
+            await self._delete_due()
 
     async def _upload(self, segments: list[Segment]) -> None:
         if self._checkpointer.saved is None:
@@ -145,13 +158,8 @@ class Flusher:
             await self._upload(segments)
 
     async def _checkpoint_due(self) -> None:
-        if self._plan().checkpoint:
+        if is_checkpoint_due(self._situation(), self._options):
             await self._checkpointer.checkpoint()
-
-    def _recycle_due(self) -> None:
-        if through := self._plan().recycle_through:
-            self._recycler.recycle(through)
-            self._container.relieve()
 
     async def _delete_due(self) -> None:
         garbage = self._state.garbage
@@ -173,23 +181,11 @@ class Flusher:
     async def _wait_for_work(self) -> None:
         """Return when poked, or when the oldest bytes (or the checkpoint) may be old enough."""
         timeout_s = min(self._options.flush_age_s, self._options.checkpoint_interval_s)
-        waiting = asyncio.ensure_future(self._work.wait())
-        sleeping = asyncio.ensure_future(self._clock.sleep(timeout_s))
-        try:
-            await asyncio.wait((waiting, sleeping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            sleeping.cancel()
+        with suppress(TimeoutError):
+            async with self._clock.timeout(timeout_s):
+                await self._work.wait()
 
     # --- what the selector is asked ---
-
-    @property
-    def _changes_are_many(self) -> bool:
-        changes = self._state.changes
-        return are_many(
-            added_count=sum(each.added_count for each in changes),
-            changed_count=sum(len(each.changed) for each in changes),
-        )
 
     def _segments_due(self) -> list[Segment]:
         return segments_to_flush(
@@ -200,22 +196,20 @@ class Flusher:
             options=self._options,
         )
 
-    def _plan(self) -> Plan:
+    def _situation(self) -> Situation:
         now_s = self._clock.monotonic_s()
-        checkpointer, garbage = self._checkpointer, self._state.garbage
-        situation = Situation(
+        checkpointer, changes, garbage = self._checkpointer, self._state.changes, self._state.garbage
+        saved = checkpointer.saved
+        return Situation(
             log_reclaimable_bytes=self._log.reclaimable_bytes,
             log_capacity_bytes=self._log.capacity_bytes,
-            has_changes=any(self._state.changes),
-            changes_are_many=self._changes_are_many,
+            has_changes=any(changes),
+            changes_are_many=are_many(changes),
             checkpoint_age_s=now_s - checkpointer.begun_s,
             copy_age_s=now_s - checkpointer.copy_begun_s,
             is_copying=self._copying is not None,
             copy_size_bytes=checkpointer.copy_size_bytes,
-            replay_from=checkpointer.saved.replay_from if checkpointer.saved else 0,
-            copied_replay_from=checkpointer.copied.replay_from if checkpointer.copied else 0,
-            recycled_sequence=self._recycler.recycled_sequence,
+            copy_needs_less_log=saved is not None and saved.replay_from > checkpointer.copy_replay_from,
             garbage_waits_for_checkpoint=garbage.waits_for_checkpoint,
             garbage_waits_for_copy=garbage.waits_for_copy,
         )
-        return plan(situation, self._options)

@@ -1,16 +1,17 @@
-"""What is due in the background of a container: which segments to flush, a checkpoint, a copy, a recycling of the log.
+"""What is due in the background of a container: which segments to flush, a checkpoint, a copy of it.
 
-Pure: sizes, ages and numbers in, a plan out; no clock, no I/O, no state of its own. So each rule is a test.
+Pure: sizes, ages and numbers in, a decision out; no clock, no I/O, no state of its own. So each rule is a test.
 
-Owns the rules. Does not own when it is asked (`flusher`), nor how a plan is carried out (`uploader`, `checkpointer`,
-`log_recycler`), nor which chunks may be deleted (`state.garbage`).
+Owns the rules. Does not own when it is asked (`flusher`), nor how it is done (`uploader`, `checkpointer`), nor which
+chunks may be deleted (`state.garbage`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from millrace.server.container.options import ContainerOptions
+from millrace.server.container.residency.entity_cache import CacheChanges
 from millrace.server.container.state.segment import Segment
 
 ADDED_COUNT_MAX: Final = 4_000
@@ -22,7 +23,7 @@ LOG_FULLNESS_LOW: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What `plan` judges.
+    """What the rules judge.
 
     Attributes:
         log_reclaimable_bytes: what could be recycled of the log at most.
@@ -32,9 +33,7 @@ class Situation:
         checkpoint_age_s, copy_age_s: since the last checkpoint and the last copy of one were begun.
         is_copying: whether a copy is being made now.
         copy_size_bytes: of the last copy; 0 before the first one.
-        replay_from: log sequence from which the last stored checkpoint needs the log.
-        copied_replay_from: the same of the newest copy that was published; 0 if none was, since the start.
-        recycled_sequence: through which the log was recycled, since the start.
+        copy_needs_less_log: whether a copy of the last checkpoint would need less of the log than the newest copy.
         garbage_waits_for_checkpoint, garbage_waits_for_copy: as the garbage queue says.
     """
 
@@ -46,50 +45,35 @@ class Situation:
     copy_age_s: float
     is_copying: bool
     copy_size_bytes: int
-    replay_from: int
-    copied_replay_from: int
-    recycled_sequence: int
+    copy_needs_less_log: bool
     garbage_waits_for_checkpoint: bool
     garbage_waits_for_copy: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is due; `recycle_through` is a log sequence, 0 for nothing."""
-
-    checkpoint: bool
-    copy: bool
-    recycle_through: int
-
-
-def plan(situation: Situation, options: ContainerOptions) -> Plan:
-    """Return what is due besides flushing."""
-    s = situation
-    recyclable = s.copied_replay_from - 1
-    needs_less_log = s.replay_from - 1 > s.recycled_sequence
-    is_garbage_old = s.garbage_waits_for_copy and s.copy_age_s >= options.garbage_interval_s
-    return Plan(
-        checkpoint=_is_checkpoint_due(s, options),
-        copy=not s.is_copying and (is_garbage_old or (needs_less_log and _recycling_pays(s))),
-        recycle_through=recyclable if recyclable > s.recycled_sequence else 0,
-    )
-
-
-def _is_checkpoint_due(s: Situation, options: ContainerOptions) -> bool:
-    if not (s.has_changes or s.garbage_waits_for_checkpoint):
+def is_copy_due(situation: Situation, options: ContainerOptions) -> bool:
+    """Return whether a copy of the last checkpoint should be published now."""
+    if situation.is_copying:
         return False
-    is_pressing = s.changes_are_many or (not s.is_copying and _recycling_pays(s))
-    return s.checkpoint_age_s >= (CHECKPOINT_INTERVAL_S_MIN if is_pressing else options.checkpoint_interval_s)
+    is_garbage_old = situation.garbage_waits_for_copy and situation.copy_age_s >= options.garbage_interval_s
+    return is_garbage_old or (situation.copy_needs_less_log and _recycling_pays(situation))
 
 
-def _recycling_pays(s: Situation) -> bool:
+def is_checkpoint_due(situation: Situation, options: ContainerOptions) -> bool:
+    """Return whether a checkpoint should be stored now."""
+    if not (situation.has_changes or situation.garbage_waits_for_checkpoint):
+        return False
+    is_pressing = situation.changes_are_many or (not situation.is_copying and _recycling_pays(situation))
+    return situation.checkpoint_age_s >= (CHECKPOINT_INTERVAL_S_MIN if is_pressing else options.checkpoint_interval_s)
+
+
+def _recycling_pays(situation: Situation) -> bool:
     """Whether more of the log could be recycled than a copy of the checkpoint costs, or has to be.
 
     Soon, because a recycled file is in the memory of the system already: writing it again is several times as fast
     as writing a fresh one (measured 1.4 against 0.3 GB/s).
     """
-    full = s.log_reclaimable_bytes
-    return full > 0 and (full >= 2 * s.copy_size_bytes or 2 * full > s.log_capacity_bytes)
+    full = situation.log_reclaimable_bytes
+    return full > 0 and (full >= 2 * situation.copy_size_bytes or 2 * full > situation.log_capacity_bytes)
 
 
 def is_log_filling(fullness: float) -> bool:
@@ -97,9 +81,10 @@ def is_log_filling(fullness: float) -> bool:
     return fullness > LOG_FULLNESS_LOW
 
 
-def are_many(*, added_count: int, changed_count: int) -> bool:
+def are_many(changes: Sequence[CacheChanges[Any]]) -> bool:
     """Return whether so many entities were added, or changed, that a checkpoint is due before its time."""
-    return added_count >= ADDED_COUNT_MAX or changed_count >= CHANGED_COUNT_MAX
+    added_count = sum(each.added_count for each in changes)
+    return added_count >= ADDED_COUNT_MAX or sum(len(each.changed) for each in changes) >= CHANGED_COUNT_MAX
 
 
 def segments_to_flush(

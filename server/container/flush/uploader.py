@@ -12,6 +12,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from millrace.model.checksum import Buffer
 from millrace.server.container.container import SegmentContainer
@@ -19,7 +20,7 @@ from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.container.seek import parts_between
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, Segment
-from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError
+from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError, ServerError
 from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk, times_of
 from millrace.wire.errors import ErrorCode
 
@@ -38,11 +39,14 @@ class Uploader:
         self._storage = storage
         self._container_epoch = container_epoch
         self._page_size_bytes = page_size_bytes
+        # One call after the other: two would publish the same tail twice.
+        self._lock = asyncio.Lock()
 
     async def upload(self, segments: Sequence[Segment]) -> None:
         """Flush a chunk's worth of each of the segments, a few at the same time. Safe to cancel.
 
-        Damage of one segment keeps no other from being flushed; it is raised at the end.
+        Waits for another call that is under way. Damage of one segment keeps no other from being flushed; it is raised
+        at the end.
 
         Raises:
             SegmentDamagedError: the bytes of a merged segment cannot be read.
@@ -50,15 +54,16 @@ class Uploader:
         """
         damage: ServerError | None = None
         at_once = self._options.flushes_at_once
-        for start in range(0, len(segments), at_once):
-            group = [segment for segment in segments[start : start + at_once] if segment.tail]
-            results = await asyncio.gather(*map(self._upload, group), return_exceptions=True)
-            self._container.relieve()
-            for result in results:
-                if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
-                    damage = result
-                elif isinstance(result, BaseException):
-                    raise result
+        async with self._lock:
+            for start in range(0, len(segments), at_once):
+                group = segments[start : start + at_once]
+                results = await asyncio.gather(*map(self._upload, group), return_exceptions=True)
+                self._container.relieve()
+                for result in results:
+                    if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
+                        damage = result
+                    elif isinstance(result, BaseException):
+                        raise result
         if damage is not None:
             raise damage
 
@@ -79,86 +84,77 @@ class Uploader:
         index: list[IndexEntry] = []
         if small:
             try:
-                before = await self._payload_of(segment, small)
-                index = await self._index_of(small)
+                before, index = await self._content_of(small)
             except (ChunkCorruptError, ChunkNotFoundError) as error:
                 # It stays as it is: damage refuses its own range, and must not delay what follows.
                 logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
                 small = None
-        start = small.start_offset if small else first.offset
         # Taken here, not in the thread: the index changes with every append and truncation.
         index += segment.index.entries(first.offset, last.end)
-        if not index or index[0].offset > start:
+        if not index or index[0].offset > first.offset:
             index.insert(0, _border(segment, first.offset, events=first.start_events, wall_time_us=first.wall_time_us))
         record = await self._publish(
             segment,
             [*before, *extents],
-            start=start,
             end=last.end,
             index=index,
-            start_events=small.start_events if small else first.start_events,
+            timed=[(extent.offset, extent) for extent in extents],
             end_events=last.end_events,
             end_wall_time_us=last.wall_time_us,
         )
-        if self._is_obsolete(segment, record.end_offset):
-            self._state.garbage.add([record.name], delete_after=DeleteAfter.NOW)
-            return
-        replaced = [small] if small and segment.chunks and segment.chunks[-1] == small else []
-        self._state.garbage.add((chunk.name for chunk in replaced), delete_after=DeleteAfter.COPY)
-        self._take_over(segment, [record], replaced=replaced)
-        # The chunk has the entries now; `CatchUpReader.load_index` loads them when they are asked for.
-        segment.index.evict(record.start_offset, record.end_offset)
+        self._take_over(segment, [record], replaced=[small] if small and segment.chunks[-1:] == [small] else [])
 
     async def _upload_link(self, segment: Segment, link: LinkedExtent) -> None:
         """Copy the bytes of a segment that was merged into this one to chunks of this one, and drop that segment."""
         source = self._state.segments[link.source_id]
         source_end = link.source_offset + link.size
-        events_before = source.event_count - link.event_count
-        borders = source.index.split(link.source_offset, source_end, target_bytes=self._options.chunk_size_bytes_max)
-        start, start_events = link.source_offset, link.start_events
+        if source.length < source_end:
+            raise SegmentDamagedError(
+                f"its bytes [{link.offset}, {link.end}) should be those of {source.name} up to {source_end}, "
+                f"which ends at {source.length}",
+                subject=segment.name,
+                start_offset=segment.start_offset,
+                length=segment.length,
+            )
+        # By how much offsets, and counts of events before them, are higher here than in the source.
+        more_bytes, more_events = link.offset - link.source_offset, link.end_events - source.event_count
+        borders = [
+            IndexEntry(link.source_offset, source.event_count - link.event_count, 0),
+            *source.index.split(link.source_offset, source_end, target_bytes=self._options.chunk_size_bytes_max),
+            IndexEntry(source_end, source.event_count, 0),
+        ]
         records = []
-        for end in [*borders, source_end]:
-            near = source.index.floor(end) if end != source_end else None
-            end_events = link.end_events if near is None else link.start_events + near.events - events_before
+        for start, end in pairwise(borders):
+            place, events = start.offset + more_bytes, start.events + more_events
+            payload = await self._payload_between(source, start.offset, end.offset)
             record = await self._publish(
                 segment,
-                await self._payload_between(source, start, end),
-                start=link.offset + start - link.source_offset,
-                end=link.offset + end - link.source_offset,
-                index=[
-                    _border(
-                        segment,
-                        link.offset + start - link.source_offset,
-                        events=start_events,
-                        wall_time_us=link.wall_time_us,
-                    )
-                ],
-                parts=parts_between(self._state.merged, source, start, end),
-                start_events=start_events,
-                end_events=end_events,
+                payload,
+                end=end.offset + more_bytes,
+                index=[_border(segment, place, events=events, wall_time_us=link.wall_time_us)],
+                timed=[(place, part) for part in parts_between(self._state.merged, source, start.offset, end.offset)],
+                end_events=end.events + more_events,
                 end_wall_time_us=link.wall_time_us,
             )
             records.append(record)
-            start, start_events = end, end_events
-        if self._is_obsolete(segment, link.end):
-            self._state.garbage.add((record.name for record in records), delete_after=DeleteAfter.NOW)
-            return
-        # The segment may have been truncated inside of what was merged, before or during the upload.
-        needed = [record for record in records if record.end_offset > segment.start_offset]
-        self._state.garbage.add(
-            (record.name for record in records[: len(records) - len(needed)]), delete_after=DeleteAfter.NOW
-        )
-        self._take_over(segment, needed)
-
-    @staticmethod
-    def _is_obsolete(segment: Segment, end: int) -> bool:
-        """Return whether nothing up to `end` is needed any more: the segment was deleted or truncated meanwhile."""
-        return segment.deleted or segment.start_offset >= end
+        self._take_over(segment, records)
 
     def _take_over(self, segment: Segment, records: list[ChunkRecord], *, replaced: Sequence[ChunkRecord] = ()) -> None:
-        """Let the segment refer to its new chunks instead of its tail, and of the chunks that they replace."""
-        self._state.replace_chunks(segment, replaced, records)
-        self._state.release(segment, records[-1].end_offset, delete_after=DeleteAfter.COPY)
+        """Let the segment refer to its new chunks instead of its tail, and of the chunks that they replace.
+
+        It may have been deleted meanwhile, or truncated, also inside of what was merged: then some are not needed.
+        """
+        needed = [] if segment.deleted else [each for each in records if each.end_offset > segment.start_offset]
+        unneeded = records[: len(records) - len(needed)]
+        self._state.garbage.add((record.name for record in unneeded), delete_after=DeleteAfter.NOW)
+        if not needed:
+            return
+        self._state.garbage.add((chunk.name for chunk in replaced), delete_after=DeleteAfter.COPY)
+        self._state.replace_chunks(segment, replaced, needed)
+        self._state.release(segment, needed[-1].end_offset, delete_after=DeleteAfter.COPY)
+        for record in needed:
+            # The chunk has the entries now; `CatchUpReader.load_index` loads them when they are asked for.
+            segment.index.evict(record.start_offset, record.end_offset)
         # Merged segments were deleted with the tail.
         for woken in self._state.take_woken():
             woken.notify()
@@ -172,24 +168,19 @@ class Uploader:
             return None
         return last
 
-    async def _payload_of(self, segment: Segment, chunk: ChunkRecord) -> list[memoryview]:
-        """Return the payload of a chunk, around the cache: it is read once and deleted soon."""
-        reader = self._container.reader
-        await reader.load_index(segment, chunk.start_offset, chunk.end_offset)
-        footer = await reader.footer(chunk)
+    async def _content_of(self, chunk: ChunkRecord) -> tuple[list[memoryview], list[IndexEntry]]:
+        """Return the payload of a chunk, around the cache, as it is read once and deleted soon, and its index."""
+        footer = await self._container.reader.footer(chunk)
         pieces, offset = [], chunk.start_offset
         while offset < chunk.end_offset:
             pieces.append(await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset))
             offset += len(pieces[-1])
-        return pieces
-
-    async def _index_of(self, chunk: ChunkRecord) -> list[IndexEntry]:
-        """Return the index entries of a chunk with their event times, the first at its start."""
-        entries = list((await self._container.reader.footer(chunk)).entries())
-        return entries or [IndexEntry(chunk.start_offset, chunk.start_events, 0, *chunk.event_times())]
+        entries = list(footer.entries())
+        return pieces, entries or [IndexEntry(chunk.start_offset, chunk.start_events, 0, *chunk.event_times())]
 
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:
         """Return the bytes [start, end) of a segment, from memory or tier 2."""
+        assert end <= segment.length
         pieces = []
         while start < end:
             part = await self._container.read(segment, start, end - start)
@@ -202,32 +193,27 @@ class Uploader:
         segment: Segment,
         payload: Sequence[Extent | memoryview],
         *,
-        start: int,
         end: int,
         index: list[IndexEntry],
-        parts: Sequence[ChunkRecord | Extent] = (),
-        start_events: int,
+        timed: Sequence[tuple[int, ChunkRecord | Extent]],
         end_events: int,
         end_wall_time_us: int,
     ) -> ChunkRecord:
-        """Publish the bytes [start, end) of a segment as a chunk; encoded in a thread, as that takes milliseconds.
+        """Publish the bytes from the first entry of `index` to `end` as a chunk of a segment.
 
-        Event times are added to the index: those of extents in `payload` to the entry before each, those of `parts`,
-        which hold the bytes of a merged segment, to the first.
+        Encoded in a thread, as that takes milliseconds. The event times of each of `timed` are added to the index
+        entry at or before its offset.
         """
+        start, start_events = index[0].offset, index[0].events
         assert start < end
-        assert index[0].offset == start
         chunk = ChunkId(
             segment_id=segment.segment_id, start_offset=start, length=end - start, container_epoch=self._container_epoch
         )
 
         def encode() -> list[Buffer]:
-            for part in parts:
-                index[0] = index[0].widened(part.event_times())
-            for piece in payload:
-                if isinstance(piece, Extent):
-                    place = bisect_right(index, piece.offset, key=lambda entry: entry.offset) - 1
-                    index[place] = index[place].widened(piece.event_times())
+            for offset, part in timed:
+                place = bisect_right(index, offset, key=lambda entry: entry.offset) - 1
+                index[place] = index[place].widened(part.event_times())
             return encode_chunk(
                 chunk,
                 [piece.payload() if isinstance(piece, Extent) else piece for piece in payload],

@@ -104,8 +104,8 @@ class SparseIndex:
         place_after = bisect_right(self._offsets, offset)
         return self._entry(place_after - 1) if place_after else None
 
-    def split(self, start_offset: int, end_offset: int, *, target_bytes: int) -> list[int]:
-        """Return the borders that cut [start_offset, end_offset) into parts of about `target_bytes`, ascending.
+    def split(self, start_offset: int, end_offset: int, *, target_bytes: int) -> list[IndexEntry]:
+        """Return the entries that cut [start_offset, end_offset) into parts of about `target_bytes`, ascending.
 
         Each part is at least that long, but for the last one, and ends at the first entry from there on; so a part is
         longer than asked for by no more than the distance of two entries.
@@ -115,7 +115,7 @@ class SparseIndex:
         offsets = self._offsets
         place = bisect_left(offsets, start_offset + target_bytes)
         while place < len(offsets) and offsets[place] < end_offset:
-            borders.append(offsets[place])
+            borders.append(self._entry(place))
             place = bisect_left(offsets, offsets[place] + target_bytes, lo=place)
         return borders
 

@@ -246,6 +246,17 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
 
 
 @pytest.mark.asyncio
+async def test_copies_that_are_asked_for_at_the_same_time_are_both_whole(tmp_path: Path) -> None:
+    storage = FaultyStorage()
+    async with Server(server_options(tmp_path, container=QUIET), storage=storage) as server:
+        flusher = flusher_of(server)
+        await flusher.checkpoint()
+        await asyncio.gather(flusher.copy(), flusher.copy())
+        first, second = (storage._chunks[name] for name in storage.names(CHECKPOINT_PREFIX))
+        assert first == second
+
+
+@pytest.mark.asyncio
 async def test_chunks_are_deleted_later_when_old_copies_cannot_be_deleted_now(tmp_path: Path) -> None:
     class AwayAtTimes(FaultyStorage):
         away = False

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from millrace.server.container.flush.selector import (
     CHECKPOINT_INTERVAL_S_MIN,
-    Plan,
     Situation,
     are_many,
+    is_checkpoint_due,
+    is_copy_due,
     is_log_filling,
-    plan,
     segments_to_flush,
 )
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.options import ContainerOptions
+from millrace.server.container.residency.entity_cache import CacheChanges
 from millrace.server.container.state.segment import Segment
 from millrace.wire.limits import KIB, MIB
 from tests.server.container.extents import extent
@@ -35,13 +36,10 @@ QUIET = Situation(
     copy_age_s=3600.0,
     is_copying=False,
     copy_size_bytes=MIB,
-    replay_from=1,
-    copied_replay_from=1,
-    recycled_sequence=0,
+    copy_needs_less_log=False,
     garbage_waits_for_checkpoint=False,
     garbage_waits_for_copy=False,
 )
-NOTHING = Plan(checkpoint=False, copy=False, recycle_through=0)
 SITUATIONS = st.builds(
     Situation,
     log_reclaimable_bytes=st.integers(0, 200 * MIB),
@@ -52,9 +50,7 @@ SITUATIONS = st.builds(
     copy_age_s=st.floats(0, 100),
     is_copying=st.booleans(),
     copy_size_bytes=st.integers(0, 100 * MIB),
-    replay_from=st.integers(0, 20),
-    copied_replay_from=st.integers(0, 20),
-    recycled_sequence=st.integers(0, 20),
+    copy_needs_less_log=st.booleans(),
     garbage_waits_for_checkpoint=st.booleans(),
     garbage_waits_for_copy=st.booleans(),
 )
@@ -117,53 +113,57 @@ def test_the_log_is_filling_from_a_quarter_on() -> None:
 
 
 def test_many_new_or_changed_entities_are_stored_before_their_time() -> None:
-    counts = [(3999, 49_999), (4000, 0), (0, 50_000)]
-    assert [are_many(added_count=added, changed_count=changed) for added, changed in counts] == [False, True, True]
+    def changes(added_count: int, changed_count: int) -> CacheChanges[int]:
+        return CacheChanges(dict.fromkeys(range(changed_count), 0), added_count)
+
+    assert not are_many([changes(3999, 49_999), changes(0, 0)])
+    assert are_many([changes(2000, 0), changes(2000, 0)])
+    assert are_many([changes(0, 25_000), changes(0, 25_000)])
 
 
 def test_nothing_is_due_when_nothing_changed() -> None:
-    assert plan(QUIET, OPTIONS) == NOTHING
+    assert not is_checkpoint_due(QUIET, OPTIONS)
+    assert not is_copy_due(QUIET, OPTIONS)
 
 
 @pytest.mark.parametrize("reason", ["has_changes", "garbage_waits_for_checkpoint"])
 def test_a_checkpoint_is_due_when_there_is_something_to_store_and_the_last_one_is_old(reason: str) -> None:
     young = replace(QUIET, **{reason: True, "checkpoint_age_s": 9.9})  # type: ignore[arg-type]  # a field by name
-    assert not plan(young, OPTIONS).checkpoint
-    assert plan(replace(young, checkpoint_age_s=10.0), OPTIONS).checkpoint
+    assert not is_checkpoint_due(young, OPTIONS)
+    assert is_checkpoint_due(replace(young, checkpoint_age_s=10.0), OPTIONS)
 
 
 @pytest.mark.parametrize("pressing", [{"changes_are_many": True}, {"log_reclaimable_bytes": 2 * MIB}])
 def test_a_checkpoint_that_presses_is_due_almost_at_once(pressing: dict[str, Any]) -> None:
     pressed = replace(QUIET, has_changes=True, checkpoint_age_s=CHECKPOINT_INTERVAL_S_MIN, **pressing)
-    assert plan(pressed, OPTIONS).checkpoint
-    assert not plan(replace(pressed, checkpoint_age_s=0.09), OPTIONS).checkpoint
+    assert is_checkpoint_due(pressed, OPTIONS)
+    assert not is_checkpoint_due(replace(pressed, checkpoint_age_s=0.09), OPTIONS)
     if "log_reclaimable_bytes" in pressing:
         # The copy that is being made is of the checkpoint before; a newer one would not recycle the log sooner.
-        assert not plan(replace(pressed, is_copying=True), OPTIONS).checkpoint
+        assert not is_checkpoint_due(replace(pressed, is_copying=True), OPTIONS)
 
 
 def test_a_copy_is_due_when_recycling_pays() -> None:
-    paying = replace(QUIET, replay_from=9, recycled_sequence=7, log_reclaimable_bytes=2 * MIB)
-    assert plan(paying, OPTIONS).copy
-    assert not plan(replace(paying, recycled_sequence=8), OPTIONS).copy
-    assert not plan(replace(paying, is_copying=True), OPTIONS).copy
+    paying = replace(QUIET, copy_needs_less_log=True, log_reclaimable_bytes=2 * MIB)
+    assert is_copy_due(paying, OPTIONS)
+    assert not is_copy_due(replace(paying, copy_needs_less_log=False), OPTIONS)
+    assert not is_copy_due(replace(paying, is_copying=True), OPTIONS)
     large = replace(paying, copy_size_bytes=40 * MIB)
-    assert not plan(large, OPTIONS).copy
-    assert plan(replace(large, log_reclaimable_bytes=51 * MIB), OPTIONS).copy, "it has to, the log is half full"
+    assert not is_copy_due(large, OPTIONS)
+    assert is_copy_due(replace(large, log_reclaimable_bytes=51 * MIB), OPTIONS), "it has to, the log is half full"
 
 
 def test_a_copy_is_due_when_garbage_has_waited_for_it() -> None:
     waiting = replace(QUIET, garbage_waits_for_copy=True, copy_age_s=60.0)
-    assert plan(waiting, OPTIONS).copy
-    assert not plan(replace(waiting, copy_age_s=59.9), OPTIONS).copy
+    assert is_copy_due(waiting, OPTIONS)
+    assert not is_copy_due(replace(waiting, copy_age_s=59.9), OPTIONS)
 
 
 @given(SITUATIONS)
-def test_no_plan_goes_beyond_what_is_durable(situation: Situation) -> None:
-    """Behaviour 41: the log is kept for as long as the newest copy needs it."""
-    found = plan(situation, OPTIONS)
-    assert found.recycle_through < max(1, situation.copied_replay_from)
-    assert not found.recycle_through or found.recycle_through > situation.recycled_sequence
-    assert not (found.copy and situation.is_copying)
-    assert not found.checkpoint or situation.has_changes or situation.garbage_waits_for_checkpoint
-    assert not found.checkpoint or situation.checkpoint_age_s >= CHECKPOINT_INTERVAL_S_MIN
+def test_what_is_due_changes_something_and_is_not_under_way(situation: Situation) -> None:
+    if is_copy_due(situation, OPTIONS):
+        assert not situation.is_copying
+        assert situation.copy_needs_less_log or situation.garbage_waits_for_copy
+    if is_checkpoint_due(situation, OPTIONS):
+        assert situation.has_changes or situation.garbage_waits_for_checkpoint
+        assert situation.checkpoint_age_s >= CHECKPOINT_INTERVAL_S_MIN

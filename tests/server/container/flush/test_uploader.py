@@ -1,5 +1,6 @@
 """Which chunks are published for a tail, and what becomes of those that they replace."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.flush.uploader import Uploader
+from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import StorageError
+from millrace.server.errors import SegmentDamagedError, StorageError
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.extents import extent
@@ -100,6 +102,44 @@ async def test_a_chunk_of_a_segment_that_was_truncated_meanwhile_is_deleted_at_o
     await tier2.uploader.upload([tier2.segment])
     assert tier2.segment.chunks == []
     assert tier2.state.garbage.names(DeleteAfter.NOW) == tier2.storage.names()
+
+
+@pytest.mark.asyncio
+async def test_uploads_of_one_tail_at_the_same_time_publish_it_once() -> None:
+    tier2 = Tier2()
+    tier2.append(b"a" * 10)
+    published: list[str] = []
+
+    def note(when: str, action: str, name: str) -> None:
+        if (when, action) == ("before", "publish"):
+            published.append(name)
+
+    tier2.storage.on_step = note
+    await asyncio.gather(*[tier2.uploader.upload([tier2.segment]) for _ in range(3)])
+    assert published == [chunk.name for chunk in tier2.segment.chunks]
+    assert await tier2.content() == b"a" * 10
+
+
+@pytest.mark.asyncio
+async def test_a_merged_segment_that_is_too_short_is_named_and_holds_up_no_other() -> None:
+    """Behaviour 41: the log may have lost the end of what was merged."""
+    tier2 = Tier2()
+    target, source = tier2.segment, tier2.another()
+    tier2.append(b"b" * 10)
+    target.length = target.next_offset = 11
+    tier2.state.link(
+        LinkedExtent(
+            target_id=target.segment_id, offset=0, size=11, source_id=source.segment_id, source_offset=0,
+            event_count=1, sequence=9, end_events=1, wall_time_us=17,
+        )
+    )  # fmt: skip
+    other = tier2.another()
+    tier2.append(b"c" * 10)
+    with pytest.raises(SegmentDamagedError, match="up to 11, which ends at 10") as caught:
+        await tier2.uploader.upload([target, other])
+    assert str(caught.value).startswith(f"{target.name}: ")
+    assert source.name in str(caught.value)
+    assert (len(other.chunks), target.chunks) == (1, [])
 
 
 @pytest.mark.asyncio
