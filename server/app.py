@@ -232,7 +232,7 @@ class Server:
             ),
             "recovery": opened.summary,
             "streams": self._streams.statistics if self._streams else StreamsStatistics(),
-            "wal": opened.wal.statistics(),
+            "wal": opened.container.log.statistics(),
             "writers": self._expiry.statistics if self._expiry else WritersStatistics(),
         }
 
@@ -243,7 +243,7 @@ class Server:
             return "the container is being recovered"
         if self._stopping:
             return "the server is shutting down"
-        statistics = opened.wal.statistics()
+        statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
             return f"the disk of the log has not answered for {statistics.write_age_s:.1f} s"
         return statistics.refusal or ""

@@ -97,47 +97,36 @@ class SegmentContainer:
         self,
         *,
         state: ContainerState,
+        log: Log,
         reader: CatchUpReader,
         options: ContainerOptions,
         clock: Clock,
     ) -> None:
         self.state = state
+        self.log = log
         self.options = options
         self.clock = clock
         self.reader = reader
         # No single append, and no run of several, may have more bytes, headers included.
-        self.run_size_bytes_max = FRAME_SIZE_BYTES_MAX
+        self.run_size_bytes_max = min(log.run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         # Whether the log has failed: what the state holds may be less than what the disk holds.
         self.has_failed = False
         # Set when the checkpoint is not what was written: the container must be started again, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
         self.loader = EntityLoader(state)
-        self._wal: Log | None = None
+        # Called after each applied batch: the flusher checks whether there is work.
+        self.on_progress: Callable[[], None] = lambda: None
+        # Called once if the log or the checkpoint fails; the container then refuses everything.
+        self.on_failure: Callable[[ServerError], None] = lambda error: None
         self._failure: ServerError | None = None
         self._relief: set[Callable[[], None]] = set()
-        self._on_progress: Callable[[], None] = lambda: None
-        self._on_failure: Callable[[ServerError], None] = lambda error: None
         # What the log was given and did not say durable yet, in order.
         self._in_flight: deque[PendingAppend | Decision] = deque()
 
-    def start(
-        self,
-        wal: Log,
-        *,
-        on_progress: Callable[[], None],
-        on_failure: Callable[[ServerError], None],
-    ) -> None:
-        """Take requests from now on.
-
-        Args:
-            wal: the started log.
-            on_progress: called after each applied batch (the flusher checks whether there is work).
-            on_failure: called once if the log fails; the container then refuses everything.
-        """
-        self._wal = wal
-        self.run_size_bytes_max = min(wal.run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
-        self._on_progress = on_progress
-        self._on_failure = on_failure
+    async def start(self, *, after_sequence: int) -> None:
+        """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
+        await self.log.start(after_sequence=after_sequence, on_durable=self.durable, on_failure=self.log_failed)
+        self.state.sequence = self.log.durable_sequence
 
     @property
     def failure(self) -> ServerError | None:
@@ -183,7 +172,6 @@ class SegmentContainer:
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
         self._check_room()
-        assert self._wal is not None
         state = self.state
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
@@ -193,7 +181,7 @@ class SegmentContainer:
         try:
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
-            self._wal.submit(run)
+            self.log.submit(run)
         except BaseException:
             pins.release()
             raise
@@ -237,8 +225,7 @@ class SegmentContainer:
             raise self._failure
 
     def _check_room(self) -> None:
-        assert self._wal is not None
-        if not self._wal.has_room:
+        if not self.log.has_room:
             raise NoSpaceError("the log has no room; reads, truncates and deletes work", retry_after_ms=1000)
         if self.state.tail_bytes > 2 * self.options.tail_size_bytes_high:
             raise ThrottledError("memory for unflushed bytes is full", retry_after_ms=RETRY_AFTER_MS)
@@ -246,9 +233,8 @@ class SegmentContainer:
     @property
     def pressure(self) -> str:
         """What is full, for people; empty if appends may come. While callers wait for room, the low marks count."""
-        assert self._wal is not None
         options = self.options
-        queued, tail = self._wal.queued_bytes, self.state.tail_bytes
+        queued, tail = self.log.queued_bytes, self.state.tail_bytes
         if queued > (options.queue_size_bytes_low if self._relief else options.queue_size_bytes_high):
             return f"{queued} bytes wait for the log"
         if tail > (options.tail_size_bytes_low if self._relief else options.tail_size_bytes_high):
@@ -286,12 +272,11 @@ class SegmentContainer:
             ServerError: the container takes no requests.
         """
         self._check_running()
-        assert self._wal is not None
         frame = encode(record)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self.state.pin_required(m.required_entities(record)) as pins:
             decision = Decision(record, future, pins)
-            self._wal.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
+            self.log.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
             decision.pins = pins.transfer()
         self._in_flight.append(decision)
         return future
@@ -342,7 +327,7 @@ class SegmentContainer:
         for owner in owners:
             owner.settle()
         self.relieve()
-        self._on_progress()
+        self.on_progress()
 
     def _settle(self, run: AppendRun, owners: set[Owner]) -> None:
         """Settle a run that was applied. Its bytes stay in memory, so it must not refer to its requester any more."""
@@ -371,7 +356,7 @@ class SegmentContainer:
         for owner in owners:
             owner.settle()
         self.relieve()
-        self._on_failure(failure)
+        self.on_failure(failure)
 
     def checkpoint_damaged(self, error: CheckpointDamagedError) -> None:
         """Refuse everything from now on: what idle segments are is not known. What is queued still becomes durable."""
@@ -380,7 +365,7 @@ class SegmentContainer:
             self.checkpoint_damage = error
             if self._failure is None:
                 self._failure = LogClosedError("the checkpoint is damaged and is being restored", retry_after_ms=1000)
-                self._on_failure(error)
+                self.on_failure(error)
 
     # --- reads ---
 

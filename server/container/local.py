@@ -13,9 +13,9 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
 from millrace.server.wal import LogOwner, Wal, WalOptions
 
+from .environment import ContainerEnvironment
 from .ids import scope_of
 from .options import ContainerOptions
-from .startup import ContainerEnvironment
 
 CHECKPOINT_NAME: Final = "checkpoint.db"
 LOG_FOLDER: Final = "wal"

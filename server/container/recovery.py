@@ -17,6 +17,7 @@ from millrace.server.errors import CheckpointDamagedError, LogCorruptError, Stor
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import Damage, Log
 
+from .environment import ContainerEnvironment
 from .ids import container_of, first_id
 from .memtable import Extent
 
@@ -65,21 +66,11 @@ class Recovered:
     is_restored: bool
 
 
-async def recover(
-    checkpoints: CheckpointStore,
-    log: Log,
-    *,
-    storage: ChunkStorage,
-    container: int,
-    epoch: int,
-    was_damaged: bool,
-    resident_count_max: int,
-) -> Recovered:
+async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: bool) -> Recovered:
     """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
 
     Args:
-        container: the number of the container.
-        epoch: of this start.
+        log: the log of the container, neither recovered nor started.
         was_damaged: a checkpoint was there and has been set aside.
 
     Raises:
@@ -87,15 +78,20 @@ async def recover(
         LogCorruptError: what is left does not tell what there was.
         StorageError: the checkpoint is that of another container, or of a later start.
     """
+    checkpoints, storage = environment.checkpoints, environment.storage
     checkpoint = await _load_checkpoint(checkpoints, storage)
     is_restored = was_damaged or (checkpoint is not None and checkpoint.is_restored)
-    if checkpoint is not None and checkpoint.container_epoch >= epoch:
+    if checkpoint is not None and checkpoint.container_epoch >= environment.epoch:
         raise StorageError(
-            f"was saved in epoch {checkpoint.container_epoch}, and this start has epoch {epoch} only",
+            f"was saved in epoch {checkpoint.container_epoch}, and this start has epoch {environment.epoch} only",
             subject=str(checkpoints.path),
         )
     state = await asyncio.to_thread(
-        state_of, checkpoints, checkpoint, container=container, resident_count_max=resident_count_max
+        state_of,
+        checkpoints,
+        checkpoint,
+        container=environment.container,
+        resident_count_max=environment.container_options.resident_count_max,
     )
     has_chunks = checkpoint is None and bool(await storage.list("segments/"))
     await asyncio.to_thread(_replay, state, log, checkpoints, checkpoint, has_chunks=has_chunks)

@@ -2,23 +2,22 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
-from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.flush.flusher import Flusher
-from millrace.server.errors import CheckpointDamagedError, ServerError, ShuttingDownError, StorageError
-from millrace.server.host.clock import Clock
-from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Log
+from millrace.server.container.state.garbage import DeleteAfter
+from millrace.server.errors import CheckpointDamagedError, ServerError, ShuttingDownError
 
 from .container import SegmentContainer
-from .options import ContainerOptions
-from .orphans import collect_orphans
+from .environment import ContainerEnvironment
+from .orphans import find_orphans
 
 logger = logging.getLogger(__name__)
 
-VERIFICATION_PAUSE_S = 0.005
-BACKGROUND_RETRY_S = 10.0
+VERIFICATION_PAUSE_S: Final = 0.005
+BACKGROUND_RETRY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,69 +34,81 @@ class RecoverySummary:
 
 
 class OpenContainer:
-    """A container that runs, with everything that belongs to it. `close` ends it."""
+    """A container that runs, with everything that belongs to it. `close` ends it.
+
+    Args:
+        environment: what it runs in.
+        container: as started.
+        flusher: its `run` is the caller's to start, as `collect_orphans` and `verify_checkpoint` are.
+        summary: what starting found.
+        is_verified: whether every row of the checkpoint was verified.
+        keeps_orphans: whether something was lost that the chunks which nothing refers to may hold.
+    """
 
     def __init__(
         self,
+        environment: ContainerEnvironment,
         *,
         container: SegmentContainer,
-        wal: Log,
         flusher: Flusher,
-        checkpoints: CheckpointStore,
-        storage: ChunkStorage,
         summary: RecoverySummary,
-        container_epoch: int,
         is_verified: bool,
         keeps_orphans: bool,
-        options: ContainerOptions,
-        clock: Clock,
     ) -> None:
+        self.environment = environment
         self.container = container
-        self.wal = wal
         self.flusher = flusher
-        self.checkpoints = checkpoints
+        self.checkpoints = environment.checkpoints
         self.summary = summary
-        self._storage = storage
-        self._container_epoch = container_epoch
+        self.keeps_orphans = keeps_orphans
         self._is_verified = is_verified
-        self._keeps_orphans = keeps_orphans
-        self._options = options
-        self._clock = clock
+        self._clock = environment.clock
         self._is_closing = False
 
     async def verify_checkpoint(self) -> None:
         """Verify every row of a checkpoint that was too large for that before the start."""
-        if self._is_verified:
-            return
+        if not self._is_verified:
+            await self._retried("verification of the checkpoint", self._verify_checkpoint)
+
+    async def collect_orphans(self) -> None:
+        """Queue for deletion, after the grace, the chunks of earlier epochs that no segment refers to. Safe to cancel.
+
+        They are deleted once a copy of a checkpoint that does not refer to them is published.
+        """
+        await self._clock.sleep(self.environment.container_options.orphan_grace_s)
+        await self._retried("search for orphans", self._collect_orphans)
+
+    async def _retried(self, name: str, attempt: Callable[[], Awaitable[None]]) -> None:
+        """Do something in the background, again and again until the disk and tier 2 let it succeed."""
         while not self._is_closing:
             try:
-                await asyncio.to_thread(self.checkpoints.verify, self._pause_verification)
-                logger.info("checkpoint verified")
-                return
-            except ShuttingDownError:
-                return
-            except CheckpointDamagedError:
-                return  # the container was told, and is about to be recovered
-            except StorageError as error:
-                logger.warning("checkpoint not verified, retry_in_s=%.0f error=%s", BACKGROUND_RETRY_S, error)
+                await attempt()
+            except (CheckpointDamagedError, ShuttingDownError):
+                return  # of damage, the container was told, and is about to be recovered
+            except (ServerError, OSError) as error:
+                logger.warning("%s failed, retry_in_s=%.0f error=%s", name, BACKGROUND_RETRY_S, error)
                 await self._clock.sleep(BACKGROUND_RETRY_S)
+            else:
+                return
+
+    async def _verify_checkpoint(self) -> None:
+        await asyncio.to_thread(self.checkpoints.verify, self._pause_verification)
+        logger.info("checkpoint verified")
 
     def _pause_verification(self) -> None:
         if self._is_closing:
             raise ShuttingDownError("the container is being closed")
         self._clock.pause(VERIFICATION_PAUSE_S)
 
-    async def collect_orphans(self) -> None:
-        """Queue for deletion, after the grace, the chunks of earlier epochs that no segment refers to."""
-        await collect_orphans(
-            storage=self._storage,
-            segments=self.checkpoints.segments,
-            container_epoch=self._container_epoch,
-            grace_s=self._options.orphan_grace_s,
-            keeps_orphans=self._keeps_orphans,
-            garbage=self.container.state.garbage,
-            clock=self._clock,
-        )
+    async def _collect_orphans(self) -> None:
+        environment = self.environment
+        orphans = await find_orphans(environment.storage, self.checkpoints.segments, container_epoch=environment.epoch)
+        if self.keeps_orphans and orphans:
+            # They may hold what the checkpoint or the log has lost.
+            logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
+        elif orphans:
+            self.container.state.garbage.add(orphans, delete_after=DeleteAfter.COPY)
+            logger.info("orphan chunks to be deleted count=%d", len(orphans))
 
     async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
@@ -109,7 +120,7 @@ class OpenContainer:
         self._is_closing = True
         try:
             async with self._clock.timeout(log_s):
-                await self.wal.close()
+                await self.container.log.close()
         except TimeoutError:
             logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
             return

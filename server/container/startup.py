@@ -18,57 +18,23 @@ a large one only the sums are verified before requests are taken, and each row i
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.cache import PageCache
-from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.flush.uploader import Uploader
-from millrace.server.errors import CheckpointDamagedError, NoSpaceError, ServerError
-from millrace.server.host.clock import Clock
-from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Log
+from millrace.server.errors import CheckpointDamagedError, NoSpaceError
 
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
-from .options import ContainerOptions
-from .recovery import Recovered, recover
+from .environment import ContainerEnvironment
+from .recovery import recover
 from .running import OpenContainer, RecoverySummary
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_COUNT_MAX: Final = 3
 """A start in which the checkpoint is damaged so often has met a disk that damages what is written to it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEnvironment:
-    """What a container gets from outside.
-
-    Attributes:
-        container: its number, which its ids carry.
-        epoch: of this start: above those of all earlier starts. Chunks are published under it.
-        checkpoints: its checkpoint, not loaded yet.
-        storage: its own scope of tier 2: it lists and deletes what it finds there.
-        make_log: returns its log, neither recovered nor started; called for each attempt.
-        on_failure: called once if the log or the checkpoint fails: the container is to be closed and started again.
-        labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
-    """
-
-    container: int
-    epoch: int
-    checkpoints: CheckpointStore
-    storage: ChunkStorage
-    make_log: Callable[[], Log]
-    cache: PageCache
-    container_options: ContainerOptions
-    page_size_bytes: int
-    clock: Clock
-    on_failure: Callable[[ServerError], None]
-    labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()
 
 
 async def open_container(environment: ContainerEnvironment) -> OpenContainer:
@@ -97,32 +63,24 @@ async def open_container(environment: ContainerEnvironment) -> OpenContainer:
 
 async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> OpenContainer:
     """Carry out the steps once. After an error the log is closed, and the checkpoint as it was."""
-    started_s = environment.clock.monotonic_s()
-    options, checkpoints = environment.container_options, environment.checkpoints
-    reader = CatchUpReader(storage=environment.storage, cache=environment.cache)
+    clock, checkpoints, storage = environment.clock, environment.checkpoints, environment.storage
+    started_s = clock.monotonic_s()
     log = environment.make_log()
     try:
-        recovered = await recover(
-            checkpoints,
-            log,
-            storage=environment.storage,
-            container=environment.container,
-            epoch=environment.epoch,
-            was_damaged=was_damaged,
-            resident_count_max=options.resident_count_max,
+        recovered = await recover(environment, log, was_damaged=was_damaged)
+        container = SegmentContainer(
+            state=recovered.state,
+            log=log,
+            reader=CatchUpReader(storage=storage, cache=environment.cache),
+            options=environment.container_options,
+            clock=clock,
         )
-        container = SegmentContainer(state=recovered.state, reader=reader, options=options, clock=environment.clock)
         # The checkpoint may know of batches that the log has lost: their numbers are not given again.
-        await log.start(
-            after_sequence=recovered.checkpoint_sequence,
-            on_durable=container.durable,
-            on_failure=container.log_failed,
-        )
-        container.state.sequence = log.durable_sequence
+        await container.start(after_sequence=recovered.checkpoint_sequence)
         checkpointer = Checkpointer(
             container,
             checkpoints=checkpoints,
-            storage=environment.storage,
+            storage=storage,
             container_epoch=environment.epoch,
             labels_of=environment.labels_of,
         )
@@ -134,47 +92,17 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         # The next attempt will open the same files.
         await log.close()
         raise
-    return _serve(
-        environment,
-        log=log,
-        container=container,
-        checkpointer=checkpointer,
-        recovered=recovered,
-        started_s=started_s,
-    )
-
-
-def _serve(
-    environment: ContainerEnvironment,
-    *,
-    log: Log,
-    container: SegmentContainer,
-    checkpointer: Checkpointer,
-    recovered: Recovered,
-    started_s: float,
-) -> OpenContainer:
-    """Put the parts together and take requests; waits for nothing."""
-    options, clock, state = environment.container_options, environment.clock, recovered.state
-    checkpoints = environment.checkpoints
     uploader = Uploader(
         container,
-        storage=environment.storage,
+        storage=storage,
         container_epoch=environment.epoch,
         page_size_bytes=environment.page_size_bytes,
     )
-    flusher = Flusher(container, log=log, storage=environment.storage, uploader=uploader, checkpointer=checkpointer)
-    container.start(
-        log,
-        on_progress=flusher.poke,
-        on_failure=environment.on_failure,
-    )
-    loop = asyncio.get_running_loop()
-
-    def tell_damage(error: CheckpointDamagedError) -> None:
-        loop.call_soon_threadsafe(container.checkpoint_damaged, error)
-
-    checkpoints.when_damaged(tell_damage)
-    report = log.report
+    flusher = Flusher(container, storage=storage, uploader=uploader, checkpointer=checkpointer)
+    container.on_progress, container.on_failure = flusher.poke, environment.on_failure
+    call_in_loop = asyncio.get_running_loop().call_soon_threadsafe
+    checkpoints.when_damaged(lambda error: call_in_loop(container.checkpoint_damaged, error))
+    report, state = log.report, container.state
     summary = RecoverySummary(
         checkpoint_sequence=recovered.checkpoint_sequence,
         last_sequence=log.durable_sequence,
@@ -191,15 +119,10 @@ def _serve(
         summary.torn_bytes, summary.damages, summary.tail_bytes, environment.epoch, summary.duration_s,
     )  # fmt: skip
     return OpenContainer(
+        environment,
         container=container,
-        wal=log,
         flusher=flusher,
-        checkpoints=checkpoints,
-        storage=environment.storage,
         summary=summary,
-        container_epoch=environment.epoch,
         is_verified=recovered.is_verified,
         keeps_orphans=recovered.is_restored or bool(report.damages),
-        options=options,
-        clock=clock,
     )

@@ -170,8 +170,7 @@ class Handlers:
         await self.container.reader.load_index(segment, start, end)
         borders = segment.index.split(start, end, target_bytes=message.spacing_bytes)
         count_max = min(message.count_max, INDEX_ENTRIES_COUNT_MAX)
-        found = (segment.index.floor(border) for border in borders[:count_max])
-        return m.Index([m.IndexEntry(*entry[:3]) for entry in found if entry is not None])
+        return m.Index([m.IndexEntry(*entry[:3]) for entry in borders[:count_max]])
 
     async def _seek(self, message: m.Seek) -> m.Index:
         segment = self.container.segment(message.segment_id)

@@ -23,7 +23,7 @@ async def settled(server: Server) -> None:
     """Wait until the flusher has done all that it does by itself: flush, checkpoint, copy, and recycle the log."""
     opened = server._open
     assert opened is not None
-    flusher, state, log = opened.flusher, opened.container.state, opened.wal
+    flusher, state, log = opened.flusher, opened.container.state, opened.container.log
     assert isinstance(log, Wal)
 
     def is_idle() -> bool:

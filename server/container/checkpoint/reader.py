@@ -74,7 +74,7 @@ class CheckpointReader:
         self.path = path
         self._files = files
         # Told, in any thread, of damage that is found while the file is in use.
-        self.on_damage: Callable[[CheckpointDamagedError], None] | None = None
+        self.on_damage: Callable[[CheckpointDamagedError], object] | None = None
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._is_open = False

@@ -110,7 +110,7 @@ class CheckpointStore:
         self.streams = StreamArchive(self._reader)
         self.writers = WriterArchive(self._reader)
 
-    def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], None]) -> None:
+    def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
         self._reader.on_damage = on_damage
 

@@ -23,7 +23,6 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Log
 
 from .checkpointer import Checkpointer
 from .selector import (
@@ -54,7 +53,6 @@ class Flusher:
         self,
         container: SegmentContainer,
         *,
-        log: Log,
         storage: ChunkStorage,
         uploader: Uploader,
         checkpointer: Checkpointer,
@@ -66,7 +64,7 @@ class Flusher:
         self._storage = storage
         self._uploader = uploader
         self._checkpointer = checkpointer
-        self._log = log
+        self._log = container.log
         self._work = asyncio.Event()
         self._copying: asyncio.Task[None] | None = None
         # One copy after the other: they are made in the same file.

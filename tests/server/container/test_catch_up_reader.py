@@ -16,6 +16,7 @@ from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, Se
 from millrace.server.host.clock import SystemClock
 from millrace.server.tier2 import ChunkId, IndexEntry, chunk_name, encode_chunk
 from millrace.wire.limits import KIB
+from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.storage import FaultyStorage
 
 CONTENT = bytes(range(250)) * 1000
@@ -136,7 +137,13 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
             return await storage.read(name, offset=offset, size=size)
 
     reader = CatchUpReader(storage=Dropping(), cache=PageCache(CacheOptions()))
-    container = SegmentContainer(state=ContainerState(), reader=reader, options=ContainerOptions(), clock=SystemClock())
+    container = SegmentContainer(
+        state=ContainerState(),
+        log=MemoryLog(LogMedium()),
+        reader=reader,
+        options=ContainerOptions(),
+        clock=SystemClock(),
+    )
     with pytest.raises(error):
         await container.read(segment, offset, 50)
     if not deleted:

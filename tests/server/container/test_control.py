@@ -244,8 +244,8 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
         files.capacity_bytes = 0
         # Nothing is promised any more on what the disk said before.
         assert server._open is not None
-        assert isinstance(server._open.wal, Wal)
-        await asyncio.to_thread(server._open.wal._pool._measure)
+        assert isinstance(server._open.container.log, Wal)
+        await asyncio.to_thread(server._open.container.log._pool._measure)
         # Control records eat up what is left of the log.
         for size in (60_000, 0):
             number = 0

@@ -11,10 +11,11 @@ import pytest
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.control import SegmentControl
+from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.ids import container_of, scope_of
 from millrace.server.container.local import next_epoch
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.startup import ContainerEnvironment, open_container
+from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
 from millrace.server.tier2 import ChunkId, ScopedStorage, chunk_name
@@ -173,7 +174,7 @@ async def test_a_lost_checkpoint_comes_back_from_a_copy_of_its_own_container() -
     for home, epoch in zip(homes, (4, 2), strict=True):
         home.files.remove(home.path)
         async with home.opened(cache) as opened:
-            assert opened._container_epoch == epoch
+            assert opened.environment.epoch == epoch
             assert await content(opened, "raw/a") == b"%d" % home.number * 100 * (epoch - 1)
             again = await SegmentControl(opened.container).create("raw/b")
             assert container_of(again.segment_id) == home.number

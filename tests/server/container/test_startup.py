@@ -390,7 +390,7 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
             await flusher.checkpoint()
             await flusher.copy()
         content = await peer.read_all(segment_id)
-        wal = server._open.wal
+        wal = server._open.container.log
         assert isinstance(wal, Wal)
         # A thread recycles them one after the other; a stop waits for one only.
         async with asyncio.timeout(PATIENCE_S):
@@ -434,7 +434,7 @@ async def test_a_start_that_fails_after_a_restored_copy_does_not_spoil_the_next_
         await peer.store(segment_id, b"x" * 100)
         assert server._open is not None
         await server._open.flusher.flush()
-        epoch = server._open._container_epoch
+        epoch = server._open.environment.epoch
     (tmp_path / CONTAINER / "checkpoint.db").unlink()
     storage.away = True
     for _ in range(2):
@@ -443,8 +443,8 @@ async def test_a_start_that_fails_after_a_restored_copy_does_not_spoil_the_next_
     storage.away = False
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         assert server._open is not None
-        assert server._open._container_epoch > epoch
-        assert server._open._keeps_orphans
+        assert server._open.environment.epoch > epoch
+        assert server._open.keeps_orphans
         assert await peer.read_all(segment_id) == b"x" * 100
 
 

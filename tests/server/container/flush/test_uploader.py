@@ -21,6 +21,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.extents import extent
 from tests.support.clock import ManualClock
+from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.protocol import Peer
 from tests.support.servers import QUIET, server_options
 from tests.support.storage import FaultyStorage
@@ -36,7 +37,9 @@ class Tier2:
         self.storage = FaultyStorage()
         self.state = ContainerState()
         reader = CatchUpReader(storage=self.storage, cache=PageCache(CacheOptions()))
-        self.container = SegmentContainer(state=self.state, reader=reader, options=OPTIONS, clock=ManualClock())
+        self.container = SegmentContainer(
+            state=self.state, log=MemoryLog(LogMedium()), reader=reader, options=OPTIONS, clock=ManualClock()
+        )
         self.uploader = Uploader(self.container, storage=self.storage, container_epoch=1, page_size_bytes=KIB)
         self.segment = self.another()
 

@@ -1,0 +1,40 @@
+"""What a container gets from outside: the seam along which a server could own several containers."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from millrace.server.cache import PageCache
+from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.errors import ServerError
+from millrace.server.host.clock import Clock
+from millrace.server.tier2 import ChunkStorage
+from millrace.server.wal import Log
+
+from .options import ContainerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEnvironment:
+    """What a container gets from outside.
+
+    Attributes:
+        container: its number, which its ids carry.
+        epoch: of this start: above those of all earlier starts. Chunks are published under it.
+        checkpoints: its checkpoint, not loaded yet.
+        storage: its own scope of tier 2: it lists and deletes what it finds there.
+        make_log: returns its log, neither recovered nor started; called for each attempt.
+        on_failure: called once if the log or the checkpoint fails: the container is to be closed and started again.
+        labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
+    """
+
+    container: int
+    epoch: int
+    checkpoints: CheckpointStore
+    storage: ChunkStorage
+    make_log: Callable[[], Log]
+    cache: PageCache
+    container_options: ContainerOptions
+    page_size_bytes: int
+    clock: Clock
+    on_failure: Callable[[ServerError], None]
+    labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()
