@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-import struct
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +53,7 @@ def _table(report: Report, connection: sqlite3.Connection, table: Table, *, with
     count = 0
     for *values, checksum in connection.execute(f"SELECT * FROM {table.name}"):  # noqa: S608  # our own names
         count += 1
-        if not _matches(table, tuple(values), checksum):
+        if not table.matches(tuple(values), checksum):
             report.problems.append(f"a row of {table.name} does not match its checksum: {values[:2]}")
         if not limit or len(rows) < limit:
             row = [*values, checksum] if with_hex else values
@@ -62,10 +61,3 @@ def _table(report: Report, connection: sqlite3.Connection, table: Table, *, with
                 [shown(name, value) if name == "checksum" else value for name, value in zip(columns, row, strict=True)]
             )
     return Section(table.name, table.name, columns, rows, count - len(rows))
-
-
-def _matches(table: Table, row: tuple[Any, ...], checksum: Any) -> bool:
-    try:
-        return bool(table.checksum(row) == checksum)
-    except (struct.error, TypeError, AttributeError):
-        return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.segment import Segment
@@ -115,10 +115,10 @@ class CheckpointReader:
         condition = " AND ".join(f"{column} = ?" for column in table.key[: len(key)])
         return self.rows(table, f"{condition} ORDER BY {', '.join(table.key)}", key)
 
-    def values(self, statement: str, values: Sequence[int | str]) -> list[Row]:
-        """Return what a statement selects, unverified: only numbers and names to look up may be asked for."""
+    def column(self, statement: str, values: Sequence[int | str] = ()) -> list[Any]:
+        """Return the one column that a statement selects, unverified: numbers and names to look up only."""
         with self.guarded():
-            return self._fetch(statement, values)
+            return [value for (value,) in self._fetch(statement, values)]
 
     def _fetch(self, statement: str, values: Sequence[int | str]) -> list[Row]:
         with self._lock:
@@ -152,30 +152,29 @@ class KindArchive(Generic[Entity]):
 
     def find(self, name: str) -> int:
         """Return the number of the newest thing of that name, 0 if there is none."""
-        found = self._reader.values(
-            f"SELECT max({self._number}) FROM {self._table.name} WHERE {self._name} = ?",  # noqa: S608
+        found: list[int] = self._reader.column(
+            f"SELECT ifnull(max({self._number}), 0) FROM {self._table.name} WHERE {self._name} = ?",  # noqa: S608
             [name],
         )
-        return (found[0][0] or 0) if found else 0
+        return found[0] if found else 0
 
     def numbers(self, *, after: int, count_max: int) -> list[int]:
         """Return numbers above `after`, ascending."""
-        found = self._reader.values(
+        return self._reader.column(
             f"SELECT {self._number} FROM {self._table.name} WHERE {self._number} > ? "  # noqa: S608
             f"ORDER BY {self._number} LIMIT {count_max}",
             [after],
         )
-        return [number for (number,) in found]
 
     def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
         """Return names with a prefix, above `after`, in the order of their UTF-8 bytes, which is that of Python."""
         # Ranges of names, and not LIKE or substr, are looked up in the index.
-        found = self._reader.values(
+        found = self._reader.column(
             f"SELECT DISTINCT {self._name} FROM {self._table.name} "  # noqa: S608
             f"WHERE {self._name} > ? AND {self._name} >= ? ORDER BY {self._name} LIMIT {count_max}",
             [after, prefix],
         )
-        return names_with_prefix((name for (name,) in found), prefix)
+        return list(takewhile(lambda name: name.startswith(prefix), found))
 
 
 class SegmentArchive(KindArchive[Segment]):
@@ -186,14 +185,11 @@ class SegmentArchive(KindArchive[Segment]):
 
     def unflushed(self) -> list[int]:
         """Return the numbers of the segments that had bytes which were not in tier 2."""
-        return [number for (number,) in self._reader.values(
-            "SELECT segment_id FROM segments WHERE flushed_offset < length ORDER BY segment_id", []
-        )]  # fmt: skip
+        return self._reader.column("SELECT segment_id FROM segments WHERE flushed_offset < length ORDER BY segment_id")
 
     def damaged(self) -> list[int]:
         """Return the numbers of the segments of which bytes were lost to damage."""
-        found = self._reader.values("SELECT DISTINCT segment_id FROM damages ORDER BY segment_id", [])
-        return [number for (number,) in found]
+        return self._reader.column("SELECT DISTINCT segment_id FROM damages ORDER BY segment_id")
 
     def links(self) -> list[LinkedExtent]:
         """Return where the bytes of merged segments are."""
@@ -216,8 +212,7 @@ class StreamArchive(KindArchive[Stream]):
         found = self._reader.rows(
             LABELS, f"label = ? AND name > ? AND name >= ? ORDER BY name LIMIT {count_max}", [label, after, prefix]
         )
-        wanted = set(names_with_prefix((name for _, _, name in found), prefix))
-        return [(name, stream_id) for stream_id, _, name in found if name in wanted]
+        return [(name, stream_id) for stream_id, _, name in takewhile(lambda row: row[2].startswith(prefix), found)]
 
 
 class WriterArchive(KindArchive[Writer]):
@@ -228,14 +223,8 @@ class WriterArchive(KindArchive[Writer]):
 
     def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
         """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""
-        found = self._reader.values(
+        return self._reader.column(
             "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "  # noqa: S608
             f"ORDER BY writer_number LIMIT {count_max}",
             [after, before_uptime_us],
         )
-        return [number for (number,) in found]
-
-
-def names_with_prefix(names: Iterator[str], prefix: str) -> list[str]:
-    """Return the ascending names up to the first one that has not the prefix."""
-    return list(takewhile(lambda name: name.startswith(prefix), names))

@@ -11,7 +11,7 @@ from typing import Any
 from millrace.server.container.residency.entity_cache import EntityCache
 from millrace.server.container.state.container_state import Changes, ContainerState
 
-from .schema import KINDS, PROGRESS, Detail, Key, LabelsOf, Row, Table
+from .schema import KINDS, Detail, Key, LabelsOf, Row, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class CheckpointRows:
 
     # Keys, or leading parts of keys: then all rows that begin so are removed.
     removed: Mapping[Table, Sequence[Key]]
-    # By table and column, values: all rows with one of them are removed.
-    removed_by: Mapping[tuple[Table, str], Sequence[int]]
+    # Writers whose progress is removed in every segment.
+    forgotten_writers: Sequence[int]
     added: Mapping[Table, Sequence[Row]]
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
@@ -62,7 +62,7 @@ def take_rows(state: ContainerState, changes: Changes, *, labels_of: LabelsOf = 
                 added[detail.table] = _touched_rows(detail, cache, touched)
     return CheckpointRows(
         removed=removed,
-        removed_by={(PROGRESS, "writer_number"): sorted(changes.forgotten_writers)},
+        forgotten_writers=sorted(changes.forgotten_writers),
         added=added,
         counts=counts,
         next_id=changes.next_id,

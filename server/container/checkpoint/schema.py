@@ -86,6 +86,17 @@ class Table:
         # By name, the columns that rows are also found by.
         self.indexes = {f"{name}_by_{index[0]}": tuple(index) for index in indexes}
 
+    def key_of(self, row: Row) -> Row:
+        """Return the primary key of a row."""
+        return tuple(row[self.columns.index(column)] for column in self.key)
+
+    def matches(self, row: Row, checksum: object) -> bool:
+        """Return whether a row, given without its checksum, is what was written, whatever its values are."""
+        try:
+            return self.checksum(row) == checksum
+        except (struct.error, TypeError, AttributeError):
+            return False
+
     def checksum(self, row: Row) -> int:
         """Return the checksum of a row, given without it.
 
@@ -108,11 +119,7 @@ def checked_row(table: Table, row: Row, *, path: Path) -> Row:
         CheckpointDamagedError: it is not what was written.
     """
     values, checksum = row[:-1], row[-1]
-    try:
-        matches = table.checksum(values) == checksum
-    except (struct.error, TypeError, AttributeError):
-        matches = False
-    if not matches:
+    if not table.matches(values, checksum):
         raise CheckpointDamagedError(
             f"a row of {table.name} does not match its checksum: {values[:2]}", subject=str(path)
         )
@@ -155,7 +162,6 @@ class Kind(Generic[Entity]):
         row: returns the row of an entity.
         load: makes an entity of its row; its admitted view is the durable one.
         details: what else is stored of it.
-        finish: called with an entity when all details are loaded.
     """
 
     table: Table
@@ -163,7 +169,6 @@ class Kind(Generic[Entity]):
     row: Callable[[Entity], Row]
     load: Callable[..., Entity]
     details: tuple[Detail[Entity], ...] = ()
-    finish: Callable[[Entity], None] = lambda entity: None
 
     def restore(self, row: Row, rows_of: Callable[[Table], list[Row]]) -> Entity:
         """Return an entity from its row; `rows_of` returns its rows in another table, in the order of their keys."""
@@ -171,7 +176,6 @@ class Kind(Generic[Entity]):
         for detail in self.details:
             if detail.load is not None:
                 detail.load(entity, [each[1:] for each in rows_of(detail.table)])
-        self.finish(entity)
         return entity
 
 
@@ -215,9 +219,6 @@ def _row_of_chunk(segment: Segment, start_offset: int) -> Row | None:
 
 def _load_chunks(segment: Segment, rows: list[Row]) -> None:
     segment.chunks = [ChunkRecord(**dict(zip(_CHUNK_FIELDS, row, strict=True))) for row in rows]
-
-
-def _index_chunks(segment: Segment) -> None:
     if segment.chunks:
         segment.index.merge(chunk_borders(segment.chunks, created_us=segment.created_us))
 
@@ -338,7 +339,6 @@ SEGMENTS: Final[Kind[Segment]] = _kind_of(
         # Not loaded with the source: the state begins with all of them.
         Detail(table=LINKS, rows=_link_rows),
     ),
-    finish=_index_chunks,
 )  # fmt: skip
 
 # --- writers ---

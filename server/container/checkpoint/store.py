@@ -15,18 +15,19 @@ import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
 from millrace.server.container.state.container_state import Stored
-from millrace.server.errors import CheckpointDamagedError, ServerError, StorageError
+from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.files import FileSystem
 
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows
-from .schema import FORMAT, FORMAT_VERSION, KINDS, META, PRODUCT, TABLES, Key, Row, Table, schema
-from .verification import VERIFIED_PAGE_ROWS_COUNT, row_count, verified_meta, verify_rows, verify_structure, verify_sums
+from .schema import FORMAT, FORMAT_VERSION, KINDS, META, PRODUCT, PROGRESS, TABLES, Key, Row, Table, schema
+from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
 
 Item = TypeVar("Item")
 
@@ -44,7 +45,6 @@ PROGRESS_STEPS_COUNT: Final = 100_000
 
 _ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
 """Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
-_SIDE_FILES: Final = ("-journal", "-wal", "-shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,6 @@ class CheckpointStore:
         path: Path,
         *,
         verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX,
-        verified_page_rows_count: int = VERIFIED_PAGE_ROWS_COUNT,
         progress_steps_count: int = PROGRESS_STEPS_COUNT,
     ) -> None:
         """Store the collaborators; no file is touched yet.
@@ -94,13 +93,17 @@ class CheckpointStore:
             files: where the file is, and how it is opened.
             path: the file.
             verified_at_once_count_max: with so many rows at most, every row is verified by `load`.
-            verified_page_rows_count: how many rows are verified between two pauses.
             progress_steps_count: how many steps of SQLite's virtual machine are between two checks whether a
                 verification of a copy is to end; some milliseconds.
         """
         self.path = path
+        # Where copies are made before they go elsewhere; one that a crash has left there is removed by `load`.
+        self.copy_path = path.with_name(path.name + ".copy")
+        # A file in the making.
+        self._temporary = path.with_name(path.name + ".new")
+        # There as long as the file is a restored copy that nothing was saved to.
+        self._restored_path = path.with_name(path.name + ".restored")
         self._verified_at_once_count_max = verified_at_once_count_max
-        self._verified_page_rows_count = verified_page_rows_count
         self._progress_steps_count = progress_steps_count
         self._files = files
         self._lock = Lock()
@@ -147,17 +150,15 @@ class CheckpointStore:
                 self._reader.open(is_empty=True)
                 return None
             self._check_header()
-            connection = self._files.database(self.path)
-            try:
+            with contextlib.ExitStack() as undo:
+                connection = undo.enter_context(contextlib.closing(self._files.database(self.path)))
                 meta = verified_meta(connection, self.path)
                 verify_sums(connection, meta, self.path)
                 is_small = row_count(meta) <= self._verified_at_once_count_max
                 if is_small:
                     verify_structure(connection, self.path)
                     verify_rows(connection, self.path)
-            except BaseException:
-                connection.close()
-                raise
+                undo.pop_all()
             self._connection = connection
             self._reader.open()
             return Checkpoint(
@@ -176,7 +177,7 @@ class CheckpointStore:
             CheckpointDamagedError: a row is not what was written.
         """
         with self._reader.guarded(), contextlib.closing(self._files.database(self.path)) as connection:
-            verify_rows(connection, self.path, page_rows_count=self._verified_page_rows_count, pause=pause)
+            verify_rows(connection, self.path, pause=pause)
 
     def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
         """Store the changes and these numbers durably, together or not at all.
@@ -191,7 +192,7 @@ class CheckpointStore:
             else:
                 assert not self._files.exists(self.path), "load comes first"
                 self._create(rows, numbers)
-            self._forget_restored()
+            self._remove(self._restored_path)
 
     def export(self) -> int:
         """Make a copy as of the last `save` at `copy_path`, and return its size in bytes. It is not synced.
@@ -209,29 +210,17 @@ class CheckpointStore:
     def verify_copy(self, pause: Callable[[], None] = lambda: None) -> None:
         """Verify every row of the copy that `export` made; others read and save meanwhile.
 
-        `pause` is called every now and then; a ServerError that it raises ends the verification.
+        `pause` is called every now and then, also within a statement; an error that it raises ends the verification.
 
         Raises:
             CheckpointDamagedError: it is not as it was written.
+            StorageError: `pause` has ended it within a statement.
         """
-
-        def is_to_end() -> bool:
-            try:
-                pause()
-            except ServerError:
-                return True
-            return False
-
         with translated(self.path), contextlib.closing(self._files.database(self.copy_path, mode="ro")) as copy:
-            copy.set_progress_handler(is_to_end, self._progress_steps_count)
+            copy.set_progress_handler(pause, self._progress_steps_count)
             verify_sums(copy, verified_meta(copy, self.path), self.path)
             verify_structure(copy, self.path)
-            verify_rows(copy, self.path, page_rows_count=self._verified_page_rows_count, pause=pause)
-
-    @property
-    def copy_path(self) -> Path:
-        """Where copies are made before they go elsewhere; one that a crash has left there is removed by `load`."""
-        return self.path.with_name(self.path.name + ".copy")
+            verify_rows(copy, self.path, pause=pause)
 
     def abandon(self) -> None:
         """Close after a start that failed; a restored copy that nothing was saved to is removed.
@@ -246,11 +235,8 @@ class CheckpointStore:
         """Remove the file: a copy that was restored and is damaged, too. Nothing there is fine."""
         with self._lock:
             self._close()
-            for suffix in ("", *_SIDE_FILES):
-                path = self.path.with_name(self.path.name + suffix)
-                if self._files.exists(path):
-                    self._files.remove(path)
-            self._forget_restored()
+            self._remove(self.path)
+            self._remove(self._restored_path)
 
     def read_copy(self, size: int, *, offset: int) -> bytes:
         """Return bytes of what is at `copy_path`; fewer only where it ends."""
@@ -259,14 +245,14 @@ class CheckpointStore:
 
     def remove_copy(self) -> None:
         """Remove what is at `copy_path`; nothing there is fine."""
-        if self._files.exists(self.copy_path):
-            self._files.remove(self.copy_path)
+        self._remove(self.copy_path)
 
     def begin_restore(self) -> None:
         """Begin to put a copy in the place of the file; `restore_part` and `finish_restore` follow."""
         with self._lock:
             self._close()
-            self._files.open(self._unused_temporary(), create=True).close()
+            self._remove(self._temporary)
+            self._files.open(self._temporary, create=True).close()
 
     def restore_part(self, data: bytes, *, offset: int) -> None:
         """Take bytes of the copy."""
@@ -298,7 +284,7 @@ class CheckpointStore:
             self._move_side_files(target)
             if self._files.exists(self.path):
                 self._files.rename(self.path, target)
-            self._forget_restored()
+            self._remove(self._restored_path)
             self._files.sync_directory(self.path.parent)
             return target
 
@@ -322,38 +308,33 @@ class CheckpointStore:
         if connection is not None:
             connection.close()
 
-    @property
-    def _restored_path(self) -> Path:
-        """There as long as the file is a restored copy that nothing was saved to."""
-        return self.path.with_name(self.path.name + ".restored")
-
-    def _forget_restored(self) -> None:
-        if self._files.exists(self._restored_path):
-            self._files.remove(self._restored_path)
+    def _remove(self, path: Path) -> None:
+        """Remove a file with what SQLite keeps beside it; nothing there is fine."""
+        for each in (path, *_side_files(path)):
+            if self._files.exists(each):
+                self._files.remove(each)
 
     def _check_header(self) -> None:
         """Raise if the file says that it is to be written in another way than ours.
 
         SQLite would then make a write-ahead log, or read the file and take it for one that must not be written.
         """
-        file = self._files.open(self.path, read_only=True)
-        try:
+        with contextlib.closing(self._files.open(self.path, read_only=True)) as file:
             versions = file.pread(2, 18)
-        finally:
-            file.close()
         if versions != _ROLLBACK_JOURNAL_VERSIONS:
             raise CheckpointDamagedError("the header is not that of a checkpoint", subject=str(self.path))
 
     def _create(self, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """Make the file, with its first checkpoint in it."""
-        temporary = self._unused_temporary()
-        with contextlib.closing(self._files.database(temporary, mode="rwc")) as connection:
+        # What an interrupted attempt left there.
+        self._remove(self._temporary)
+        with contextlib.closing(self._files.database(self._temporary, mode="rwc")) as connection:
             for statement in schema():
                 connection.execute(statement)
             _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
             _insert(connection, META, [(0,) * (len(META.columns) - 1)])
             self._write(connection, rows, numbers)
-        self._files.rename(temporary, self.path)
+        self._files.rename(self._temporary, self.path)
         self._files.sync_directory(self.path.parent)
         self._connection = self._files.database(self.path)
         self._reader.open()
@@ -364,10 +345,9 @@ class CheckpointStore:
         try:
             for table, keys in rows.removed.items():
                 _delete(connection, table, keys)
-            for (table, column), values in rows.removed_by.items():
-                for part in _parts(values):
-                    marks = ", ".join("?" * len(part))
-                    connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)  # noqa: S608
+            for part in _parts(rows.forgotten_writers):
+                marks = ", ".join("?" * len(part))
+                connection.execute(f"DELETE FROM {PROGRESS.name} WHERE writer_number IN ({marks})", part)  # noqa: S608
             for table, new in rows.added.items():
                 _insert(connection, table, new)
             self._update_meta(connection, rows, numbers)
@@ -387,43 +367,31 @@ class CheckpointStore:
             raise CheckpointDamagedError("the row of meta is missing", subject=str(self.path))
         row = (row[0], *numbers, *row[1 + len(numbers) : -1])
         figures = dict(zip(META.columns, row, strict=False))
-        for table, count in rows.counts.items():
+        for table, expected in rows.counts.items():
             stored = figures[f"{table.name}_count"]
-            if stored != count:
+            if stored != expected:
                 raise CheckpointDamagedError(
-                    f"{table.name} would have {stored} rows instead of {count}", subject=str(self.path)
+                    f"{table.name} would have {stored} rows instead of {expected}", subject=str(self.path)
                 )
         _delete(connection, META, [(row[0],)])
         _insert(connection, META, [row])
 
-    @property
-    def _temporary(self) -> Path:
-        """Return the name for a file in the making."""
-        return self.path.with_name(self.path.name + ".new")
-
-    def _unused_temporary(self) -> Path:
-        """Return the name for a file in the making, after removing what an interrupted attempt left there."""
-        for suffix in ("", *_SIDE_FILES):
-            left_over = self._temporary.with_name(self._temporary.name + suffix)
-            if self._files.exists(left_over):
-                self._files.remove(left_over)
-        return self._temporary
-
     def _damaged_path(self) -> Path:
         """Return the first free name for a damaged file."""
-        names = set(self._files.list_directory(self.path.parent))
-        number = 1
-        while any(f"{self.path.name}.damaged-{number}{suffix}" in names for suffix in ("", *_SIDE_FILES)):
-            number += 1
-        return self.path.with_name(f"{self.path.name}.damaged-{number}")
+        names = (self.path.with_name(f"{self.path.name}.damaged-{number}") for number in count(1))
+        return next(path for path in names if not any(map(self._files.exists, (path, *_side_files(path)))))
 
     def _move_side_files(self, target: Path) -> None:
         """Rename what SQLite keeps beside the file, so that it goes with `target`."""
-        for suffix in _SIDE_FILES:
-            side_file = self.path.with_name(self.path.name + suffix)
+        for side_file, moved in zip(_side_files(self.path), _side_files(target), strict=True):
             if self._files.exists(side_file):
-                self._files.rename(side_file, target.with_name(target.name + suffix))
+                self._files.rename(side_file, moved)
                 self._files.sync_directory(self.path.parent)
+
+
+def _side_files(path: Path) -> list[Path]:
+    """Return the names of what SQLite may keep beside a file."""
+    return [path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm")]
 
 
 def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:

@@ -100,30 +100,22 @@ def verify_rows(
             ).fetchall()
             for row in rows:
                 checked_row(table, row, path=path)
-            for index, columns in table.indexes.items():
-                _verify_index(connection, table, rows, index=index, columns=columns, path=path)
+            for index in table.indexes if rows else ():
+                _verify_index(
+                    connection, table, index, first=table.key_of(rows[0]), last=table.key_of(rows[-1]), path=path
+                )
             if len(rows) < page_rows_count:
                 break
-            places = [table.columns.index(column) for column in table.key]
-            last = tuple(rows[-1][place] for place in places)
+            last = table.key_of(rows[-1])
             pause()
 
 
 def _verify_index(
-    connection: sqlite3.Connection,
-    table: Table,
-    rows: list[Row],
-    *,
-    index: str,
-    columns: tuple[str, ...],
-    path: Path,
+    connection: sqlite3.Connection, table: Table, index: str, *, first: Row, last: Row, path: Path
 ) -> None:
-    if not rows:
-        return
-    places = [table.columns.index(column) for column in table.key]
-    first, last = ([row[place] for place in places] for row in (rows[0], rows[-1]))
-    key, marks = ", ".join(f"a.{column}" for column in table.key), ", ".join("?" * len(places))
-    same = " AND ".join(f"b.{column} = a.{column}" for column in (*columns, *table.key))
+    """Raise CheckpointDamagedError if an index does not lead to the rows with keys from `first` to `last`."""
+    key, marks = ", ".join(f"a.{column}" for column in table.key), ", ".join("?" * len(table.key))
+    same = " AND ".join(f"b.{column} = a.{column}" for column in (*table.indexes[index], *table.key))
     (missing,) = connection.execute(
         f"SELECT count(*) FROM {table.name} AS a WHERE ({key}) >= ({marks}) AND ({key}) <= ({marks}) AND NOT EXISTS "  # noqa: S608
         f"(SELECT 1 FROM {table.name} AS b INDEXED BY {index} WHERE {same})",
