@@ -62,7 +62,7 @@ def read_fields(declaration: c.Struct, data: bytes | memoryview, *, offset: int)
             problem = f"is {value!r}, not {expected!r}"
         if name:
             raw = bytes(data[start : stream.tell()])
-            fields.append(DeclaredField(offset + start, name, _plain(value), raw, problem))
+            fields.append(DeclaredField(offset + start, name, value, raw, problem))
     return fields
 
 
@@ -115,12 +115,3 @@ def _said(field: DeclaredField) -> Any:
     elif isinstance(value, bytes) and len(value) > HEX_BYTES_SHOWN_MAX:
         value = f"{len(value)} bytes"
     return f"{value}  !! {field.problem}" if field.problem else value
-
-
-def _plain(value: Any) -> Any:
-    """Return what construct parsed without its containers."""
-    if isinstance(value, c.Container):
-        return {name: _plain(item) for name, item in value.items() if not name.startswith("_")}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

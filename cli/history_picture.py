@@ -69,10 +69,7 @@ def periods(epochs: Sequence[Epoch], *, end_us: int) -> list[Period]:
 def change_text(epoch: Epoch) -> str:
     """Return in words what an epoch changed."""
     sealed, created = _ids(epoch.sealed_ids), _ids(segment_id for segment_id, _ in epoch.created)
-    if not epoch.sealed_ids:
-        return f"created {created}"
-    verb = "split" if len(epoch.sealed_ids) == 1 else "merged" if len(epoch.created) == 1 else "replaced"
-    return f"{verb} {sealed} into {created}"
+    return f"{_verb(epoch)} {sealed} into {created}" if sealed else f"{_verb(epoch)} {created}"
 
 
 def draw_history(
@@ -172,10 +169,13 @@ def _ruler(width: int) -> str:
 
 
 def _note(epoch: Epoch) -> str:
+    return f"{_ids(epoch.sealed_ids)} {_verb(epoch)}".lstrip()
+
+
+def _verb(epoch: Epoch) -> str:
     if not epoch.sealed_ids:
         return "created"
-    verb = "split" if len(epoch.sealed_ids) == 1 else "merged" if len(epoch.created) == 1 else "replaced"
-    return f"{_ids(epoch.sealed_ids)} {verb}"
+    return "split" if len(epoch.sealed_ids) == 1 else "merged" if len(epoch.created) == 1 else "replaced"
 
 
 def _ids(segment_ids: Iterable[int]) -> str:

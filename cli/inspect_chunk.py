@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any, Final
 
+from construct import GreedyRange
+
 from millrace.model.block_layout import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_MAGIC,
@@ -34,7 +36,7 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         limit: most rows of each table, 0 for all.
     """
     data = path.read_bytes()
-    report = Report("chunk", str(path))
+    report = Report("chunk", str(path), limit=limit)
     head = read_fields(ChunkSummary, data[:SUMMARY_SIZE], offset=0)
     foot_offset = max(0, len(data) - SUMMARY_SIZE)
     foot = read_fields(ChunkSummary, data[foot_offset:], offset=foot_offset)
@@ -58,11 +60,11 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     if len(data) != size:
         report.problems.append(f"byte {min(size, len(data))}: the file has {len(data)} bytes, {size} were published")
         return report
-    report.sections.append(_index(report, data[payload_end:index_end], payload_end, summary, at=at, limit=limit))
-    report.sections.append(_pages(report, data, index_end, summary, limit=limit))
+    _add_index(report, data[payload_end:index_end], payload_end, summary, at=at)
+    _add_pages(report, data, index_end, summary)
     payload = data[SUMMARY_SIZE:payload_end]
     if payload.startswith(BLOCK_MAGIC):
-        report.sections.append(_blocks(report, payload, summary["start_offset"], at=at, limit=limit))
+        _add_blocks(report, payload, summary["start_offset"], at=at)
     if with_hex:
         start = max(0, at - summary["start_offset"])
         dump = hex_dump(payload[start : start + DUMPED_BYTES], offset=SUMMARY_SIZE + start)
@@ -78,18 +80,16 @@ def _is_good(summary: bytes) -> bool:
     return len(summary) == SUMMARY_SIZE and crc32c(summary[:-4]).to_bytes(4, "little") == summary[-4:]
 
 
-def _index(report: Report, table: bytes, start: int, summary: dict[str, Any], *, at: int, limit: int) -> Section:
+def _add_index(report: Report, table: bytes, start: int, summary: dict[str, Any], *, at: int) -> None:
     if crc32c(table) != summary["index_checksum"]:
         report.problems.append(f"byte {start}: the index does not match its checksum")
     rows = []
-    size = ChunkIndexEntry.sizeof()
-    for position in range(0, len(table) - size + 1, size):
-        entry = values_of(read_fields(ChunkIndexEntry, table[position : position + size], offset=start + position))
-        if entry["offset"] >= at:
-            times = [_event_time(entry[name]) for name in ("timestamp_us_min", "timestamp_us_max")]
-            rows.append([entry["offset"], entry["events"], time_text(entry["wall_time_us"]), *times])
+    for entry in GreedyRange(ChunkIndexEntry).parse(table):
+        if entry.offset >= at:
+            times = [_event_time(entry.timestamp_us_min), _event_time(entry.timestamp_us_max)]
+            rows.append([entry.offset, entry.events, time_text(entry.wall_time_us), *times])
     columns = ("segment offset", "events before", "time", "least event time", "greatest event time")
-    return Section("index", "sparse index", columns, rows).limited(limit)
+    report.add_table("index", "sparse index", columns, rows)
 
 
 def _event_time(timestamp_us: int) -> str:
@@ -97,16 +97,14 @@ def _event_time(timestamp_us: int) -> str:
     return "" if abs(timestamp_us) >= ANY_TIMES.max_us else time_text(timestamp_us)
 
 
-def _pages(report: Report, data: bytes, start: int, summary: dict[str, Any], *, limit: int) -> Section:
-    """Check each page; show the damaged ones, or just how many there are."""
+def _add_pages(report: Report, data: bytes, start: int, summary: dict[str, Any]) -> None:
+    """Check and show each page."""
     rows = []
     page_size, length = summary["page_size"], summary["length"]
+    checksums = GreedyRange(PageChecksum).parse(data[start:-SUMMARY_SIZE])
     for page, offset in enumerate(range(0, length, page_size)):
         content = data[SUMMARY_SIZE + offset : SUMMARY_SIZE + min(offset + page_size, length)]
-        place = start + page * PageChecksum.sizeof()
-        stored = values_of(read_fields(PageChecksum, data[place : place + PageChecksum.sizeof()], offset=place))[
-            "checksum"
-        ]
+        stored = checksums[page].checksum
         is_good = crc32c(content) == stored
         if not is_good:
             report.problems.append(
@@ -114,10 +112,10 @@ def _pages(report: Report, data: bytes, start: int, summary: dict[str, Any], *, 
                 f"[{summary['start_offset'] + offset}, {summary['start_offset'] + offset + len(content)}) are refused"
             )
         rows.append([page, SUMMARY_SIZE + offset, len(content), f"{stored:#010x}", "good" if is_good else "DAMAGED"])
-    return Section("pages", "pages", ("page", "offset", "size", "checksum", "is"), rows).limited(limit)
+    report.add_table("pages", "pages", ("page", "offset", "size", "checksum", "is"), rows)
 
 
-def _blocks(report: Report, payload: bytes, start_offset: int, *, at: int, limit: int) -> Section:
+def _add_blocks(report: Report, payload: bytes, start_offset: int, *, at: int) -> None:
     rows = []
     position = 0
     while position + BLOCK_HEADER_SIZE_BYTES <= len(payload):
@@ -142,7 +140,7 @@ def _blocks(report: Report, payload: bytes, start_offset: int, *, at: int, limit
             )
         position += block["size"]
     columns = ("segment offset", "size", "events", "first number", "has", "first timestamp")
-    return Section("blocks", "event blocks", columns, rows).limited(limit)
+    report.add_table("blocks", "event blocks", columns, rows)
 
 
 def _block_has(flags: int) -> str:

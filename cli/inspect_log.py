@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+from uuid import UUID
 
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
-from millrace.server.host.files import OsFile, OsFileSystem
+from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.logfile import log_file_name, log_file_number
 from millrace.wire import messages as m
@@ -36,31 +38,29 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     data = path.read_bytes()
     header = read_fields(LogFileHeader, data[: LogFileHeader.sizeof()], offset=0)
     values = values_of(header)
-    report = Report("log file", str(path), problems=problems_of(header, what="file header"))
+    report = Report("log file", str(path), problems=problems_of(header, what="file header"), limit=limit)
     report.facts |= {"size": len(data), **{name: value for name, value in values.items() if name != "magic"}}
-    if isinstance(values.get("server_id"), bytes):
-        report.facts["server_id"] = _uuid_text(values["server_id"])
+    if "file_number" in values:
+        report.facts["server_id"] = UUID(bytes=values["server_id"])
     if with_hex:
         report.sections.append(field_section("header", "file header", header))
-    rows: list[list[Any]] = []
-    details: list[Section] = []
-    omitted = 0
-    reading = Recovery(
-        _OneFile(path, number := _number(path, values)), [path.with_name(log_file_name(number))], owner=None
-    )
-    for item in reading.batches():
-        if isinstance(item, Damage):
-            report.problems.append(f"byte {item.offset}, {count_text(item.size, 'byte')}: {item.reason}{_lost(item)}")
-        elif item.offset < at:
-            continue
-        elif limit and len(rows) >= limit:
-            omitted += 1
-        else:
-            rows.append(_batch_row(item))
-            if with_hex:
-                details += _batch_sections(data, item)
+    batches: list[RecoveredBatch] = []
+    with TemporaryDirectory(prefix="millrace-log-") as folder:
+        # Under the name that its header asks for, so that a copy under another name can be read.
+        named = Path(folder) / log_file_name(_number(path, values))
+        named.symlink_to(path.resolve())
+        reading = Recovery(OsFileSystem(), [named], owner=None)
+        for item in reading.batches():
+            if isinstance(item, Damage):
+                size = count_text(item.size, "byte")
+                report.problems.append(f"byte {item.offset}, {size}: {item.reason}{_lost(item)}")
+            elif item.offset >= at:
+                batches.append(item)
     columns = ("offset", "size", "sequence", "time", "runs", "frames", "events", "holds")
-    report.sections += [Section("batches", "batches", columns, rows, omitted), *details]
+    report.add_table("batches", "batches", columns, [_batch_row(batch) for batch in batches])
+    if with_hex:
+        for batch in batches[: limit or None]:
+            report.sections += _batch_sections(data, batch)
     found = reading.report
     if found is not None:
         report.facts |= {
@@ -74,19 +74,6 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     return report
 
 
-class _OneFile(OsFileSystem):
-    """Shows one file under the name that its header asks for, so that a copy under another name can be read."""
-
-    def __init__(self, path: Path, number: int) -> None:
-        self._path = path
-        self._name = log_file_name(number)
-
-    def open(self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
-        """Open the one file, for reading."""
-        assert path.name == self._name
-        return super().open(self._path, read_only=True)
-
-
 def _number(path: Path, header: dict[str, Any]) -> int:
     """Return the number that the file should have: of its name if that is one, else of its header."""
     named = log_file_number(path.name)
@@ -94,11 +81,6 @@ def _number(path: Path, header: dict[str, Any]) -> int:
         return named
     number = header.get("file_number", 1)
     return number if isinstance(number, int) and number < 10**16 else 1
-
-
-def _uuid_text(raw: bytes) -> str:
-    text = raw.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def _batch_row(batch: RecoveredBatch) -> list[Any]:

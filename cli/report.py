@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.text import Text
@@ -26,16 +26,14 @@ class Section:
     rows: Sequence[Sequence[Any]]
     omitted: int = 0
 
-    def limited(self, limit: int) -> "Section":
-        """Return the section with at most so many rows; 0 is no limit."""
-        if not limit or len(self.rows) <= limit:
-            return self
-        return replace(self, rows=self.rows[:limit], omitted=len(self.rows) - limit)
-
 
 @dataclass(slots=True)
 class Report:
-    """What a command found out."""
+    """What a command found out.
+
+    Attributes:
+        limit: most rows of a table, 0 for all.
+    """
 
     kind: str
     path: str
@@ -45,6 +43,12 @@ class Report:
     problems: list[str] = field(default_factory=list)
     # What else a person should know.
     notes: list[str] = field(default_factory=list)
+    limit: int = 0
+
+    def add_table(self, name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Add a section with as many rows as the limit allows."""
+        kept = rows[: self.limit or None]
+        self.sections.append(Section(name, title, columns, kept, len(rows) - len(kept)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as values that JSON knows; bytes become hexadecimal text."""

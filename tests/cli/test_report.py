@@ -18,11 +18,13 @@ def test_a_report_is_json_without_loss() -> None:
 
 
 def test_what_a_limit_leaves_out_is_counted() -> None:
-    section = Section("rows", "rows", ("n",), [(number,) for number in range(10)])
+    whole, limited = Report("x", "x"), Report("x", "x", limit=4)
+    for report in (whole, limited):
+        report.add_table("rows", "rows", ("n",), [(number,) for number in range(10)])
 
-    assert section.limited(0) is section
-    assert (len(section.limited(4).rows), section.limited(4).omitted) == (4, 6)
-    assert Report("x", "x", sections=[section.limited(4)]).to_json()["rows_omitted"] == 6
+    assert (len(whole.to_json()["rows"]), len(limited.to_json()["rows"])) == (10, 4)
+    assert "rows_omitted" not in whole.to_json()
+    assert limited.to_json()["rows_omitted"] == 6
 
 
 def test_names_say_how_values_are_shown() -> None:
