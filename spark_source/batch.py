@@ -2,18 +2,18 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from millrace.client.client import Client
 from millrace.model.cut import TAIL, StreamCut
 
 from .epochs import Epochs
 from .link import Link
 from .options import SourceOptions, segments_of
-from .planning import Planner, settled
+from .planning import Planner
 from .positions import RangePartition
 from .reading import read_partition
 from .rows import check_schema
@@ -45,23 +45,16 @@ class MillraceBatchReader(DataSourceReader):
         Raises:
             DataLossError: the start is before the truncation, and `failOnDataLoss` is true.
         """
-        link = Link(self._options)
-        try:
+        with closing(Link(self._options)) as link:
             return list(link.call(self._plan))
-        finally:
-            link.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a partition; in a task."""
         return read_partition(self._options, self._schema, partition)
 
-    async def _plan(self, client: Client) -> list[RangePartition]:
-        planner = Planner(client, self._options)
-        return await settled(lambda: self._plan_once(planner))
-
-    async def _plan_once(self, planner: Planner) -> list[RangePartition]:
+    async def _plan(self, planner: Planner) -> list[RangePartition]:
         if self._bounds is None:
-            epochs, bounds = await find_bounds(planner, self._options)
+            epochs, bounds = await find_bounds(planner)
         else:
             bounds = self._bounds
             epochs = await planner.fetch(*(cut.places for cut in bounds))
@@ -71,18 +64,19 @@ class MillraceBatchReader(DataSourceReader):
             logger.warning("events lost stream=%s %s", epochs.stream.name, gap)
         # Cuts that the server or we have made need no check of their places.
         if isinstance(self._options.start_cut, StreamCut):
-            await planner.checked_marks("startCut", start, epochs)
+            await planner.counted("startCut", start, epochs)
         if isinstance(self._options.end_cut, StreamCut):
-            await planner.checked_marks("endCut", end, epochs)
+            await planner.counted("endCut", end, epochs)
         return await planner.partitions(start, end, epochs)
 
 
-async def find_bounds(planner: Planner, options: SourceOptions) -> tuple[Epochs, Bounds]:
+async def find_bounds(planner: Planner) -> tuple[Epochs, Bounds]:
     """Return the stream and the cuts that the options name now, wherever the head is.
 
     Raises:
         OptionError: a cut does not fit the stream.
     """
+    options = planner.options
     end_cut = TAIL if options.end_cut is None else options.end_cut
     epochs = await planner.fetch(segments_of(options.start_cut), segments_of(end_cut))
     return epochs, (

@@ -86,6 +86,10 @@ class Epochs:
                 found[segment_id] = max(mark, found.get(segment_id, mark))
         return found
 
+    def clamped(self, cut: StreamCut) -> dict[int, Mark]:
+        """Return a cut, or the head of the stream where that is later; uncounted."""
+        return self.later(uncounted(cut), self.head)
+
     def earlier(self, one: Marks, other: Marks) -> dict[int, Mark]:
         """Return the cut that is where the earlier of two cuts is, for each key."""
         passed_by_one, passed_by_other = self._lineage.before(one), self._lineage.before(other)

@@ -6,27 +6,36 @@ when it was silent for long, it may have been closed by the server, and the next
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
 
 import uvloop
 
 from millrace.client.client import Client, connect
-from millrace.client.errors import AuthenticationError, ServerUnreachableError
+from millrace.client.errors import (
+    AuthenticationError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+    ServerUnreachableError,
+)
 from millrace.client.options import ClientOptions
 from millrace.model.errors import MillraceError
 
 from .errors import OptionError
 from .options import SourceOptions
+from .planning import Planner
 
 T = TypeVar("T")
 
+RUNS_COUNT_MAX: Final = 3
+"""Of one plan."""
 SILENT_S_MAX: Final = 5.0
 """Below the time after which a silent connection is asked for a sign of life, which a still loop cannot give."""
 
 
 class Link:
-    """A client of one server. Belongs to one thread; made by the first call; not to be pickled."""
+    """A client of one server, for plans. Belongs to one thread; made by the first call; not to be pickled."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -34,17 +43,17 @@ class Link:
         self._client: Client | None = None
         self._used_s = 0.0
 
-    def call(self, act: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine with the client, and return its result.
+    def call(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
+        """Return what a plan returns; run it again where a truncation came between its questions.
 
         Raises:
             OptionError: no connection could be made by the first call: names the address or the token.
-            MillraceError: what the coroutine raised.
+            MillraceError: what the plan raised; what its last run raised where truncations do not end.
         """
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         try:
-            return self._runner.run(self._call(act))
+            return self._runner.run(self._call(plan))
         finally:
             self._used_s = time.monotonic()
 
@@ -57,13 +66,17 @@ class Link:
             finally:
                 runner.close()
 
-    async def _call(self, act: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    async def _call(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
         if self._client is not None and time.monotonic() - self._used_s > SILENT_S_MAX:
             await self._disconnect()
-        first = not self._used_s
         if self._client is None:
-            self._client = await open_client(self._options, check=first)
-        return await act(self._client)
+            self._client = await open_client(self._options, check=not self._used_s)
+        planner = Planner(self._client, self._options)
+        for _ in range(RUNS_COUNT_MAX - 1):
+            # The next run knows of the truncation.
+            with suppress(SegmentTruncatedError, SegmentNotFoundError):
+                return await plan(planner)
+        return await plan(planner)
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -84,13 +97,10 @@ async def open_client(options: SourceOptions, *, check: bool) -> Client:
     if check:
         try:
             client = await client
-        except ServerUnreachableError as error:
-            await client.close()
-            raise OptionError("address", str(error)) from error
-        except AuthenticationError as error:
-            await client.close()
-            raise OptionError("token", str(error)) from error
         except MillraceError as error:
             await client.close()
-            raise OptionError("address", f"{options.address}: {error}") from error
+            if isinstance(error, AuthenticationError):
+                raise OptionError("token", str(error)) from error
+            place = "" if isinstance(error, ServerUnreachableError) else f"{options.address}: "
+            raise OptionError("address", f"{place}{error}") from error
     return client

@@ -8,6 +8,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import uvloop
@@ -91,10 +92,4 @@ async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> A
             logger.warning("events lost stream=%s at_most=%s", options.stream, gap)
             if head >= part.end_offset:
                 return
-            part = SegmentRange(
-                segment_id=part.segment_id,
-                start_offset=head,
-                start_index=0,
-                end_offset=part.end_offset,
-                end_index=part.end_index,
-            )
+            part = replace(part, start_offset=head, start_index=0)

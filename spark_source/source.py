@@ -1,14 +1,13 @@
 """`MillraceDataSource`: the name that is registered with Spark."""
 
+from contextlib import closing
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
-
-from millrace.client.client import Client
 
 from .batch import Bounds, MillraceBatchReader, find_bounds
 from .link import Link
 from .options import SourceOptions, parse_options
-from .planning import Planner, settled
 from .rows import schema_of
 from .stream import MillraceStreamReader
 
@@ -35,7 +34,8 @@ class MillraceDataSource(DataSource):
             OptionError: an option is missing, unknown or wrong, the stream does not exist, or nothing answers.
         """
         options = self._parsed()
-        self._bounds = _fetch_bounds(options)
+        with closing(Link(options)) as link:
+            _, self._bounds = link.call(find_bounds)
         return schema_of(options.columns)
 
     def reader(self, schema: StructType) -> MillraceBatchReader:
@@ -48,16 +48,3 @@ class MillraceDataSource(DataSource):
 
     def _parsed(self) -> SourceOptions:
         return parse_options(self.options)
-
-
-def _fetch_bounds(options: SourceOptions) -> Bounds:
-    async def act(client: Client) -> Bounds:
-        planner = Planner(client, options)
-        _, bounds = await settled(lambda: find_bounds(planner, options))
-        return bounds
-
-    link = Link(options)
-    try:
-        return link.call(act)
-    finally:
-        link.close()

@@ -9,22 +9,21 @@ batch starts where the last one ended, and the first batch of a run is not limit
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from millrace.client.client import Client
 from millrace.model.cut import TAIL
 from millrace.model.position import START_MARK
 
-from .epochs import Epochs, Marks, cut_of
+from .epochs import Epochs, Marks
 from .errors import MissingRange
 from .link import Link
 from .options import SourceOptions, TimeCut, segments_of
-from .planning import Lag, Planner, check_fits, settled
+from .planning import Planner, check_fits
 from .positions import StreamOffset
 from .reading import read_partition
 from .rows import check_schema
@@ -42,10 +41,8 @@ else:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class QueryState:
     """What a query knows in this process, from one call of Spark to the next. A restart begins with nothing of it.
 
@@ -65,7 +62,7 @@ class QueryState:
     option_end: Marks | None = None
     ahead: tuple[Epochs, Marks] | None = None
     lost_uncounted: int = 0
-    logged_gaps: frozenset[MissingRange] = frozenset()
+    logged_gaps: set[MissingRange] = field(default_factory=set)
 
 
 class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -88,10 +85,6 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _forget(self) -> None:
         self._link = Link(self._options)
         self._state = QueryState()
-
-    def _remember(self, **changes: Any) -> None:
-        """Change what is known of the query; nothing else does."""
-        self._state = replace(self._state, **changes)
 
     # --- what Spark calls on the driver ---
 
@@ -134,12 +127,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Let the query end at the tail as it is now."""
-        self._remember(available_end=self._ask(self._find_target))
+        self._state.available_end = self._link.call(self._find_target)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the tail and the lag: what is not in a batch yet. Spark shows it as `latestOffset`."""
         reached = self._state.reached
-        return None if reached is None else self._ask(self._report)
+        return None if reached is None else self._link.call(self._report)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of the batch between two offsets, wherever the stream was scaled between them.
@@ -149,8 +142,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         if self._state.reached is None:
-            self._remember(reached=last)  # the batch that a restart runs again
-        return self._ask(lambda planner: self._plan(planner, first, last))
+            self._state.reached = last  # the batch that a restart runs again
+        return self._link.call(lambda planner: self._plan(planner, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: how far the query has come is in its checkpoint."""
@@ -181,22 +174,14 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _reach(self, plan: Callable[[Planner], Awaitable[StreamOffset]]) -> dict[str, Any]:
         """Plan how far the query goes, and remember it."""
-        reached = self._ask(plan)
-        self._remember(reached=reached)
+        self._state.reached = reached = self._link.call(plan)
         return reached.to_json()
-
-    def _ask(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
-        async def act(client: Client) -> T:
-            planner = Planner(client, self._options)
-            return await settled(lambda: plan(planner))
-
-        return self._link.call(act)
 
     async def _initial(self, planner: Planner) -> StreamOffset:
         epochs = await planner.fetch(segments_of(self._options.start_cut))
         cut, missing = await planner.place("startCut", self._options.start_cut, epochs)
         self._warn(missing)
-        return StreamOffset(epochs.stream.name, await planner.checked_marks("startCut", cut, epochs))
+        return StreamOffset(epochs.stream.name, await planner.counted("startCut", cut, epochs))
 
     async def _everything(self, planner: Planner) -> StreamOffset:
         epochs = await self._fetch(planner)
@@ -208,18 +193,15 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epochs = await self._fetch(planner, start.marks)
         begin, missing = await planner.resume(start, epochs)
         self._warn(missing)
-        if begin == epochs.tail:
-            bound: Marks = begin
-            self._remember(ahead=(epochs, bound))
-        else:
-            bound = await self._find_bound(planner, epochs)
+        bound = await self._find_bound(planner, epochs)
         reached = await planner.advance(
             begin, bound, epochs, max_events=max_events, max_bytes=max_bytes, turn=self._state.batch_count
         )
         if reached == start.marks:
             return start
         lost = start.lost + self._state.lost_uncounted + sum(gap.events or 0 for gap in missing)
-        self._remember(batch_count=self._state.batch_count + 1, lost_uncounted=0)
+        self._state.batch_count += 1
+        self._state.lost_uncounted = 0
         return StreamOffset(epochs.stream.name, reached, lost)
 
     async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
@@ -232,11 +214,10 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if gap.events is not None:
                 first = start.marks.get(gap.segment_id, START_MARK).events
                 lost += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
-        stop = cut_of(end.stream, epochs.later(end.marks, begin))
-        partitions = await planner.partitions(cut_of(start.stream, begin), stop, epochs)
+        partitions = await planner.partitions(begin, epochs.later(end.marks, begin), epochs)
         counted = end.lost - start.lost
         self._warn([gap for gap in missing if gap.events is None or lost > counted])
-        self._remember(lost_uncounted=self._state.lost_uncounted + max(0, lost - counted))
+        self._state.lost_uncounted += max(0, lost - counted)
         return list(partitions)
 
     async def _find_target(self, planner: Planner) -> Marks:
@@ -253,7 +234,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the cut that no batch may pass now: the earliest of tail, target of AvailableNow, end cut."""
         end = await self._find_end(planner, epochs)
         ahead = epochs.tail if end is None else epochs.earlier(epochs.tail, end)
-        self._remember(ahead=(epochs, ahead))
+        self._state.ahead = epochs, ahead
         available_end = self._state.available_end
         return ahead if available_end is None else epochs.earlier(ahead, available_end)
 
@@ -263,30 +244,29 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if choice is None or self._state.option_end is not None:
             return self._state.option_end
         if choice is TAIL:
-            self._remember(option_end=epochs.tail)
+            self._state.option_end = epochs.tail
             return epochs.tail
-        cut = await planner.clamped("endCut", choice, epochs)
-        end = await planner.checked_marks("endCut", cut, epochs)
+        cut = await planner.named("endCut", choice, epochs)
+        end = await planner.counted("endCut", epochs.clamped(cut), epochs)
         # The end of a time is at the first event of that time or later; where there is none yet, it may move.
         if not isinstance(choice, TimeCut) or all(
             epochs.is_replaced(segment_id) or mark < epochs.end(segment_id) for segment_id, mark in end.items()
         ):
-            self._remember(option_end=end)
+            self._state.option_end = end
         return end
 
     async def _report(self, planner: Planner) -> dict[str, Any]:
         reached = self._state.reached
         assert reached is not None
-        ahead, lag = reached.marks, Lag(events=0, size_bytes=0, age_s=0.0)
-        if self._state.ahead is not None:
-            epochs, ahead = self._state.ahead
-            lag = await planner.lag(reached.marks, ahead, epochs)
+        if self._state.ahead is None:
+            return {**reached.to_json(), "lag": {"events": 0, "bytes": 0, "seconds": 0.0}}
+        epochs, ahead = self._state.ahead
         content = StreamOffset(reached.stream, ahead, reached.lost).to_json()
-        return {**content, "lag": {"events": lag.events, "bytes": lag.size_bytes, "seconds": round(lag.age_s, 3)}}
+        return {**content, "lag": await planner.lag(reached.marks, ahead, epochs)}
 
     def _warn(self, missing: Iterable[MissingRange]) -> None:
         """Name gaps in the log, each once."""
         for gap in missing:
             if gap not in self._state.logged_gaps:
-                self._remember(logged_gaps=self._state.logged_gaps | {gap})
+                self._state.logged_gaps.add(gap)
                 logger.warning("events lost stream=%s %s", self._options.stream, gap)

@@ -3,17 +3,17 @@
 import json
 import random
 from collections.abc import Iterable
+from contextlib import closing
 
 import pytest
 from pyspark.sql.datasource import InputPartition
 
 import millrace
-from millrace.client.client import Client
 from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
-from millrace.spark_source.planning import Planner, settled
+from millrace.spark_source.planning import Planner
 from millrace.spark_source.positions import RangePartition, StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
@@ -426,25 +426,17 @@ def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of
     options = parse_options(shop.options(partitionBytes="1k"))
     runs = 0
 
-    async def act(client: Client) -> list[RangePartition]:
-        planner = Planner(client, options)
+    async def plan(planner: Planner) -> list[RangePartition]:
+        nonlocal runs
+        epochs = await planner.fetch(first.places)
+        if not runs:
+            cut = await planner.client.stream_cut(shop.stream).after_events(150)
+            await planner.client.truncate_stream(shop.stream, cut)
+        runs += 1
+        return await planner.partitions(epochs.head, epochs.tail, epochs)
 
-        async def plan() -> list[RangePartition]:
-            nonlocal runs
-            epochs = await planner.fetch(first.places)
-            start, end = epochs.stream.head(), epochs.stream.tail()
-            if not runs:
-                await client.truncate_stream(shop.stream, await client.stream_cut(shop.stream).after_events(150))
-            runs += 1
-            return await planner.partitions(start, end, epochs)
-
-        return await settled(plan)
-
-    link = Link(options)
-    try:
-        partitions = link.call(act)
-    finally:
-        link.close()
+    with closing(Link(options)) as link:
+        partitions = link.call(plan)
     assert runs == 2
     assert sum(part.size_bytes for partition in partitions for part in partition.ranges) == (
         shop.client.stream_info(shop.stream).size_bytes
@@ -479,17 +471,13 @@ def test_planning_asks_for_the_stream_and_nothing_of_its_segments(shop: Shop) ->
     scaled(shop)
     options = parse_options(shop.options())
 
-    async def act(client: Client) -> int:
-        planner = Planner(client, options)
+    async def plan(planner: Planner) -> int:
         epochs = await planner.fetch()
-        start = await planner.checked_marks("startCut", epochs.stream.head(), epochs)
+        start = await planner.counted("startCut", epochs.head, epochs)
         reached = await planner.advance(start, epochs.tail, epochs, max_events=1000, max_bytes=1 << 20, turn=0)
         assert reached != start
-        assert await planner.partitions(epochs.stream.head(), epochs.stream.tail(), epochs)
-        return client.statistics().reads.connects
+        assert await planner.partitions(epochs.head, epochs.tail, epochs)
+        return planner.client.statistics().reads.connects
 
-    link = Link(options)
-    try:
-        assert link.call(act) == 0
-    finally:
-        link.close()
+    with closing(Link(options)) as link:
+        assert link.call(plan) == 0
