@@ -4,18 +4,20 @@ from typing import Annotated
 
 import typer
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .connecting import JsonOption, Server, StreamArgument
 from .figures import time_text
+from .option_groups import Commands
 from .output import print_done, print_json, print_note, print_table, print_text
 from .places import PLACES_HELP, parse_place, resolved
 
-app = typer.Typer(no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the place.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the place.")]
 
 
 @app.command()
 def save(
+    server: Server,
     stream: StreamArgument,
     name: NameArgument,
     at: Annotated[str, typer.Option(metavar="PLACE", help=f"Where: {PLACES_HELP}.")] = "tail",
@@ -23,12 +25,10 @@ def save(
         bool,
         typer.Option("--cursor", help="Save how far a consumer has come: retention by consumption does not pass it."),
     ] = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Save a place under a name, in place of the bookmark (or cursor) of that name."""
     place = parse_place(at)
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         cut = resolved(client, stream, place)
         saved = client.cursors(stream).set(name, cut) if as_cursor else client.bookmarks(stream).save(name, cut)
     print_done(f"saved {'cursor' if as_cursor else 'bookmark'} {name} of {stream}")
@@ -36,14 +36,9 @@ def save(
 
 
 @app.command("list")
-def list_cuts(
-    stream: StreamArgument,
-    as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
-) -> None:
+def list_cuts(server: Server, stream: StreamArgument, as_json: JsonOption = False) -> None:
     """List the saved places of a stream."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = [("bookmark", saved) for saved in client.bookmarks(stream).list()]
         found += [("cursor", saved) for saved in client.cursors(stream).list()]
     found.sort(key=lambda item: (item[1].name, item[0]))
@@ -63,17 +58,16 @@ def list_cuts(
 
 @app.command()
 def forget(
+    server: Server,
     stream: StreamArgument,
     name: NameArgument,
     is_cursor: Annotated[
         bool, typer.Option("--cursor", help="Forget the cursor of that name, not the bookmark: it holds nothing then.")
     ] = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Forget a saved place; the events there stay."""
     kind = "cursor" if is_cursor else "bookmark"
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         saved = client.cursors(stream) if is_cursor else client.bookmarks(stream)
         if saved.forget(name):
             print_done(f"forgot {kind} {name} of {stream}")

@@ -3,9 +3,9 @@
 import platform
 import resource
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -53,14 +53,11 @@ def doctor(
 
     Exits with 1 when something is bad: data would be lost, or a server would not run.
     """
-    with progress("measuring syncs", total=None) as steps, probe_file(folder) as file:
-        small = measure_synced_writes(
-            file, size_bytes=4 * KIB, duration_s=seconds, count_max=SYNCS_MAX, on_write=steps.advance
-        )
-        steps.describe("measuring large writes")
-        large = measure_synced_writes(
-            file, size_bytes=MIB, duration_s=seconds / 2, count_max=SYNCS_MAX, on_write=steps.advance
-        )
+    with progress("measuring syncs", total=None) as update, probe_file(folder) as file:
+        measure = partial(measure_synced_writes, file, count_max=SYNCS_MAX, on_write=partial(update, advance=1))
+        small = measure(size_bytes=4 * KIB, duration_s=seconds)
+        update(description="measuring large writes")
+        large = measure(size_bytes=MIB, duration_s=seconds / 2)
     checks = [*disk_checks(folder, small, large), *machine_checks()]
     if as_json:
         print_json({"folder": str(folder.resolve()), "checks": [asdict(check) for check in checks]})
@@ -134,10 +131,7 @@ def machine_checks() -> Iterator[Check]:
         "each connection takes one: raise it with `ulimit -n`" if is_low else "",
     )
     yield Check("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    is_old = sys.version_info < (3, 11)
-    yield Check(
-        "Python", platform.python_version(), "bad" if is_old else "good", "3.11 or newer is needed" if is_old else ""
-    )
+    yield Check("Python", platform.python_version(), "good")
     for package in PACKAGES:
         yield Check(package, _version(package))
     java = shutil.which("java")

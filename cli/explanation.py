@@ -1,29 +1,25 @@
 """`millrace stream explain`: why a stream is as it is, and what it waits for."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
 
-from millrace.model.policy import RetentionPolicy, ScalingPolicy
+from millrace.model.policy import StreamConfig
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .connecting import JsonOption, Server, StreamArgument
 from .figures import rate_text, size_text, time_text
 from .output import print_facts, print_json, print_table, print_text
 from .policies import retention_text, scaling_text
 
 
-def explain(
-    stream: StreamArgument,
-    as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
-) -> None:
+def explain(server: Server, stream: StreamArgument, as_json: JsonOption = False) -> None:
     """Show what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
 
     The rates of a stream that scales by hand only are measured from the first such request on.
     """
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         facts = client.explain_stream(stream)
     if as_json:
         print_json(facts)
@@ -33,16 +29,14 @@ def explain(
 
 def print_explanation(facts: dict[str, Any]) -> None:
     """Print what a server says of a stream."""
-    policy = facts["policy"]
+    policy = StreamConfig.from_json(json.dumps(facts["policy"]))
     segments = sorted(facts["segments"], key=lambda segment: float(segment["low"]))
-    scaling = policy["scaling"] | ({"segment_count": len(segments)} if policy["scaling"]["kind"] == "fixed" else {})
-    retention = policy["retention"]
     print_facts(
         {
             "stream": f"{facts['stream']}, sealed" if facts["sealed"] else facts["stream"],
-            "scaling": scaling_text(ScalingPolicy.from_dict(scaling)),
-            "retention": retention_text(None if retention is None else RetentionPolicy.from_dict(retention)),
-            **({"tags": ", ".join(policy["tags"])} if policy["tags"] else {}),
+            "scaling": scaling_text(policy.scaling),
+            "retention": retention_text(policy.retention),
+            **({"tags": ", ".join(policy.tags)} if policy.tags else {}),
             "size": size_text(facts["size_bytes"]),
             "epoch": facts["epoch"],
         }

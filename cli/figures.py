@@ -3,29 +3,24 @@
 from datetime import UTC, datetime
 from typing import Final
 
-_SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
-_RATE_UNITS: Final = ("k", "M", "G")
+from rich.filesize import pick_unit_and_suffix
+
+_SIZE_UNITS: Final = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+_RATE_UNITS: Final = ["", " k", " M", " G"]
 
 
 def size_text(size: float) -> str:
     """Return a size in bytes with the unit that leaves one to four digits before the point."""
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in _SIZE_UNITS:
-        size /= 1024
-        if size < 1024 or unit == _SIZE_UNITS[-1]:
-            break
-    return f"{size:.0f} {unit}" if size >= 100 else f"{size:.1f} {unit}"
+    unit, suffix = pick_unit_and_suffix(int(size), _SIZE_UNITS, 1024)
+    digits = 0 if unit == 1 or size >= 100 * unit else 1
+    return f"{size / unit:.{digits}f} {suffix}"
 
 
 def rate_text(rate: float) -> str:
     """Return a number of things per second, to three digits."""
-    for unit in ("", *_RATE_UNITS):
-        if rate < 1000 or unit == _RATE_UNITS[-1]:
-            break
-        rate /= 1000
-    digits = 0 if rate >= 100 else 1 if rate >= 10 else 2
-    return f"{rate:.{digits}f} {unit}/s" if unit else f"{rate:.{digits}f}/s"
+    unit, suffix = pick_unit_and_suffix(int(rate), _RATE_UNITS, 1000)
+    digits = 0 if rate >= 100 * unit else 1 if rate >= 10 * unit else 2
+    return f"{rate / unit:.{digits}f}{suffix}/s"
 
 
 def duration_text(duration_s: float) -> str:

@@ -10,7 +10,7 @@ import typer
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .connecting import JsonOption, Server, StreamArgument
 from .figures import duration_text, time_text
 from .history_picture import change_text, draw_history, periods
 from .output import console, print_json, print_table, print_text
@@ -23,15 +23,14 @@ LINES_PER_EPOCH: Final = 3
 
 
 def history(
+    server: Server,
     stream: StreamArgument,
     with_picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the segments over time.")] = True,
     with_table: Annotated[bool, typer.Option("--table/--no-table", help="List the epochs.")] = True,
     as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Show how a stream was scaled: its segments over time, and what was split or merged when and why."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         epochs = client.stream_history(stream)
         sealed = client.stream_info(stream).sealed
     # The clock of the server timed the epochs; ours may be slow.

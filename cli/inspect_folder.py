@@ -12,9 +12,9 @@ from millrace.wire.schema.log import LogFileHeader
 
 from .declared import read_fields, values_of
 from .figures import size_text
-from .report import Report, Section
+from .report import Report
 from .survey import Container, log_files, logged_ranges, survey
-from .verification import container_folders, own_folder
+from .verification import container_folders, owned_folder
 
 
 def inspect_folder(path: Path, *, limit: int) -> Report:
@@ -23,35 +23,32 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
     Args:
         limit: most rows of each table, 0 for all.
     """
-    report = Report("data folder", str(path))
+    report = Report("data folder", str(path), limit=limit)
     try:
         report.facts["server_id"] = str(read_identity(OsFileSystem(), path))
     except ConfigurationError as error:
         report.problems.append(str(error))
     try:
-        lock = own_folder(path)
-        if lock is not None:
-            lock.close()
+        with owned_folder(path):
+            pass
     except FolderLockedError:
         report.notes.append("a server is running on this folder: what is shown is already changing")
     with ExitStack() as stack:
         found = [stack.enter_context(survey(folder, owner=None)) for folder in container_folders(path)]
-        _add_containers(report, path, found, limit=limit)
+        _add_containers(report, path, found)
     return report
 
 
-def _add_containers(report: Report, path: Path, found: list[Container], *, limit: int) -> None:
+def _add_containers(report: Report, path: Path, found: list[Container]) -> None:
     report.facts |= {"containers": len(found), "segments": sum(len(item.state.segments) for item in found)}
     report.facts["streams"] = sum(len(item.state.streams) for item in found)
     for container in found:
         _add_facts(report, container)
-    report.sections.append(
-        Section("segments", "where the bytes are", _SEGMENT_COLUMNS, _segments(found)).limited(limit)
-    )
-    report.sections.append(Section("log_files", "tier 1: the log", _LOG_COLUMNS, _logs(path, found)).limited(limit))
+    report.add_table("segments", "where the bytes are", _SEGMENT_COLUMNS, _segments(found))
+    report.add_table("log_files", "tier 1: the log", _LOG_COLUMNS, _logs(path, found))
     chunks = _chunks(path)
     report.facts["tier2"] = f"{len(chunks)} chunks, {size_text(sum(chunk[1] for chunk in chunks))}"
-    report.sections.append(Section("chunks", "tier 2: chunks", _CHUNK_COLUMNS, chunks).limited(limit))
+    report.add_table("chunks", "tier 2: chunks", _CHUNK_COLUMNS, chunks)
 
 
 _SEGMENT_COLUMNS = ("segment", "id", "start", "length", "events", "in tier 2", "chunks", "only in the log", "state")

@@ -8,11 +8,16 @@ import csv
 import json
 from collections.abc import Callable
 
+import typer
+
 KeyOf = Callable[[bytes], str]
 
 
-class KeyFieldError(ValueError):
+class KeyFieldError(typer.BadParameter):
     """A line without the field that was asked for."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, param_hint="--key-field")
 
 
 def key_reader(field: str, first_line: bytes) -> tuple[KeyOf, bool]:

@@ -24,6 +24,7 @@ from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.server.errors import FolderLockedError, FolderVersionError, ServerError
 from millrace.server.host.descriptors import occupy_standard_descriptors
 
+from .option_groups import Commands
 from .output import print_error, print_text
 
 DONE: Final = 0
@@ -78,9 +79,9 @@ def _program(
     """
 
 
-def make_app(names: Iterable[str]) -> typer.Typer:
+def make_app(names: Iterable[str]) -> Commands:
     """Return the program with these commands; only their modules are loaded."""
-    app = typer.Typer(
+    app = Commands(
         name="millrace",
         no_args_is_help=True,
         # An error that we did not foresee is a bug: its traceback is wanted, as Python prints it.

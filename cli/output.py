@@ -6,22 +6,15 @@ nothing is cut. Nothing else in this part prints.
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,14 +22,10 @@ _PIPE_WIDTH: Final = 10_000
 """Columns of a pipe: wide enough that no line is broken or cut."""
 
 
-def console() -> Console:
-    """Return a console on standard output as it is now."""
-    return _console(stderr=False)
-
-
-def error_console() -> Console:
-    """Return a console on standard error as it is now."""
-    return _console(stderr=True)
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on standard output, or standard error, as it is now."""
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
 
 
 def is_terminal() -> bool:
@@ -51,19 +40,19 @@ def print_text(text: str | Text) -> None:
 
 def print_note(text: str) -> None:
     """Tell a person something beside the result, on standard error."""
-    error_console().print(Text(text, style="dim"), highlight=False, soft_wrap=True)
+    _print_beside(Text(text, style="dim"))
 
 
 def print_done(text: str) -> None:
     """Tell a person that it worked, on standard error: standard output holds results only."""
-    error_console().print(Text.assemble(("done ", "green"), text), highlight=False, soft_wrap=True)
+    _print_beside(Text.assemble(("done ", "green"), text))
 
 
 def print_error(message: str, *, hint: str = "") -> None:
     """Say what is wrong, and what can be done about it."""
-    error_console().print(Text.assemble(("error: ", "bold red"), message), highlight=False, soft_wrap=True)
+    _print_beside(Text.assemble(("error: ", "bold red"), message))
     if hint:
-        error_console().print(Text(f"       {hint}", style="dim"), highlight=False, soft_wrap=True)
+        print_note(f"       {hint}")
 
 
 def print_json(value: Any) -> None:
@@ -74,6 +63,11 @@ def print_json(value: Any) -> None:
 def print_json_line(value: Any) -> None:
     """Print one JSON document in one line, for many of them."""
     sys.stdout.write(json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+def picked(record: object, *names: str) -> dict[str, Any]:
+    """Return some attributes of a record by their names, to be printed as JSON."""
+    return {name: getattr(record, name) for name in names}
 
 
 def print_table(
@@ -135,30 +129,18 @@ def print_made(table: Table) -> None:
         print(line.rstrip())
 
 
-class Steps:
-    """A progress bar, or what behaves like one and is not shown."""
-
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self._bar = bar
-        self._task = task
-
-    def advance(self, amount: float = 1) -> None:
-        """Move by that much."""
-        self._bar.advance(self._task, amount)
-
-    def describe(self, text: str) -> None:
-        """Say what is being done now."""
-        self._bar.update(self._task, description=escape(text))
+UpdateBar = Callable[..., None]
+"""Moves a progress bar by `advance`, or changes its `description`."""
 
 
 @contextmanager
 def progress(
     description: str, *, total: float | None, in_bytes: bool = False, is_shown: bool = True
-) -> Iterator[Steps]:
+) -> Iterator[UpdateBar]:
     """Show a progress bar on standard error while the body runs, if that is a terminal; it leaves no trace."""
-    target = error_console()
+    target = console(stderr=True)
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -167,12 +149,11 @@ def progress(
         disable=not (is_shown and target.is_terminal),
     )
     with bar:
-        yield Steps(bar, bar.add_task(escape(description), total=total))
+        yield partial(bar.update, bar.add_task(description, total=total))
 
 
-def _console(*, stderr: bool) -> Console:
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
+def _print_beside(text: Text) -> None:
+    console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
 def _cell(value: Any) -> str:

@@ -1,131 +1,124 @@
 """What a stream is asked to do by itself, from the options of the command line and back into words."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.model.policy import RetentionPolicy, ScalingPolicy
+from millrace.model.policy import RetentionPolicy, ScalingKind, ScalingPolicy
 
 from .figures import count_text, duration_text, size_text
 from .quantities import parse_bounds, parse_duration, parse_size
 
-_PANEL = "Policies"
+_option = partial(typer.Option, rich_help_panel="Policies")
 
-EventsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--events-per-s", min=1, metavar="N", show_default=False, rich_help_panel=_PANEL,
-        help="Split a segment that takes more events per second for a while, merge neighbours that take far fewer.",
-    ),
-]  # fmt: skip
-BytesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--bytes-per-s", metavar="SIZE", show_default=False, rich_help_panel=_PANEL, help="The same, by bytes: 1MiB."
-    ),
-]
-MinSegmentsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=SEGMENTS_PER_STREAM_MAX, metavar="N", show_default=False, rich_help_panel=_PANEL,
-        help="How many segments such a stream starts with; merging leaves no fewer. 1 unless given.",
-    ),
-]  # fmt: skip
-FactorOption = Annotated[
-    int | None,
-    typer.Option(
-        min=2, max=16, metavar="N", show_default=False, rich_help_panel=_PANEL,
-        help="Into how many parts a segment is split at most. 2 unless given.",
-    ),
-]  # fmt: skip
-RetainBytesOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MIN:MAX", show_default=False, rich_help_panel=_PANEL,
-        help="Drop the oldest events above MAX bytes, never leave less than MIN: 1GiB:10GiB, or 10GiB.",
-    ),
-]  # fmt: skip
-RetainAgeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MIN:MAX", show_default=False, rich_help_panel=_PANEL,
-        help="Drop events older than MAX: 7d. A minimum goes with --retain-consumed only.",
-    ),
-]  # fmt: skip
-RetainConsumedOption = Annotated[
-    bool,
-    typer.Option(
-        "--retain-consumed", rich_help_panel=_PANEL,
-        help="Drop what all registered cursors have passed, inside the bounds of the other two.",
-    ),
-]  # fmt: skip
 TagOption = Annotated[
-    list[str] | None,
-    typer.Option("--tag", metavar="TAG", show_default=False, help="By which it is listed; may be given several times."),
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="By which it is listed; may be given several times.")
 ]
 
 
-def scaling_of(
-    *,
-    segments: int | None,
-    events_per_s: int | None,
-    bytes_per_s: str | None,
-    min_segments: int | None,
-    factor: int | None,
-    current: ScalingPolicy | None = None,
-) -> ScalingPolicy | None:
-    """Return the policy that the options ask for; None if they say nothing.
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """What the command line asks for; nothing unless it is given."""
 
-    Args:
-        current: what holds now: of it stays what is not named.
+    events_per_s: Annotated[
+        int | None,
+        _option(
+            min=1,
+            metavar="N",
+            help="Split a segment that takes more events per second for a while, merge neighbours that take far fewer.",
+        ),
+    ] = None
+    bytes_per_s: Annotated[str | None, _option(metavar="SIZE", help="The same, by bytes: 1MiB.")] = None
+    min_segments: Annotated[
+        int | None,
+        _option(
+            min=1,
+            max=SEGMENTS_PER_STREAM_MAX,
+            metavar="N",
+            help="How many segments such a stream starts with; merging leaves no fewer. 1 unless given.",
+        ),
+    ] = None
+    factor: Annotated[
+        int | None,
+        _option(min=2, max=16, metavar="N", help="Into how many parts a segment is split at most. 2 unless given."),
+    ] = None
+    retain_bytes: Annotated[
+        str | None,
+        _option(
+            metavar="MIN:MAX",
+            help="Drop the oldest events above MAX bytes, never leave less than MIN: 1GiB:10GiB, or 10GiB.",
+        ),
+    ] = None
+    retain_age: Annotated[
+        str | None,
+        _option(
+            metavar="MIN:MAX",
+            help="Drop events older than MAX: 7d. A minimum goes with --retain-consumed only.",
+        ),
+    ] = None
+    retain_consumed: Annotated[
+        bool,
+        _option(
+            "--retain-consumed",
+            help="Drop what all registered cursors have passed, inside the bounds of the other two.",
+        ),
+    ] = False
 
-    Raises:
-        typer.BadParameter: options that exclude one another.
-    """
-    target_bytes = None if bytes_per_s is None else parse_size(bytes_per_s)
-    if sum(option is not None for option in (segments, events_per_s, target_bytes)) > 1:
-        raise typer.BadParameter("give one of a fixed number of segments, --events-per-s and --bytes-per-s")
-    if target_bytes == 0:
-        raise typer.BadParameter("--bytes-per-s must be above 0")
-    scales_already = current is not None and current.kind != "fixed"
-    least = min_segments or (current.segment_count if current is not None and scales_already else 1)
-    parts = factor or (current.factor if current is not None and scales_already else 2)
-    if events_per_s is not None:
-        return ScalingPolicy.by_events_per_s(events_per_s, min_segments=least, factor=parts)
-    if target_bytes is not None:
-        return ScalingPolicy.by_bytes_per_s(target_bytes, min_segments=least, factor=parts)
-    if min_segments is None and factor is None:
-        return None if segments is None else ScalingPolicy.fixed(segments)
-    if segments is not None or current is None or not scales_already:
-        raise typer.BadParameter("--min-segments and --factor go with --events-per-s or --bytes-per-s")
-    return replace(current, segment_count=least, factor=parts)
+    def scaling(self, *, segments: int | None, current: ScalingPolicy | None = None) -> ScalingPolicy | None:
+        """Return the policy that is asked for; None if nothing is said.
 
+        Args:
+            segments: the fixed number of segments that is asked for, if one is.
+            current: what holds now: of it stays what is not named.
 
-def retention_of(*, retain_bytes: str | None, retain_age: str | None, retain_consumed: bool) -> RetentionPolicy | None:
-    """Return the policy that the options ask for; None if they say nothing.
+        Raises:
+            typer.BadParameter: options that exclude one another.
+        """
+        target_bytes = None if self.bytes_per_s is None else parse_size(self.bytes_per_s)
+        if sum(option is not None for option in (segments, self.events_per_s, target_bytes)) > 1:
+            raise typer.BadParameter("give one of a fixed number of segments, --events-per-s and --bytes-per-s")
+        if target_bytes == 0:
+            raise typer.BadParameter("--bytes-per-s must be above 0")
+        if current is None or current.kind == ScalingKind.FIXED:
+            current = None
+        least = self.min_segments or (current.segment_count if current else 1)
+        parts = self.factor or (current.factor if current else 2)
+        if self.events_per_s is not None:
+            return ScalingPolicy.by_events_per_s(self.events_per_s, min_segments=least, factor=parts)
+        if target_bytes is not None:
+            return ScalingPolicy.by_bytes_per_s(target_bytes, min_segments=least, factor=parts)
+        if self.min_segments is None and self.factor is None:
+            return None if segments is None else ScalingPolicy.fixed(segments)
+        if segments is not None or current is None:
+            raise typer.BadParameter("--min-segments and --factor go with --events-per-s or --bytes-per-s")
+        return replace(current, segment_count=least, factor=parts)
 
-    Raises:
-        typer.BadParameter: no size or duration, or bounds that make no sense together.
-    """
-    least, most = parse_bounds(retain_bytes or "")
-    youngest, oldest = parse_bounds(retain_age or "")
-    min_bytes, max_bytes = (None if text is None else parse_size(text) for text in (least, most))
-    min_age_s, max_age_s = (None if text is None else parse_duration(text) for text in (youngest, oldest))
-    if retain_consumed:
-        return RetentionPolicy.by_consumption(
-            min_bytes=min_bytes, max_bytes=max_bytes, min_age_s=min_age_s, max_age_s=max_age_s
-        )
-    if retain_age is not None:
-        if max_age_s is None or min_age_s is not None:
-            raise typer.BadParameter("--retain-age without --retain-consumed is a maximum: 7d")
-        return RetentionPolicy.by_time(max_age_s=max_age_s, min_bytes=min_bytes, max_bytes=max_bytes)
-    if retain_bytes is not None:
-        if max_bytes is None:
-            raise typer.BadParameter("--retain-bytes without --retain-consumed needs a maximum: 10GiB, or 1GiB:10GiB")
-        return RetentionPolicy.by_size(max_bytes=max_bytes, min_bytes=min_bytes)
-    return None
+    def retention(self) -> RetentionPolicy | None:
+        """Return the policy that is asked for; None if nothing is said.
+
+        Raises:
+            typer.BadParameter: no size or duration, or bounds that make no sense together.
+        """
+        min_bytes, max_bytes = parse_bounds(self.retain_bytes or "", parse_size)
+        min_age_s, max_age_s = parse_bounds(self.retain_age or "", parse_duration)
+        if self.retain_consumed:
+            return RetentionPolicy.by_consumption(
+                min_bytes=min_bytes, max_bytes=max_bytes, min_age_s=min_age_s, max_age_s=max_age_s
+            )
+        if self.retain_age is not None:
+            if max_age_s is None or min_age_s is not None:
+                raise typer.BadParameter("--retain-age without --retain-consumed is a maximum: 7d")
+            return RetentionPolicy.by_time(max_age_s=max_age_s, min_bytes=min_bytes, max_bytes=max_bytes)
+        if self.retain_bytes is not None:
+            if max_bytes is None:
+                raise typer.BadParameter(
+                    "--retain-bytes without --retain-consumed needs a maximum: 10GiB, or 1GiB:10GiB"
+                )
+            return RetentionPolicy.by_size(max_bytes=max_bytes, min_bytes=min_bytes)
+        return None
 
 
 def scaling_text(policy: ScalingPolicy) -> str:

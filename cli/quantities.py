@@ -1,10 +1,13 @@
 """Sizes, durations and times as people write them."""
 
 import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import typer
+
+T = TypeVar("T")
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
@@ -37,10 +40,14 @@ def parse_duration(text: str) -> float:
     return number * factor
 
 
-def parse_bounds(text: str) -> tuple[str | None, str | None]:
-    """Return the two sides of `MIN:MAX`, None for one that is left out; without a colon it is the maximum."""
-    least, colon, most = text.rpartition(":")
-    return (least.strip() or None) if colon else None, most.strip() or None
+def parse_bounds(text: str, parse: Callable[[str], T]) -> tuple[T | None, T | None]:
+    """Return the two sides of `MIN:MAX`, None for one that is left out; without a colon it is the maximum.
+
+    Raises:
+        typer.BadParameter: a side is not what `parse` knows.
+    """
+    least, most = (parse(side) if side.strip() else None for side in text.rpartition(":")[::2])
+    return least, most
 
 
 def parse_time(text: str, *, now_us: int) -> int:

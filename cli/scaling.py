@@ -10,7 +10,7 @@ import typer
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.stream import Border, StreamInfo
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, StreamArgument, TokenOption, connected
+from .connecting import Server, StreamArgument
 from .figures import count_text
 from .output import print_done, print_note
 
@@ -18,38 +18,31 @@ Ranges = list[tuple[Border, Border]]
 
 
 def scale(
+    server: Server,
     stream: StreamArgument,
-    split: Annotated[
-        int | None, typer.Option(metavar="SEGMENT", help="Split this segment, in its middle.", show_default=False)
-    ] = None,
+    split: Annotated[int | None, typer.Option(metavar="SEGMENT", help="Split this segment, in its middle.")] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FRACTION",
             help="Split it there instead: 0.6 or 1/3 of the whole key space; several times for several parts.",
-            show_default=False,
         ),
     ] = None,
     merge: Annotated[
         tuple[int, int] | None,
-        typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two, which are neighbours.", show_default=False),
+        typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two, which are neighbours."),
     ] = None,
     seal: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SEGMENT,...", help="Replace these segments by those of --ranges, as you like.", show_default=False
-        ),
+        typer.Option(metavar="SEGMENT,...", help="Replace these segments by those of --ranges, as you like."),
     ] = None,
     ranges: Annotated[
         str | None,
         typer.Option(
             metavar="LOW:HIGH,...",
             help="Keys of the new segments, out of 1; together those of the sealed ones: 0:0.25,0.25:0.5.",
-            show_default=False,
         ),
     ] = None,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Split or merge segments while writers and readers continue; the order of each key stays."""
     if sum(option is not None for option in (split, merge, seal or None)) != 1:
@@ -59,7 +52,7 @@ def scale(
     sealed_ids = _segment_ids(seal or ())
     wanted = [] if ranges is None else parse_ranges(ranges)
     borders = [parse_fraction(text) for text in at or ()]
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         before = client.stream_info(stream)
         if split is not None:
             sealed_ids, wanted = [split], split_ranges(_open_range(before, split), borders)

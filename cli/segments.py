@@ -2,62 +2,59 @@
 
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from millrace.client.admin.segments import SegmentInfo
 from millrace.wire.limits import MIB
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, TokenOption, connected
+from .connecting import JsonOption, Server
 from .figures import count_text, size_text, time_text
+from .option_groups import Commands
 from .output import print_done, print_facts, print_json, print_note, print_table, progress
 
-app = typer.Typer(no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
 APPEND_BYTES = 1 * MIB
 READ_BYTES = 4 * MIB
 
-SegmentArgument = Annotated[
-    str, typer.Argument(metavar="SEGMENT", help="Name of the segment: SCOPE/NAME.", show_default=False)
-]
+SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment: SCOPE/NAME.")]
 
 
 @app.command()
-def create(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+def create(server: Server, segment: SegmentArgument) -> None:
     """Create a segment."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         client.segments.create(segment)
     print_done(f"created {segment}")
 
 
 @app.command()
 def append(
+    server: Server,
     segment: SegmentArgument,
-    text: Annotated[
-        str | None, typer.Argument(help="What to append; without it, standard input as it is.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Argument(help="What to append; without it, standard input as it is.")] = None,
     expected_offset: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Append only if the segment has this length.", show_default=False),
+        typer.Option(min=0, metavar="N", help="Append only if the segment has this length."),
     ] = None,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Append bytes and print the offset of the first; they are durable then.
 
     Standard input is appended in pieces of 1 MiB, each of them whole or not at all.
     """
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         if text is not None:
             print(client.segments.append(segment, text.encode(), expected_offset=expected_offset))
             return
         first = None
-        with progress(f"appending to {segment}", total=None, in_bytes=True) as steps:
+        with progress(f"appending to {segment}", total=None, in_bytes=True) as update:
             while data := sys.stdin.buffer.read(APPEND_BYTES):
                 offset = client.segments.append(segment, data, expected_offset=expected_offset)
                 first = offset if first is None else first
                 expected_offset = offset + len(data) if expected_offset is not None else None
-                steps.advance(len(data))
+                update(advance=len(data))
         if first is None:
             print_note("standard input was empty; nothing was appended")
         else:
@@ -66,6 +63,7 @@ def append(
 
 @app.command()
 def read(
+    server: Server,
     segment: SegmentArgument,
     offset: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Where to start.", show_default="the start")
@@ -74,11 +72,9 @@ def read(
         int | None, typer.Option(min=1, metavar="N", help="How much to read.", show_default="to the tail")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as bytes become durable.")] = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Write the bytes of a segment to standard output."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.segments.info(segment)
         position = found.start_offset if offset is None else offset
         left = max_bytes if max_bytes is not None else None if follow else max(1, found.length - position)
@@ -101,88 +97,71 @@ def read(
 
 
 @app.command()
-def info(
-    segment: SegmentArgument,
-    as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
-) -> None:
+def info(server: Server, segment: SegmentArgument, as_json: JsonOption = False) -> None:
     """Show a segment."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.segments.info(segment)
     if as_json:
         print_json(asdict(found))
         return
-    print_facts(
-        {
-            "segment": found.name,
-            "id": found.segment_id,
-            "created": time_text(found.created_us),
-            "state": "sealed" if found.sealed else "open",
-            "start": found.start_offset,
-            "length": found.length,
-            "size": size_text(found.length - found.start_offset),
-            "events": found.event_count,
-        }
-    )
+    print_facts({**dict(zip(_COLUMNS, _row(found), strict=True)), "size": size_text(found.length - found.start_offset)})
 
 
 @app.command("list")
 def list_segments(
-    prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
+    server: Server,
+    prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
     as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """List segments, those of streams included (their names hold a `#`)."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = list(client.segments.list(prefix))
     if as_json:
         print_json([asdict(segment) for segment in found])
         return
-    print_table(
-        ("segment", "id", "start", "length", "events", "created", "state"),
-        [
-            (
-                segment.name,
-                segment.segment_id,
-                segment.start_offset,
-                segment.length,
-                segment.event_count,
-                time_text(segment.created_us),
-                "sealed" if segment.sealed else "open",
-            )
-            for segment in found
-        ],
-    )
+    print_table(_COLUMNS, [_row(segment) for segment in found])
 
 
 @app.command()
-def seal(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+def seal(server: Server, segment: SegmentArgument) -> None:
     """Let a segment take no more appends, forever."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.segments.seal(segment)
     print_done(f"sealed {segment} at {count_text(found.length, 'byte')}")
 
 
 @app.command()
 def truncate(
+    server: Server,
     segment: SegmentArgument,
-    offset: Annotated[int, typer.Argument(min=0, help="Where the segment is to start.", show_default=False)],
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
+    offset: Annotated[int, typer.Argument(min=0, help="Where the segment is to start.")],
 ) -> None:
     """Drop the bytes before an offset, forever; the offsets of the rest stay."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.segments.truncate(segment, offset)
     print_done(f"truncated {segment}: it holds [{found.start_offset}, {found.length}) now")
 
 
 @app.command()
-def delete(segment: SegmentArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+def delete(server: Server, segment: SegmentArgument) -> None:
     """Delete a segment with everything in it."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         if client.segments.delete(segment):
             print_done(f"deleted {segment}")
         else:
             print_note(f"there is no segment {segment}; nothing was changed")
+
+
+_COLUMNS = ("segment", "id", "start", "length", "events", "created", "state")
+
+
+def _row(segment: SegmentInfo) -> tuple[Any, ...]:
+    return (
+        segment.name,
+        segment.segment_id,
+        segment.start_offset,
+        segment.length,
+        segment.event_count,
+        time_text(segment.created_us),
+        "sealed" if segment.sealed else "open",
+    )

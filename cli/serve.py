@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ from millrace.server.options import Address, ServerOptions, options_from_environ
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 from .figures import duration_text, size_text
-from .output import error_console
+from .output import console as console_on
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -61,13 +62,9 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
     # Loading the server takes longer than all the rest of the command line.
     from millrace.server.app import Server
 
-    terminal = error_console()
-    if with_banner:
-        with terminal.status(f"opening {options.data_folder}"):
-            server = Server(options)
-            await server.start()
-    else:
-        server = Server(options)
+    terminal = console_on(stderr=True)
+    server = Server(options)
+    with terminal.status(f"opening {options.data_folder}") if with_banner else nullcontext():
         await server.start()
     try:
         server.own_process()

@@ -1,5 +1,6 @@
 """`millrace stream`: create, list, show, update, seal, truncate and delete streams."""
 
+import json
 from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -10,29 +11,17 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .connecting import JsonOption, Server, StreamArgument
 from .explanation import explain
 from .figures import count_text, size_text, time_text
 from .history import history
-from .output import print_done, print_facts, print_json, print_note, print_table, print_text
+from .option_groups import Commands
+from .output import picked, print_done, print_facts, print_json, print_note, print_table, print_text
 from .places import PLACES_HELP, parse_place, resolved
-from .policies import (
-    BytesOption,
-    EventsOption,
-    FactorOption,
-    MinSegmentsOption,
-    RetainAgeOption,
-    RetainBytesOption,
-    RetainConsumedOption,
-    TagOption,
-    retention_of,
-    retention_text,
-    scaling_of,
-    scaling_text,
-)
+from .policies import PolicyOptions, TagOption, retention_text, scaling_text
 from .scaling import scale
 
-app = typer.Typer(no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
 LISTED_MAX: Final = 1000
 """Streams listed with their sizes: each is asked for by itself, and there may be a million."""
@@ -40,6 +29,8 @@ LISTED_MAX: Final = 1000
 
 @app.command()
 def create(
+    policies: PolicyOptions,
+    server: Server,
     stream: StreamArgument,
     segments: Annotated[
         int | None,
@@ -50,31 +41,15 @@ def create(
             show_default="1",
         ),
     ] = None,
-    events_per_s: EventsOption = None,
-    bytes_per_s: BytesOption = None,
-    min_segments: MinSegmentsOption = None,
-    factor: FactorOption = None,
-    retain_bytes: RetainBytesOption = None,
-    retain_age: RetainAgeOption = None,
-    retain_consumed: RetainConsumedOption = False,
     tags: TagOption = None,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Create a stream. One that exists is left as it is."""
-    scaling = scaling_of(
-        segments=segments,
-        events_per_s=events_per_s,
-        bytes_per_s=bytes_per_s,
-        min_segments=min_segments,
-        factor=factor,
-    )
     configuration = StreamConfig(
-        scaling=scaling or ScalingPolicy.fixed(1),
-        retention=retention_of(retain_bytes=retain_bytes, retain_age=retain_age, retain_consumed=retain_consumed),
+        scaling=policies.scaling(segments=segments) or ScalingPolicy.fixed(1),
+        retention=policies.retention(),
         tags=tuple(tags or ()),
     )
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         if client.create_stream(stream, configuration):
             print_done(f"created {stream} with {count_text(configuration.scaling.segment_count, 'segment')}")
         else:
@@ -84,42 +59,27 @@ def create(
 
 @app.command()
 def update(
+    policies: PolicyOptions,
+    server: Server,
     stream: StreamArgument,
     is_fixed: Annotated[
         bool, typer.Option("--fixed", help="Let it scale by hand only.", rich_help_panel="Policies")
     ] = False,
-    events_per_s: EventsOption = None,
-    bytes_per_s: BytesOption = None,
-    min_segments: MinSegmentsOption = None,
-    factor: FactorOption = None,
-    retain_bytes: RetainBytesOption = None,
-    retain_age: RetainAgeOption = None,
-    retain_consumed: RetainConsumedOption = False,
     retain_all: Annotated[
         bool, typer.Option("--retain-all", help="Drop nothing by itself.", rich_help_panel="Policies")
     ] = False,
     tags: TagOption = None,
-    untags: Annotated[
-        list[str] | None, typer.Option("--untag", metavar="TAG", help="Take a tag away.", show_default=False)
-    ] = None,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
+    untags: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Take a tag away.")] = None,
 ) -> None:
     """Change the policies and tags of a stream; what is not named stays. Events and segments stay as they are."""
-    retention = retention_of(retain_bytes=retain_bytes, retain_age=retain_age, retain_consumed=retain_consumed)
+    retention = policies.retention()
     if retain_all and retention is not None:
         raise typer.BadParameter("--retain-all excludes the other ways to retain")
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.stream_info(stream)
         current = found.configuration
-        scaling = scaling_of(
-            segments=len(found.open_segments) if is_fixed else None,
-            events_per_s=events_per_s,
-            bytes_per_s=bytes_per_s,
-            min_segments=min_segments,
-            factor=factor,
-            current=current.scaling,
-        )
+        segments = len(found.open_segments) if is_fixed else None
+        scaling = policies.scaling(segments=segments, current=current.scaling)
         wanted = replace(
             current,
             scaling=scaling or current.scaling,
@@ -135,18 +95,17 @@ def update(
 
 @app.command("list")
 def list_streams(
-    prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
-    tag: Annotated[str, typer.Option("--tag", help="Only streams with this tag.", show_default=False)] = "",
+    server: Server,
+    prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
+    tag: Annotated[str, typer.Option("--tag", help="Only streams with this tag.")] = "",
     names_only: Annotated[
         bool, typer.Option("--names", help="Print all names, a line each, as they come; without sizes.")
     ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many; 0 shows all.")] = LISTED_MAX,
     as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """List streams with their sizes."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         if names_only:
             for name in client.list_streams(prefix, tag=tag):
                 print_text(name)
@@ -177,14 +136,9 @@ def list_streams(
 
 
 @app.command()
-def info(
-    stream: StreamArgument,
-    as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
-) -> None:
+def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) -> None:
     """Show a stream, its segments, and the cuts at its head and tail."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.stream_info(stream)
     if as_json:
         print_json(_json(found))
@@ -227,26 +181,25 @@ def info(
 
 
 @app.command()
-def seal(stream: StreamArgument, address: AddressOption = DEFAULT_ADDRESS, token_file: TokenOption = None) -> None:
+def seal(server: Server, stream: StreamArgument) -> None:
     """Let a stream take no more events, forever."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         client.seal_stream(stream)
     print_done(f"sealed {stream}")
 
 
 @app.command()
 def truncate(
+    server: Server,
     stream: StreamArgument,
     cut: Annotated[
         str,
-        typer.Argument(help=f"Where the stream is to start: {PLACES_HELP}.", show_default=False),
+        typer.Argument(help=f"Where the stream is to start: {PLACES_HELP}."),
     ],
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Drop the events before a cut, forever."""
     place = parse_place(cut)
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         before = client.stream_info(stream).size_bytes
         after = client.truncate_stream(stream, resolved(client, stream, place)).size_bytes
     print_done(f"truncated {stream}: {size_text(before)} before, {size_text(after)} now")
@@ -254,13 +207,12 @@ def truncate(
 
 @app.command()
 def delete(
+    server: Server,
     stream: StreamArgument,
     is_sealed_first: Annotated[bool, typer.Option("--seal", help="Seal it first, if it is not.")] = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Delete a sealed stream with everything in it."""
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         if is_sealed_first:
             client.seal_stream(stream)
         if client.delete_stream(stream):
@@ -288,29 +240,15 @@ def _differences(before: StreamConfig, after: StreamConfig) -> str:
 
 def _json(info: StreamInfo) -> dict[str, Any]:
     return {
-        "name": info.name,
-        "stream_id": info.stream_id,
-        "created_us": info.created_us,
-        "sealed": info.sealed,
-        "size_bytes": info.size_bytes,
-        "epoch": info.epoch,
-        "scaling": info.configuration.scaling.to_dict(),
-        "retention": None if info.configuration.retention is None else info.configuration.retention.to_dict(),
-        "tags": list(info.configuration.tags),
+        **picked(info, "name", "stream_id", "created_us", "sealed", "size_bytes", "epoch"),
+        "tags": [],
+        **json.loads(info.configuration.to_json()),
         "head": str(info.head()),
         "tail": str(info.tail()),
-        "segments": [
-            {
-                "segment_id": segment.segment_id,
-                "low": segment.low,
-                "high": segment.high,
-                "epoch": segment.epoch,
-                "sealed_epoch": segment.sealed_epoch,
-                "start_offset": segment.start_offset,
-                "length": segment.length,
-                "event_count": segment.event_count,
-                "sealed": segment.sealed,
-            }
-            for segment in info.segments
-        ],
+        "segments": [picked(segment, *_SEGMENT_NAMES) for segment in info.segments],
     }
+
+
+_SEGMENT_NAMES: Final = (
+    "segment_id", "low", "high", "epoch", "sealed_epoch", "start_offset", "length", "event_count", "sealed",
+)  # fmt: skip

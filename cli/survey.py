@@ -25,14 +25,7 @@ from millrace.server.errors import ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo
-from millrace.server.wal import (
-    Damage,
-    LogOwner,
-    RecoveredBatch,
-    Recovery,
-    RecoveryReport,
-    log_paths,
-)
+from millrace.server.wal import Damage, LogOwner, RecoveredBatch, Recovery, RecoveryReport, log_paths
 from millrace.wire.errors import WireError
 
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
@@ -179,8 +172,8 @@ def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) ->
     except (ServerError, OSError) as error:
         found.log_error = str(error)
     found.report = recovery.report
-    for path, size in ((path, path.stat().st_size) for path in log_files(folder)):
-        on_bytes(max(0, size - gone_through.get(path.name, 0)))
+    for path in log_files(folder):
+        on_bytes(max(0, path.stat().st_size - gone_through.get(path.name, 0)))
 
 
 def logged_ranges(segment: Segment) -> list[tuple[int, int]]:

@@ -6,8 +6,8 @@ of each segment must be in a chunk or in the log, and each chunk must be what it
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.clock import SystemClock
-from millrace.server.host.files import Closable, OsFileSystem
+from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import (
     ChunkInfo,
     ChunkStorage,
@@ -77,8 +77,9 @@ class Verification:
         self.findings.append(Finding(file=file, offset=offset, size=size, what=what, lost=lost))
 
 
-def own_folder(folder: Path) -> Closable | None:
-    """Keep servers out of a data folder until the result is closed; None if it has no lock file.
+@contextmanager
+def owned_folder(folder: Path) -> Iterator[None]:
+    """Keep servers out of a data folder while the body runs, if it has a lock file.
 
     Raises:
         FolderLockedError: a server runs on it.
@@ -87,7 +88,8 @@ def own_folder(folder: Path) -> Closable | None:
     if not (folder / CONTAINERS_FOLDER).is_dir():
         raise ConfigurationError("is not a data folder", subject=str(folder))
     lock = folder / LOCK_NAME
-    return OsFileSystem().lock(lock) if lock.exists() else None
+    with closing(OsFileSystem().lock(lock)) if lock.exists() else nullcontext():
+        yield
 
 
 def bytes_to_read(folder: Path) -> int:
@@ -235,14 +237,8 @@ async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: Chun
     found = footer.summary
     held = (found.segment_id, found.start_offset, found.length, found.container_epoch)
     if held != (promised.segment_id, promised.start_offset, promised.length, promised.container_epoch):
-        result.findings.append(
-            Finding(
-                file=file,
-                offset=0,
-                what=f"holds [{found.start_offset}, {found.end_offset}) of segment {found.segment_id}, "
-                "not what its name says",
-            )
-        )
+        what = f"holds [{found.start_offset}, {found.end_offset}) of segment {found.segment_id}, not what its name says"
+        result.find(file, what, offset=0)
 
 
 def _verify_copy(result: Verification, folder: Path, container: Container, copy: CheckpointCopy) -> None:

@@ -1,6 +1,6 @@
 """`millrace verify`: go through a data folder and name what is not as it was written."""
 
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Annotated
 
@@ -9,31 +9,23 @@ from rich.text import Text
 
 from .figures import count_text, size_text
 from .output import print_json, print_note, print_table, print_text, progress
-from .verification import Finding, Verification, bytes_to_read, own_folder, verify_folder
+from .verification import Verification, bytes_to_read, owned_folder, verify_folder
 
 
 def verify(
-    data_dir: Annotated[
-        Path, typer.Argument(help="The data folder of a server that does not run.", show_default=False)
-    ],
+    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that does not run.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every byte of a data folder against its checksums, and its parts against one another.
 
     Exits with 1 when anything is damaged or missing, and names each file and offset. Changes nothing.
     """
-    lock = own_folder(data_dir)
-    try:
-        with progress("verifying", total=bytes_to_read(data_dir), in_bytes=True) as steps:
+    with owned_folder(data_dir), progress("verifying", total=bytes_to_read(data_dir), in_bytes=True) as update:
 
-            def on_step(what: str, size: int) -> None:
-                steps.describe(f"verifying {what}")
-                steps.advance(size)
+        def on_step(what: str, size: int) -> None:
+            update(advance=size, description=f"verifying {what}")
 
-            result = verify_folder(data_dir, on_step=on_step)
-    finally:
-        if lock is not None:
-            lock.close()
+        result = verify_folder(data_dir, on_step=on_step)
     if as_json:
         print_json({"path": str(data_dir), "ok": not result.findings, **asdict(result)})
     else:
@@ -55,10 +47,6 @@ def _print(result: Verification, data_dir: Path) -> None:
         return
     print_table(
         ("file", "offset", "bytes", "what", "lost"),
-        [_row(finding) for finding in result.findings],
+        [astuple(finding) for finding in result.findings],
         title=f"{count_text(len(result.findings), 'problem')}",
     )
-
-
-def _row(finding: Finding) -> tuple[object, ...]:
-    return finding.file, finding.offset, finding.size, finding.what, finding.lost

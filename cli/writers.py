@@ -7,11 +7,12 @@ import typer
 from millrace.client.write.writer_info import Outcome, WriterInfo
 from millrace.model.errors import InvalidArgumentError
 
-from .connecting import DEFAULT_ADDRESS, AddressOption, JsonOption, StreamArgument, TokenOption, connected
+from .connecting import JsonOption, Server, StreamArgument
 from .figures import time_text
-from .output import print_error, print_facts, print_json, print_note, print_table
+from .option_groups import Commands
+from .output import picked, print_error, print_facts, print_json, print_note, print_table
 
-app = typer.Typer(no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
 FAILED = 1
 
@@ -23,15 +24,15 @@ def _writers() -> None:
 
 @app.command()
 def info(
+    server: Server,
     stream: StreamArgument,
-    writer_id: Annotated[str, typer.Argument(metavar="WRITER_ID", help="Id of the writer.", show_default=False)],
+    writer_id: Annotated[str, typer.Argument(metavar="WRITER_ID", help="Id of the writer.")],
     event: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
             help="Say what became of the event of this number; the exit code is 1 unless it is stored.",
-            show_default=False,
         ),
     ] = None,
     segment: Annotated[
@@ -40,17 +41,14 @@ def info(
             min=1,
             metavar="ID",
             help="The segment that the event was written to; needed where the stream has several.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
-    address: AddressOption = DEFAULT_ADDRESS,
-    token_file: TokenOption = None,
 ) -> None:
     """Show a writer: when it was active, under which epoch, and its last stored event in each segment of a stream."""
     if segment is not None and event is None:
         raise typer.BadParameter("--segment is for --event")
-    with connected(address, token_file) as client:
+    with server.connect() as client:
         found = client.writer_info(stream, writer_id)
     if found is None:
         print_error(f"writer {writer_id} was never opened, or it expired so long ago that nothing of it is left")
@@ -78,12 +76,7 @@ def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:
 def _print_json(found: WriterInfo, event: int | None, outcome: Outcome | None) -> None:
     print_json(
         {
-            "writer_id": found.writer_id,
-            "stream": found.stream,
-            "number": found.number,
-            "epoch": found.epoch,
-            "active_us": found.active_us,
-            "expired_us": found.expired_us,
+            **picked(found, "writer_id", "stream", "number", "epoch", "active_us", "expired_us"),
             "segments": [
                 {"segment_id": segment_id, "last_event_number": last}
                 for segment_id, last in found.last_event_numbers.items()

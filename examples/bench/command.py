@@ -15,7 +15,7 @@ import uvloop
 from millrace.cli.connecting import JsonOption
 from millrace.cli.disk import SyncedWrites, measure_synced_writes, percentile, probe_file
 from millrace.cli.figures import duration_text, rate_text, size_text
-from millrace.cli.output import Steps, print_json, print_note, print_table, progress
+from millrace.cli.output import UpdateBar, print_json, print_note, print_table, progress
 from millrace.client.client import Client, connect
 from millrace.client.testing import server
 from millrace.model.policy import StreamConfig
@@ -65,8 +65,8 @@ def bench(
 
     Everything counted is durable. What is written is deleted at the end.
     """
-    with _server_at(address, folder) as place, progress("measuring", total=STEPS) as steps:
-        rows = uvloop.run(measure(place, folder=folder, duration_s=seconds, steps=steps))
+    with _server_at(address, folder) as place, progress("measuring", total=STEPS) as update:
+        rows = uvloop.run(measure(place, folder=folder, duration_s=seconds, update=update))
     if as_json:
         print_json({"address": address or "", "folder": str(folder.resolve()), "rows": [_json(row) for row in rows]})
         return
@@ -88,16 +88,16 @@ def bench(
         print_note(f"bare figures are of this machine, in {folder.resolve()}")
 
 
-async def measure(address: str, *, folder: Path, duration_s: float, steps: Steps) -> list[Row]:
+async def measure(address: str, *, folder: Path, duration_s: float, update: UpdateBar) -> list[Row]:
     """Measure all rows against the server at `address`, and the disk under `folder`."""
-    small, large = await asyncio.to_thread(_measure_disk, folder, duration_s, steps)
+    small, large = await asyncio.to_thread(_measure_disk, folder, duration_s, update)
     name = f"bench/{uuid.uuid4().hex[:12]}"
     async with connect(address) as client:
         await client.segments.create(f"{name}-small")
         await client.segments.create(f"{name}-large")
         await client.create_stream(f"{name}-events", StreamConfig())
         try:
-            return await _measure_server(client, name, small, large, duration_s=duration_s, steps=steps)
+            return await _measure_server(client, name, small, large, duration_s=duration_s, update=update)
         finally:
             await client.segments.delete(f"{name}-small")
             await client.segments.delete(f"{name}-large")
@@ -106,14 +106,14 @@ async def measure(address: str, *, folder: Path, duration_s: float, steps: Steps
 
 
 async def _measure_server(
-    client: Client, name: str, small: SyncedWrites, large: SyncedWrites, *, duration_s: float, steps: Steps
+    client: Client, name: str, small: SyncedWrites, large: SyncedWrites, *, duration_s: float, update: UpdateBar
 ) -> list[Row]:
     segment, large_segment, stream = f"{name}-small", f"{name}-large", f"{name}-events"
     rows: list[Row] = []
 
     def add(name: str, value: float, unit: Unit, bare: float | None = None, bare_name: str = "") -> None:
         rows.append(Row(name=name, value=value, unit=unit, bare=bare, bare_name=bare_name))
-        steps.advance()
+        update(advance=1)
 
     write, large_rate = f"write + sync of {SMALL_BYTES} B", large.rate * MIB
     round_trip_s = await round_trips(client, duration_s / 3)
@@ -137,12 +137,12 @@ async def _measure_server(
     return rows
 
 
-def _measure_disk(folder: Path, duration_s: float, steps: Steps) -> tuple[SyncedWrites, SyncedWrites]:
+def _measure_disk(folder: Path, duration_s: float, update: UpdateBar) -> tuple[SyncedWrites, SyncedWrites]:
     with probe_file(folder) as file:
         small = measure_synced_writes(file, size_bytes=SMALL_BYTES, duration_s=duration_s, count_max=DISK_WRITES_MAX)
-        steps.advance()
+        update(advance=1)
         large = measure_synced_writes(file, size_bytes=MIB, duration_s=duration_s, count_max=DISK_WRITES_MAX)
-        steps.advance()
+        update(advance=1)
     return small, large
 
 

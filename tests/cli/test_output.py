@@ -39,9 +39,9 @@ def test_errors_go_to_standard_error_with_their_hint(capsys: pytest.CaptureFixtu
 
 
 def test_there_is_no_progress_bar_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("working", total=10) as steps:
-        steps.advance(5)
-        steps.describe("still working")
+    with progress("working", total=10) as update:
+        update(advance=5)
+        update(description="still [working")
 
     assert capsys.readouterr() == ("", "")
 

@@ -1,13 +1,20 @@
+from typing import Any
+
 import pytest
 import typer
 
-from millrace.cli.policies import retention_of, retention_text, scaling_of, scaling_text
+from millrace.cli.policies import PolicyOptions, retention_text, scaling_text
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.policy import RetentionPolicy, ScalingPolicy
 
-NO_SCALING = {"segments": None, "events_per_s": None, "bytes_per_s": None, "min_segments": None, "factor": None}
-NO_RETENTION = {"retain_bytes": None, "retain_age": None, "retain_consumed": False}
 EVENTS = ScalingPolicy.by_events_per_s(100, min_segments=2, factor=4)
+
+
+def scaling(
+    *, segments: int | None = None, current: ScalingPolicy | None = None, **options: Any
+) -> ScalingPolicy | None:
+    """Return what these options of a command line ask for."""
+    return PolicyOptions(**options).scaling(segments=segments, current=current)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +33,8 @@ EVENTS = ScalingPolicy.by_events_per_s(100, min_segments=2, factor=4)
         ),
     ],
 )
-def test_options_of_scaling(given: dict[str, object], policy: ScalingPolicy | None) -> None:
-    assert scaling_of(**{**NO_SCALING, **given}) == policy  # type: ignore[arg-type]  # as a command line gives them
+def test_options_of_scaling(given: dict[str, Any], policy: ScalingPolicy | None) -> None:
+    assert scaling(**given) == policy
 
 
 @pytest.mark.parametrize(
@@ -41,9 +48,9 @@ def test_options_of_scaling(given: dict[str, object], policy: ScalingPolicy | No
         {"factor": 2, "current": ScalingPolicy.fixed(3)},
     ],
 )
-def test_options_of_scaling_that_exclude_one_another(given: dict[str, object]) -> None:
+def test_options_of_scaling_that_exclude_one_another(given: dict[str, Any]) -> None:
     with pytest.raises(typer.BadParameter):
-        scaling_of(**{**NO_SCALING, **given})  # type: ignore[arg-type]  # as a command line gives them
+        scaling(**given)
 
 
 @pytest.mark.parametrize(
@@ -64,19 +71,19 @@ def test_options_of_scaling_that_exclude_one_another(given: dict[str, object]) -
         ),
     ],
 )
-def test_options_of_retention(given: dict[str, object], policy: RetentionPolicy | None) -> None:
-    assert retention_of(**{**NO_RETENTION, **given}) == policy  # type: ignore[arg-type]  # as above
+def test_options_of_retention(given: dict[str, Any], policy: RetentionPolicy | None) -> None:
+    assert PolicyOptions(**given).retention() == policy
 
 
 @pytest.mark.parametrize("given", [{"retain_bytes": "1k:"}, {"retain_age": "1h:2h"}, {"retain_age": "1h:"}])
-def test_bounds_that_make_no_sense_alone(given: dict[str, object]) -> None:
+def test_bounds_that_make_no_sense_alone(given: dict[str, Any]) -> None:
     with pytest.raises(typer.BadParameter):
-        retention_of(**{**NO_RETENTION, **given})  # type: ignore[arg-type]  # as above
+        PolicyOptions(**given).retention()
 
 
 def test_a_minimum_above_the_maximum_is_refused() -> None:
     with pytest.raises(InvalidArgumentError):
-        retention_of(retain_bytes="2k:1k", retain_age=None, retain_consumed=False)
+        PolicyOptions(retain_bytes="2k:1k").retention()
 
 
 def test_policies_in_words() -> None:

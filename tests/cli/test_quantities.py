@@ -44,7 +44,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     [("1k:2k", ("1k", "2k")), ("2k", (None, "2k")), (":2k", (None, "2k")), ("1k:", ("1k", None)), ("", (None, None))],
 )
 def test_bounds(text: str, bounds: tuple[str | None, str | None]) -> None:
-    assert parse_bounds(text) == bounds
+    assert parse_bounds(text, str) == bounds
 
 
 @settings(deadline=None)

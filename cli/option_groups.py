@@ -1,0 +1,46 @@
+"""Commands whose options come in records, so that what several commands share is declared once.
+
+A parameter of a command may be a dataclass; each field of it is then an option of the command, at that place.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeVar
+
+import typer
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+class Commands(typer.Typer):
+    """Commands that may take records of options."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandT], CommandT]:
+        """Return a decorator that adds a command, as `typer.Typer.command` does."""
+
+        def add(command: CommandT) -> CommandT:
+            super(Commands, self).command(name, **settings)(_spread(command))
+            return command
+
+        return add
+
+
+def _spread(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command with the fields of its records as parameters in their place."""
+    parameters = signature(command).parameters.values()
+    records: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, record in records.items():
+            values[name] = record(**{field.name: values.pop(field.name) for field in fields(record)})
+        command(**values)
+
+    spread: list[Parameter] = []
+    for each in parameters:
+        spread += signature(each.annotation).parameters.values() if each.name in records else [each]
+    declared = Signature([each.replace(kind=Parameter.KEYWORD_ONLY) for each in spread])
+    run.__signature__ = declared  # type: ignore[attr-defined]  # typer reads the options there
+    return run
