@@ -6,7 +6,6 @@ stored already is cut at that border, so that a writer may resend whatever it ha
 
 from typing import Protocol
 
-from millrace.server.container.residency.entity_cache import Pins
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
 from millrace.server.errors import (
@@ -22,6 +21,8 @@ from millrace.server.errors import (
 from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import decode_header
+
+from .entity_cache import Pins
 
 
 class Owner(Protocol):

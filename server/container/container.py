@@ -21,8 +21,6 @@ from functools import partial
 from typing import Final
 
 from millrace.server.cache import PendingRead
-from millrace.server.container.residency.entity_cache import Pins
-from millrace.server.container.residency.loader import EntityLoader
 from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
@@ -55,6 +53,8 @@ from .admission import (
     deduplicate,
 )
 from .catch_up_reader import CatchUpReader
+from .entity_cache import Pins
+from .loader import EntityLoader
 from .memtable import LinkedExtent
 from .options import ContainerOptions
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
-from millrace.server.container.residency.entity_cache import RESIDENT_COUNT_MAX
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
@@ -17,6 +16,7 @@ from millrace.server.errors import CheckpointDamagedError, LogCorruptError, Stor
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import Damage, Log
 
+from .entity_cache import RESIDENT_COUNT_MAX
 from .environment import ContainerEnvironment
 from .ids import container_of, first_id
 from .memtable import Extent

@@ -6,7 +6,7 @@ it: a later append may not overtake it, a CREDIT must find its subscription.
 
 from collections.abc import Awaitable, Callable
 
-from millrace.server.container.residency.entity_cache import Pins
+from millrace.server.container.entity_cache import Pins
 from millrace.server.errors import ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun

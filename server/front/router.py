@@ -12,7 +12,7 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import checked_writer_id
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
-from millrace.server.container.residency.entity_cache import Pins
+from millrace.server.container.entity_cache import Pins
 from millrace.server.container.seek import seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import Changes, ContainerState
 
 from .schema import KINDS, Detail, Key, LabelsOf, Row, Table

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.server.container.memtable import Extent
-from millrace.server.container.residency.entity_cache import Pins
+from millrace.server.container.entity_cache import Pins
 from millrace.server.wal import Damage, RecoveredBatch
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun

@@ -3,7 +3,7 @@
 `apply.apply_batch` is the only code that changes it from records of the log; the flusher changes what is about chunks.
 
 Only what is in use, and what the next checkpoint has to store, is in memory; the rest is in the last checkpoint. See
-`residency.entity_cache`.
+`entity_cache`.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.residency.entity_cache import (
+from millrace.server.container.entity_cache import (
     RESIDENT_COUNT_MAX,
     Archive,
     CacheChanges,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from millrace.server.container.memtable import LinkedExtent
-from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.apply import Applied, BatchItem, BytesSink, apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment

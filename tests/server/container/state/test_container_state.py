@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model.key_range import covers_once
-from millrace.server.container.residency.entity_cache import EntityCache
+from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.apply import Applied
 from millrace.server.container.state.container_state import FIRST_ID, ContainerState
 from millrace.server.container.state.garbage import DeleteAfter

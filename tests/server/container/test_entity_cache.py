@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.server.container.residency.entity_cache import ABSENT_COUNT_MAX, EntityCache, Pins
+from millrace.server.container.entity_cache import ABSENT_COUNT_MAX, EntityCache, Pins
 
 
 @dataclass(eq=False)

@@ -9,9 +9,9 @@ import pytest
 
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
-from millrace.server.container.residency import entity_cache
-from millrace.server.container.residency.entity_cache import EmptyArchive
-from millrace.server.container.residency.loader import BATCH_COUNT_MAX, EntityLoader
+from millrace.server.container import entity_cache
+from millrace.server.container.entity_cache import EmptyArchive
+from millrace.server.container.loader import BATCH_COUNT_MAX, EntityLoader
 from millrace.server.container.state.container_state import ContainerState, Stored
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
