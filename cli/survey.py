@@ -48,7 +48,7 @@ class Container:
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
     copy: CheckpointCopy | None = None
-    state: ContainerState = field(default_factory=ContainerState)
+    state: ContainerState = field(init=False)
     report: RecoveryReport | None = None
     log_error: str = ""
     # By segment, what a server found damaged before its last checkpoint.
@@ -149,11 +149,10 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
     found = Container(folder)
     with ExitStack() as stack:
         store = _find_checkpoint(found, stack)
-        if store is not None:
-            found.state = state_of(store, found.checkpoint, container=found.number)
-            found.known_damages = {
-                segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
-            }
+        found.state = state_of(store, found.checkpoint, container=found.number)
+        found.known_damages = {
+            segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
+        }
         _read_log(found, owner=owner, on_bytes=on_bytes)
         yield found
 
@@ -206,8 +205,8 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
     return missing
 
 
-def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore | None:
-    """Open the checkpoint, or the newest good copy of it, until the stack ends."""
+def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
+    """Open the checkpoint, the newest good copy of it, or an empty one, until the stack ends."""
     try:
         store, found.checkpoint = stack.enter_context(opened_checkpoint([found.checkpoint_path]))
     except ServerError as error:
@@ -223,7 +222,8 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore | No
             continue  # `verify` names each copy that is damaged
         found.copy = copy
         return store
-    return None
+    store, _ = stack.enter_context(opened_checkpoint([found.folder / "no checkpoint"]))
+    return store
 
 
 def _apply(found: Container, item: RecoveredBatch | Damage) -> None:

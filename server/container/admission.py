@@ -49,18 +49,10 @@ class PendingAppend(TakenAppends):
         self.pins: Pins | None = None
         self.followers: list[PendingAppend] = []
 
-    def settle(self) -> None:
-        """End as durable."""
-        self.settled = True
-        self._release()
-
-    def fail(self, error: ServerError) -> None:
-        """End as failed."""
+    def settle(self, error: ServerError | None = None) -> None:
+        """End as durable, or as failed."""
         self.error = error
         self.settled = True
-        self._release()
-
-    def _release(self) -> None:
         if self.pins is not None:
             self.pins.release()
 

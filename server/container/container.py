@@ -15,7 +15,7 @@ Only `decide` and `read` and the life cycle wait; all of it runs in the event lo
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -64,7 +64,7 @@ RETRY_AFTER_MS: Final = 200
 
 
 @dataclass(slots=True, eq=False)
-class Decision:
+class PendingDecision:
     """A record on its way through the log.
 
     Attributes:
@@ -77,16 +77,13 @@ class Decision:
     pins: Pins
     followers: list[PendingAppend] = field(default_factory=list)
 
-    def settle(self) -> None:
-        """End as durable and applied. Its requester may have been cancelled."""
+    def settle(self, error: ServerError | None = None) -> None:
+        """End as durable and applied, or as failed. Its requester may have been cancelled."""
         if not self.future.done():
-            self.future.set_result(None)
-        self.pins.release()
-
-    def fail(self, error: ServerError) -> None:
-        """End as failed. Its requester may have been cancelled."""
-        if not self.future.done():
-            self.future.set_exception(error)
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
         self.pins.release()
 
 
@@ -121,17 +118,12 @@ class SegmentContainer:
         self._failure: ServerError | None = None
         self._relief: set[Callable[[], None]] = set()
         # What the log was given and did not say durable yet, in order.
-        self._in_flight: deque[PendingAppend | Decision] = deque()
+        self._in_flight: deque[PendingAppend | PendingDecision] = deque()
 
     async def start(self, *, after_sequence: int) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
         await self.log.start(after_sequence=after_sequence, on_durable=self.durable, on_failure=self.log_failed)
         self.state.sequence = self.log.durable_sequence
-
-    @property
-    def failure(self) -> ServerError | None:
-        """Why the container refuses everything, or None."""
-        return self._failure
 
     def stop(self) -> None:
         """Refuse requests from now on; what is queued for the log still becomes durable."""
@@ -177,8 +169,9 @@ class SegmentContainer:
         run.offset = pending.offset = segment.next_offset
         run.context = pending
         # First the pins, then the log, which may refuse; only then the admitted view moves.
-        pins = pending.pins = state.segments.pin((run.segment_id,))
+        pins = pending.pins = Pins()
         try:
+            state.segments.pin((run.segment_id,), into=pins)
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
             self.log.submit(run)
@@ -187,7 +180,7 @@ class SegmentContainer:
             raise
         assert state.segments.peek(run.segment_id) is segment, "the view that moves is that of a pinned segment"
         if progress is not None:
-            assert state.writers.is_pinned(run.writer_number)
+            assert run.writer_number in state.writers.pin_counts
             progress.admitted = run.last_event_number
             segment.writers[run.writer_number] = progress
         segment.next_offset += run.payload_size
@@ -210,7 +203,7 @@ class SegmentContainer:
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
                 refused = PendingAppend(owner, new)
-                refused.fail(error)
+                refused.settle(error)
                 result.append(refused)
         if known.last_event_number <= progress.durable:
             again.settle()
@@ -274,8 +267,9 @@ class SegmentContainer:
         self._check_running()
         frame = encode(record)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self.state.pin_required(m.required_entities(record)) as pins:
-            decision = Decision(record, future, pins)
+        with Pins() as pins:
+            self.state.pin_required(m.required_entities(record), into=pins)
+            decision = PendingDecision(record, future, pins)
             self.log.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
             decision.pins = pins.transfer()
         self._in_flight.append(decision)
@@ -306,11 +300,10 @@ class SegmentContainer:
         if self.has_failed:
             return  # what is recovered from the disk has it
         state = self.state
-        owners: set[Owner] = set()
         try:
-            applied = apply_batch(
+            woken = apply_batch(
                 state,
-                [run.context.record if isinstance(run.context, Decision) else run for run in runs],
+                [run.context.record if isinstance(run.context, PendingDecision) else run for run in runs],
                 sequence=sequence,
                 wall_time_us=wall_time_us,
                 bytes_sink=state.hold,
@@ -319,25 +312,32 @@ class SegmentContainer:
             # Applying never fails; had it, memory would not be what the log says, and must not be stored.
             logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
-        else:
-            for run in runs:
-                self._settle(run, owners)
-            for segment in applied.woken:
-                segment.notify()
+            return
+        settled = [self._in_flight.popleft() for _ in runs]
+        for run, pending in zip(runs, settled, strict=True):
+            assert pending is run.context
+            # Its bytes stay in memory, so it must not refer to its requester any more.
+            run.context = None
+        owners = self._settle(settled)
+        # Before the acks: so what is pushed to a reader at the tail is there when the ack is.
+        for segment in woken:
+            segment.notify()
         for owner in owners:
             owner.settle()
         self.relieve()
         self.on_progress()
 
-    def _settle(self, run: AppendRun, owners: set[Owner]) -> None:
-        """Settle a run that was applied. Its bytes stay in memory, so it must not refer to its requester any more."""
-        pending = self._in_flight.popleft()
-        assert pending is run.context
-        run.context = None
-        for ended in (pending, *pending.followers):
-            ended.settle()
-            if isinstance(ended, PendingAppend):
-                owners.add(ended.owner)
+    def _settle(
+        self, pending: Iterable[PendingAppend | PendingDecision], error: ServerError | None = None
+    ) -> set[Owner]:
+        """End requests and those which end with them; return the owners of appends, which are to be told."""
+        owners: set[Owner] = set()
+        for each in pending:
+            for ended in (each, *each.followers):
+                ended.settle(error)
+                if isinstance(ended, PendingAppend):
+                    owners.add(ended.owner)
+        return owners
 
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
@@ -346,12 +346,7 @@ class SegmentContainer:
         # What comes from now on was certainly not stored, and may be tried again.
         self._failure = LogClosedError("the log failed and is being recovered", retry_after_ms=1000)
         logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self._in_flight), error)
-        owners: set[Owner] = set()
-        for pending in self._in_flight:
-            for ended in (pending, *pending.followers):
-                ended.fail(failure)
-                if isinstance(ended, PendingAppend):
-                    owners.add(ended.owner)
+        owners = self._settle(self._in_flight, failure)
         self._in_flight.clear()
         for owner in owners:
             owner.settle()

@@ -6,26 +6,24 @@ an idle entity costs disk, not memory.
 
 The life of an entity in memory:
 
-    add ------------------------> dirty <--------------- changed --------------+
-                                  |    ^                                       |
-                          take    |    | give_back (or changed meanwhile)      |
-                                  v    |                                       |
-                                  taken                                        |
-                                  |                                            |
-                          stored  |                                            |
-                                  v            unpin (the last)                |
+    add --------------------------> dirty <------------- changed --------------+
+                                      |                                        |
+                                      | a checkpoint that began after the      |
+                                      | last change is stored                  |
+                                      v            unpin (the last)            |
     get, pin -- load --> clean and pinned <-----------------> evictable -------+
                                                  pin              |
                                                                   v  the cache is full
                                                                evicted
 
-An entity is *evictable* if nothing pins it, if it is not dirty (it is as the last checkpoint has it), and if no
-checkpoint under way has taken it. Four rules make eviction safe:
+An entity is *evictable* if nothing pins it and if it is not dirty: it is as the last checkpoint has it. Four rules make
+eviction safe:
 
 - There is one object for an entity in memory: `get` and `pin` return that very object until it is evicted.
 - Who changes an entity, or holds it while waiting for something, pins it before: `pin` counts, `Pins.release` counts
   back, and nothing else does. A change to an object that was evicted would be lost, so it is an assertion.
-- What changed stays until a checkpoint has stored it; so what is loaded is always what was evicted.
+- What changed stays until a checkpoint has stored it; so what is loaded is always what was evicted. A checkpoint that
+  fails changes nothing: the next one takes the same again.
 - What was deleted or renamed since the last checkpoint is known by its number and by its old name.
 
 Loading blocks. For the event loop, `loader.EntityLoader` does it before, in a thread. The pattern is known as an
@@ -34,15 +32,14 @@ identity map with a unit of work (M. Fowler, Patterns of Enterprise Application 
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
+Key = TypeVar("Key", bound=Hashable)
 
 RESIDENT_COUNT_MAX: Final = 20_000
 ABSENT_COUNT_MAX: Final = 16_384
@@ -69,47 +66,40 @@ class Archive(Protocol[Item_co]):
         ...
 
 
-class EmptyArchive:
-    """The archive in which nothing was ever stored."""
+class Unstored(dict[Key, int]):
+    """Keys of what no stored checkpoint has as it is now, each with how many checkpoints were taken before it changed.
 
-    def load(self, number: int) -> None:
-        """Return None: nothing is stored."""
+    `take` begins a checkpoint, `stored` ends it. One that fails is not ended: the next one takes its keys again.
+    """
 
-    def find(self, name: str) -> int:
-        """Return 0: nothing is stored."""
-        return 0
+    __slots__ = ("_taken_count",)
 
-    def numbers(self, *, after: int, count_max: int) -> list[int]:
-        """Return no numbers."""
-        return []
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken_count = 0
 
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
-        """Return no names."""
-        return []
+    def add(self, key: Key) -> None:
+        """Note that something has changed."""
+        self[key] = self._taken_count
+
+    def take(self) -> list[Key]:
+        """Return all keys, for a checkpoint of what they are about as it is now."""
+        self._taken_count += 1
+        return list(self)
+
+    def stored(self) -> list[Key]:
+        """Remove the keys that were taken last and have not changed since, and return them."""
+        stored = [key for key, taken_count in self.items() if taken_count < self._taken_count]
+        for key in stored:
+            del self[key]
+        return stored
 
 
-@dataclass(slots=True)
-class CacheChanges(Generic[Item]):
-    """What changed in a cache since a checkpoint: the entities, what is deleted, and whose the names are now."""
+class CacheChanges(NamedTuple):
+    """What a checkpoint has to store: entities that changed, by number, and the numbers of those that are deleted."""
 
-    changed: dict[int, Item] = field(default_factory=dict)
-    # How many of them are new.
-    added_count: int = 0
-    deleted: set[int] = field(default_factory=set)
-    # The number that a name leads to, 0 for one that leads nowhere any more.
-    names: "SortedDict[str, int]" = field(default_factory=SortedDict[str, int])
-
-    def __bool__(self) -> bool:
-        return bool(self.changed or self.deleted)
-
-    def update(self, later: "CacheChanges[Item]") -> None:
-        """Take in what changed later."""
-        for number in later.deleted:
-            self.changed.pop(number, None)
-        self.deleted |= later.deleted
-        self.changed |= later.changed
-        self.added_count += later.added_count
-        self.names.update(later.names)
+    changed: dict[int, Any]
+    deleted: list[int]
 
 
 class Pins:
@@ -164,17 +154,17 @@ class EntityCache(Generic[Item]):
         *,
         number_of: Callable[[Item], int],
         name_of: Callable[[Item], str],
-        archive: Archive[Item] | None = None,
-        count: int = 0,
-        stored_below: int = 0,
-        resident_count_max: int = RESIDENT_COUNT_MAX,
+        archive: Archive[Item],
+        count: int,
+        stored_below: int,
+        resident_count_max: int,
     ) -> None:
-        self.archive: Archive[Item] = EmptyArchive() if archive is None else archive
+        self.archive = archive
         # How often a checkpoint was stored: what a thread read before that may be older than what was evicted since.
         self.generation = 0
         self.number_of = number_of
         self._name_of = name_of
-        self._count = count
+        self._count = self._taken_count = self._stored_count = count
         self._stored_below = stored_below
         self._resident_count_max = resident_count_max
         # Everything in memory.
@@ -187,9 +177,11 @@ class EntityCache(Generic[Item]):
         # Numbers and names that were asked for in vain. Numbers are given once, and a name that comes into use passes
         # `add` or `renamed`: what is absent stays so until then.
         self._absent: OrderedDict[int | str, None] = OrderedDict()
-        self._pending: CacheChanges[Item] = CacheChanges()
-        # What the checkpoint under way stores.
-        self._taken: CacheChanges[Item] = CacheChanges()
+        # Numbers of what the archive has not as it is: changed if it is in memory, deleted if it is not.
+        self._dirty: Unstored[int] = Unstored()
+        # Of these names the archive does not know where they lead: to this number; if that is 0, nowhere any more.
+        self._names: SortedDict[str, int] = SortedDict()
+        self._unstored_names: Unstored[str] = Unstored()
 
     def __len__(self) -> int:
         return self._count
@@ -215,11 +207,7 @@ class EntityCache(Generic[Item]):
 
     def find(self, name: str) -> Item | None:
         """Return an entity by its name, None if there is none. Blocks if it must be loaded."""
-        item = self._resident_names.get(name)
-        if item is not None:
-            return item
-        number = self._find_number(name)
-        return self.get(number) if number else None
+        return self.get(self._find_number(name))
 
     def loaded(self, number: int) -> Item | None:
         """Return an entity by its number, None if there is none, without loading: it must be pinned."""
@@ -238,46 +226,32 @@ class EntityCache(Generic[Item]):
         on. A name that leads nowhere pins nothing.
 
         Args:
-            into: pins to which they are added.
+            into: pins to which they are added, and that are returned.
 
         Raises:
             StorageError: one could not be loaded; nothing is pinned, but for what `into` has.
         """
-        pins = Pins() if into is None else into
-        try:
-            for key in keys:
-                number = self._find_number(key) if isinstance(key, str) else key
-                if number > 0:
-                    if number not in self._resident:
-                        self._load(number)
-                    self._pin(number, pins)
-        except BaseException:
-            if into is None:
-                pins.release()
-            raise
-        return pins
-
-    def is_pinned(self, number: int) -> bool:
-        """Return whether at least one pin keeps an entity in memory."""
-        return number in self._pin_counts
+        if into is None:
+            with Pins() as pins:
+                return self.pin(keys, into=pins).transfer()
+        for key in keys:
+            number = self._find_number(key) if isinstance(key, str) else key
+            if number > 0:
+                if number not in self._resident:
+                    self._load(number)
+                self._pin(number, into)
+        return into
 
     @property
     def pin_counts(self) -> Mapping[int, int]:
         """How often each entity is pinned that is."""
         return self._pin_counts
 
-    def expect_new(self, number: int) -> None:
-        """Record that no entity has this number yet, so that it is not looked up."""
-        self._remember_absence(number)
-
     def is_resident(self, key: int | str) -> bool:
         """Return whether `get`, or `find` for a name, answers from memory."""
         if isinstance(key, int):
             return key in self._resident or self._is_known_absent(key)
-        if key in self._resident_names or key in self._absent or not key:
-            return True
-        number = self._changed_number(key)
-        return number is not None and (not number or self.is_resident(number))
+        return key in self._resident_names or self._is_unused(key)
 
     def install(
         self, key: int | str, number: int, item: Item | None, *, generation: int, pins: Iterable[Pins] = ()
@@ -294,32 +268,25 @@ class EntityCache(Generic[Item]):
                 self._remember_absence(key)
             elif number not in self._resident:
                 self._enter(item)
-        if isinstance(key, str):
-            found = self._resident_names.get(key)
-            number = 0 if found is None else self.number_of(found)
-        else:
-            number = key
-        if number > 0:
-            for each in pins:
-                self._pin(number, each)
-            self._consider(number)
+        for each in pins:
+            self.pin([key], into=each)
+        self._consider(number)
         return True
 
     def add(self, item: Item) -> None:
         """Take in a new entity; it is dirty."""
         number = self.number_of(item)
         self._count += 1
-        self._pending.added_count += 1
-        self._pending.changed[number] = item
+        self._dirty.add(number)
         self._absent.pop(number, None)
         self._enter(item)
-        self._point(self._name_of(item), number)
+        self._lead(self._name_of(item), number)
 
     def changed(self, item: Item) -> None:
         """Record that an entity differs from what the archive has; no effect if it is deleted."""
         number = self.number_of(item)
         if self._resident.get(number) is item:
-            self._pending.changed[number] = item
+            self._dirty.add(number)
             self._evictable.pop(number, None)
         else:
             assert self._is_known_absent(number), "a change to what was evicted is lost"
@@ -331,19 +298,18 @@ class EntityCache(Generic[Item]):
             return None
         self._count -= 1
         self._evict(number, item)
-        self._pending.changed.pop(number, None)
-        self._pending.deleted.add(number)
+        self._dirty.add(number)
         self._remember_absence(number)
-        self._leave(self._name_of(item), number)
+        self._leave(self._name_of(item), item)
         return item
 
     def renamed(self, item: Item, *, old_name: str) -> None:
         """Record that an entity has another name now; it is dirty."""
         number = self.number_of(item)
         assert self._resident.get(number) is item, "a change to what was evicted is lost"
-        self._leave(old_name, number)
+        self._leave(old_name, item)
         self._resident_names[self._name_of(item)] = item
-        self._point(self._name_of(item), number)
+        self._lead(self._name_of(item), number)
         self.changed(item)
 
     def present(self) -> list[Item]:
@@ -352,7 +318,7 @@ class EntityCache(Generic[Item]):
 
     def values(self) -> Iterator[Item]:
         """Yield everything, by number; keeps nothing of it in memory. Blocks, and nothing may change meanwhile."""
-        new = sorted(self._pending.changed.keys() | self._taken.changed.keys())
+        new = sorted(self._dirty)
         place = 0
         last = 0
         while stored := self.archive.numbers(after=last, count_max=ARCHIVE_PAGE_COUNT):
@@ -370,62 +336,62 @@ class EntityCache(Generic[Item]):
             last: None for no end.
         """
         found = set(stored)
-        for changes in (self._taken, self._pending):
-            for name in changes.names.irange(max(prefix, after), last):
-                if not name.startswith(prefix):
-                    break
-                if changes.names[name]:
-                    found.add(name)
-                else:
-                    found.discard(name)
+        for name in self._names.irange(max(prefix, after), last):
+            if not name.startswith(prefix):
+                break
+            if self._names[name]:
+                found.add(name)
+            else:
+                found.discard(name)
         found.discard(after)
         return sorted(found)
 
     # --- checkpoints ---
 
     @property
-    def changes(self) -> CacheChanges[Item]:
-        """What changed since the last `take`."""
-        return self._pending
+    def added_count(self) -> int:
+        """How many more entities there are than the archive has."""
+        return self._count - self._stored_count
+
+    @property
+    def changed_count(self) -> int:
+        """Of how many entities the archive does not know what they are now, or that they are deleted."""
+        return len(self._dirty)
 
     @property
     def unstored(self) -> Iterator[Item]:
         """Everything that the archive has not as it is now."""
-        return chain(
-            (item for number, item in self._taken.changed.items() if number not in self._pending.deleted),
-            (item for number, item in self._pending.changed.items() if number not in self._taken.changed),
-        )
+        return (self._resident[number] for number in self._dirty if number in self._resident)
 
     def is_stored(self, number: int) -> bool:
         """Return whether an entity is as the archive has it."""
-        return not any(number in part.changed or number in part.deleted for part in (self._pending, self._taken))
+        return number not in self._dirty
 
-    def take(self) -> CacheChanges[Item]:
-        """Return what changed, for a checkpoint; `stored` or `give_back` comes next."""
-        assert not self._taken, "one checkpoint after the other"
-        self._taken, self._pending = self._pending, CacheChanges()
-        return self._taken
+    def take(self) -> CacheChanges:
+        """Return what the archive has not, for a checkpoint; if that succeeds, `stored` comes next."""
+        self._taken_count = self._count
+        self._unstored_names.take()
+        numbers = self._dirty.take()
+        changed = {number: self._resident[number] for number in numbers if number in self._resident}
+        return CacheChanges(changed, [number for number in numbers if number not in changed])
 
     def stored(self, *, stored_below: int) -> None:
-        """Say that the archive has what was taken; every number in it is below that."""
-        taken, self._taken = self._taken, CacheChanges()
+        """Say that the archive has what was taken last; every number in it is below that."""
+        self._stored_count = self._taken_count
         self._stored_below = max(self._stored_below, stored_below)
         self.generation += 1
-        for number in taken.changed:
+        for number in self._dirty.stored():
             self._consider(number)
-
-    def give_back(self) -> None:
-        """Say that what was taken may not have been stored."""
-        taken, self._taken = self._taken, CacheChanges()
-        taken.update(self._pending)
-        self._pending = taken
+        self._unstored_names.stored()
+        # Made anew, as few are left: taking thousands out one by one would hold the event loop.
+        self._names = SortedDict({name: self._names[name] for name in self._unstored_names})
 
     # --- inside ---
 
     def _existing(self, numbers: Sequence[int]) -> Iterator[Item]:
         for number in numbers:
             item = self._resident.get(number)
-            if item is None and not self._is_deleted(number):
+            if item is None and number not in self._dirty:
                 item = self.archive.load(number)
             if item is not None:
                 yield item
@@ -435,16 +401,18 @@ class EntityCache(Generic[Item]):
         item = self._resident_names.get(name)
         if item is not None:
             return self.number_of(item)
-        number = self._changed_number(name)
-        if number is None:
-            if not name or name in self._absent:
-                return 0
-            number = self.archive.find(name)
+        if self._is_unused(name):
+            return 0
+        number = self.archive.find(name)
         # What the archive still has under a name may be deleted since.
         if not number or self._is_deleted(number):
             self._remember_absence(name)
             return 0
         return number
+
+    def _is_unused(self, name: str) -> bool:
+        """Return whether a name which leads to nothing in memory is known to lead nowhere."""
+        return not name or name in self._absent or name in self._names
 
     def _load(self, number: int) -> Item | None:
         """Read an entity that is not in memory, and keep it there; who calls this pins it, or considers it."""
@@ -489,8 +457,7 @@ class EntityCache(Generic[Item]):
 
     def _consider(self, number: int) -> None:
         """Let an entity be evicted some time, if it may be; and evict those that were not used for longest."""
-        is_dirty = number in self._pending.changed or number in self._taken.changed
-        if is_dirty or number in self._pin_counts or number not in self._resident:
+        if number in self._dirty or number in self._pin_counts or number not in self._resident:
             return
         self._evictable[number] = None
         self._evictable.move_to_end(number)
@@ -506,26 +473,22 @@ class EntityCache(Generic[Item]):
         if self._resident_names.get(name) is item:
             del self._resident_names[name]
 
-    def _point(self, name: str, number: int) -> None:
+    def _lead(self, name: str, number: int) -> None:
+        """Let a name lead to an entity, or nowhere if the number is 0."""
         if name:
             self._absent.pop(name, None)
-            self._pending.names[name] = number
+            self._names[name] = number
+            self._unstored_names.add(name)
 
-    def _leave(self, name: str, number: int) -> None:
-        """Let a name lead nowhere, unless it leads to another entity by now."""
-        other = self._resident_names.get(name)
-        if other is not None and self.number_of(other) == number:
+    def _leave(self, name: str, item: Item) -> None:
+        """Let a name that led to an entity lead nowhere, unless it leads to another one by now."""
+        if self._resident_names.get(name) is item:
             del self._resident_names[name]
-        if name and self._changed_number(name) in (None, number):
-            self._pending.names[name] = 0
-
-    def _changed_number(self, name: str) -> int | None:
-        """Return the number that a name leads to, 0 for nowhere, None if the archive knows."""
-        number = self._pending.names.get(name)
-        return self._taken.names.get(name) if number is None else number
+        if name not in self._resident_names:
+            self._lead(name, 0)
 
     def _is_deleted(self, number: int) -> bool:
-        return number in self._pending.deleted or number in self._taken.deleted
+        return number in self._dirty and number not in self._resident
 
     def _is_known_absent(self, number: int) -> bool:
         """Return whether something that is not in memory is known not to exist.

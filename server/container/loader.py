@@ -14,6 +14,7 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
+from millrace.wire import messages as m
 
 from .entity_cache import EntityCache, Pins
 
@@ -75,20 +76,11 @@ class EntityLoader:
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        state = self._state
-        pins = Pins()
-        try:
-            await self._pin_all([LoadRequest(state.segments, key) for key in segments], pins)
-            await self._pin_all([LoadRequest(state.writers, key) for key in writers], pins)
-            await self._pin_all([LoadRequest(state.streams, key) for key in streams], pins)
-            for key in streams:
-                stream = state.streams.find(key) if isinstance(key, str) else state.streams.get(key)
-                if stream is not None:
-                    await self._pin_all([LoadRequest(state.segments, number) for number in stream.segment_ids], pins)
-        except BaseException:
-            pins.release()
-            raise
-        return pins
+        required = m.Required(segments=tuple(segments), writers=tuple(writers), streams=tuple(streams))
+        with Pins() as pins:
+            for cache, keys in self._state.required(required):
+                await self._pin([LoadRequest(cache, key) for key in keys], pins)
+            return pins.transfer()
 
     async def names(
         self,
@@ -116,7 +108,7 @@ class EntityLoader:
             after = last
         return found[:count_max], len(found) > count_max
 
-    async def _pin_all(self, requests: Sequence[LoadRequest], pins: Pins) -> None:
+    async def _pin(self, requests: Sequence[LoadRequest], pins: Pins) -> None:
         missing = []
         for request in requests:
             if request.cache.is_resident(request.key):

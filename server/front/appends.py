@@ -54,7 +54,7 @@ class Appends:
         except ServerError as error:
             self._counters.requests_failed_total += run.frame_count
             refused = PendingAppend(self, run)
-            refused.fail(error)
+            refused.settle(error)
             taken = [refused]
         self._session.appends.add(taken)
         self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)

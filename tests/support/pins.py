@@ -18,4 +18,4 @@ def _all_pins_are_released(request: pytest.FixtureRequest) -> Iterator[None]:
         if type(state) is ContainerState:
             caches = (state.segments, state.writers, state.streams)
             counts = [dict(cache.pin_counts) for cache in caches]
-            assert sum(sum(each.values()) for each in counts) == state.own_pin_count, counts
+            assert sum(sum(each.values()) for each in counts) == len(state.unflushed) + len(state.merged), counts

@@ -30,7 +30,7 @@ async def settled(server: Server) -> None:
         situation, options = flusher._situation(), opened.container.options
         return not (
             state.unflushed
-            or any(state.changes)
+            or state.changed_count
             or state.garbage.waits_for_checkpoint
             or state.garbage.waits_for_copy
             or flusher._copying is not None

@@ -62,7 +62,7 @@ def take_rows(state: ContainerState, changes: Changes, *, labels_of: LabelsOf = 
                 added[detail.table] = _touched_rows(detail, cache, touched)
     return CheckpointRows(
         removed=removed,
-        forgotten_writers=sorted(changes.forgotten_writers),
+        forgotten_writers=changes.forgotten_writers,
         added=added,
         counts=counts,
         next_id=changes.next_id,

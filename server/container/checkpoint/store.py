@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
-from millrace.server.container.state.container_state import Stored
+from millrace.server.container.state.container_state import StoredState
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.files import FileSystem
 
@@ -60,7 +60,7 @@ class Checkpoint:
         is_restored: whether it is a copy that took the place of the file, and nothing was saved to it yet.
     """
 
-    stored: Stored
+    stored: StoredState
     sequence: int
     replay_from: int
     container_epoch: int
@@ -117,7 +117,7 @@ class CheckpointStore:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
         self._reader.on_damage = on_damage
 
-    def nothing_stored(self, *, next_id: int) -> Stored:
+    def nothing_stored(self, *, next_id: int) -> StoredState:
         """Return the empty baseline, used when there is no checkpoint."""
         return self._stored({"next_id": next_id})
 
@@ -293,8 +293,8 @@ class CheckpointStore:
         with self._lock:
             self._close()
 
-    def _stored(self, meta: Mapping[str, int]) -> Stored:
-        return Stored(
+    def _stored(self, meta: Mapping[str, int]) -> StoredState:
+        return StoredState(
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             next_id=meta["next_id"],

@@ -90,17 +90,14 @@ class Checkpointer:
             saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), sequence=sequence, replay_from=replay_from)
             rows = take_rows(state, state.take_changes(), labels_of=self._labels_of)
             self.begun_s = self._clock.monotonic_s()
-            try:
-                await asyncio.to_thread(
-                    self._checkpoints.save,
-                    rows,
-                    sequence=sequence,
-                    replay_from=replay_from,
-                    container_epoch=self._container_epoch,
-                )
-            except BaseException:
-                state.give_back()
-                raise
+            # If this fails, the next checkpoint takes the same changes again.
+            await asyncio.to_thread(
+                self._checkpoints.save,
+                rows,
+                sequence=sequence,
+                replay_from=replay_from,
+                container_epoch=self._container_epoch,
+            )
             state.stored()
             state.garbage.checkpoint_stored(saved.number)
             self.saved = saved

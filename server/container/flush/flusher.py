@@ -75,7 +75,7 @@ class Flusher:
         if (
             self._state.tail_bytes >= self._options.flush_size_bytes
             or is_log_filling(self._log.fullness)
-            or are_many(self._state.changes)
+            or self._changes_are_many
         ):
             self._work.set()
 
@@ -185,6 +185,10 @@ class Flusher:
 
     # --- what the selector is asked ---
 
+    @property
+    def _changes_are_many(self) -> bool:
+        return are_many(added_count=self._state.added_count, changed_count=self._state.changed_count)
+
     def _segments_due(self) -> list[Segment]:
         return segments_to_flush(
             self._state.unflushed.values(),
@@ -196,13 +200,13 @@ class Flusher:
 
     def _situation(self) -> Situation:
         now_s = self._clock.monotonic_s()
-        checkpointer, changes, garbage = self._checkpointer, self._state.changes, self._state.garbage
+        checkpointer, garbage = self._checkpointer, self._state.garbage
         saved = checkpointer.saved
         return Situation(
             log_reclaimable_bytes=self._log.reclaimable_bytes,
             log_capacity_bytes=self._log.capacity_bytes,
-            has_changes=any(changes),
-            changes_are_many=are_many(changes),
+            has_changes=self._state.changed_count > 0,
+            changes_are_many=self._changes_are_many,
             checkpoint_age_s=now_s - checkpointer.begun_s,
             copy_age_s=now_s - checkpointer.copy_begun_s,
             is_copying=self._copying is not None,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.residency.entity_cache import CacheChanges
 from millrace.server.container.state.segment import Segment
 
 ADDED_COUNT_MAX: Final = 4_000
@@ -81,10 +80,9 @@ def is_log_filling(fullness: float) -> bool:
     return fullness > LOG_FULLNESS_LOW
 
 
-def are_many(changes: Sequence[CacheChanges[Any]]) -> bool:
+def are_many(*, added_count: int, changed_count: int) -> bool:
     """Return whether so many entities were added, or changed, that a checkpoint is due before its time."""
-    added_count = sum(each.added_count for each in changes)
-    return added_count >= ADDED_COUNT_MAX or sum(len(each.changed) for each in changes) >= CHANGED_COUNT_MAX
+    return added_count >= ADDED_COUNT_MAX or changed_count >= CHANGED_COUNT_MAX
 
 
 def segments_to_flush(

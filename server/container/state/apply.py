@@ -10,9 +10,9 @@ state is a function of the log, and a checkpoint of it is only a shortcut.
     records of decisions     `apply_segments`, `apply_writers`, `apply_streams`
 
 There is no loop, future, clock or I/O in it: what a batch is about is pinned before, by admission in the running server
-and by `apply_recovered` otherwise. Nor does it notify: what others wait for is in the `Applied` that it
-returns. What happens to the bytes of a run is the business of the sink: the running server holds all of them in the
-tail of the segment, recovery those that are not in tier 2, and `verify` only where these are.
+and by `apply_recovered` otherwise. Nor does it notify: it returns the segments whose watchers are to be told. What
+happens to the bytes of a run is the business of the sink: the running server holds all of them in the tail of the
+segment, recovery those that are not in tier 2, and `verify` only where these are.
 
 Applying never fails: what a record says was decided and checked before it was written. A record about something that
 damage has made unknown is left aside. A batch that the state contains already, which is known by its sequence, adds
@@ -20,11 +20,10 @@ only its bytes, which no checkpoint has.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace.server.container.memtable import Extent
 from millrace.server.container.entity_cache import Pins
+from millrace.server.container.memtable import Extent
 from millrace.server.wal import Damage, RecoveredBatch
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
@@ -43,21 +42,12 @@ BytesSink = Callable[[Segment, Extent], None]
 many events there were before them: their `end_events` is 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What a batch changed that others wait for.
-
-    Attributes:
-        woken: the segments that have watchers, and of which there is more to read, or nothing more will come.
-    """
-
-    woken: Iterable[Segment]
-
-
 def apply_batch(
     state: ContainerState, items: Iterable[BatchItem], *, sequence: int, wall_time_us: int, bytes_sink: BytesSink
-) -> Applied:
-    """Carry out a batch of the log.
+) -> set[Segment]:
+    """Carry out a batch of the log; return the segments with watchers to notify.
+
+    Of these there is more to read, or nothing more will come.
 
     Args:
         state: changed in place.
@@ -75,13 +65,12 @@ def apply_batch(
             _APPLIERS[type(item)](fold, item)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
     state.sequence = max(state.sequence, sequence)
-    return Applied(woken=state.take_woken())
+    return state.take_woken()
 
 
 def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:
     """Load and pin what a batch is about, as far as it exists; blocks."""
-    pins = Pins()
-    try:
+    with Pins() as pins:
         for item in items:
             if isinstance(item, AppendRun):
                 state.segments.pin([item.segment_id], into=pins)
@@ -90,10 +79,7 @@ def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:
                 state.segments.pin([segment_id for segment_id, _, _ in item.runs], into=pins)
             else:
                 state.pin_required(m.required_entities(item), into=pins)
-    except BaseException:
-        pins.release()
-        raise
-    return pins
+        return pins.transfer()
 
 
 def apply_recovered(

@@ -7,19 +7,20 @@ Only what is in use, and what the next checkpoint has to store, is in memory; th
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.container.entity_cache import (
     RESIDENT_COUNT_MAX,
     Archive,
     CacheChanges,
     EntityCache,
     Pins,
+    Unstored,
 )
+from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.wire import messages as m
 
 from .garbage import DeleteAfter, GarbageQueue
@@ -28,9 +29,9 @@ from .stream import Stream
 from .writer import Writer
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed since the last checkpoint took it.
+    """What a checkpoint has to store.
 
     Attributes:
         entities: by kind.
@@ -39,14 +40,14 @@ class Changes:
         next_id: numbers of everything stored are lower.
     """
 
-    entities: dict[str, CacheChanges[Any]]
-    touched: dict[str, set[tuple[int, Any]]]
-    forgotten_writers: set[int]
+    entities: dict[str, CacheChanges]
+    touched: dict[str, list[tuple[int, Any]]]
+    forgotten_writers: list[int]
     next_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredState:
     """What the last checkpoint has.
 
     Attributes:
@@ -64,26 +65,38 @@ class Stored:
 
 TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes")
 """What a segment may have very much of: of these, the single rows that changed are stored."""
-FIRST_ID: Final = 1
 
 
 class ContainerState:
     """Segments, writers and streams of one container, by id and by name.
 
     Args:
-        stored: what the last checkpoint has; None where there is none.
+        stored: what the last checkpoint has.
         resident_count_max: so many idle segments, streams and writers each are held in memory.
     """
 
-    def __init__(self, stored: Stored | None = None, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
-        self._stored = stored
-        self._resident_count_max = resident_count_max
-        self.next_id = stored.next_id if stored else FIRST_ID
+    def __init__(self, stored: StoredState, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
+        self.next_id = stored.next_id
+
+        def cache_of(kind: str, *, number: str, name: str) -> EntityCache[Any]:
+            return EntityCache(
+                number_of=attrgetter(number),
+                name_of=attrgetter(name),
+                archive=stored.archives[kind],
+                count=stored.counts[kind],
+                stored_below=stored.next_id,
+                resident_count_max=resident_count_max,
+            )
+
+        self.segments: EntityCache[Segment] = cache_of("segments", number="segment_id", name="name")
+        self.writers: EntityCache[Writer] = cache_of("writers", number="writer_number", name="writer_id")
+        self.streams: EntityCache[Stream] = cache_of("streams", number="stream_id", name="name")
         # By kind, as the checkpoint names it.
-        self.caches: dict[str, EntityCache[Any]] = {}
-        self.segments: EntityCache[Segment] = self._add_cache("segments", number="segment_id", name="name")
-        self.writers: EntityCache[Writer] = self._add_cache("writers", number="writer_number", name="writer_id")
-        self.streams: EntityCache[Stream] = self._add_cache("streams", number="stream_id", name="name")
+        self.caches: dict[str, EntityCache[Any]] = {
+            "segments": self.segments,
+            "writers": self.writers,
+            "streams": self.streams,
+        }
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
@@ -93,9 +106,10 @@ class ContainerState:
         self.reconfigured_streams: dict[int, str | None] = {}
         self.touched_streams: set[int] = set()
         # For how long servers ran, as counted last: the age of writers.
-        self.uptime_us = stored.uptime_us if stored else 0
-        self._touched: dict[str, set[tuple[int, Any]]] = {detail: set() for detail in TOUCHED_DETAILS}
-        self._forgotten_writers: set[int] = set()
+        self.uptime_us = stored.uptime_us
+        self._touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
+        self._forgotten_writers: Unstored[int] = Unstored()
+        # For the checkpoint under way, or for the last one that failed.
         self._taken: Changes | None = None
         # Of the last batch of the log that is applied.
         self.sequence = 0
@@ -112,53 +126,48 @@ class ContainerState:
         # Chunks that nothing refers to any more.
         self.garbage = GarbageQueue()
 
-    def pin_required(self, required: m.Required, *, into: Pins | None = None) -> Pins:
-        """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""
-        pins = Pins() if into is None else into
-        try:
-            self.segments.pin(required.segments, into=pins)
-            self.writers.pin(required.writers, into=pins)
-            self.streams.pin(required.streams, into=pins)
-            for key in required.streams:
-                stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
-                if stream is not None:
-                    self.segments.pin(stream.segment_ids, into=pins)
-        except BaseException:
-            if into is None:
-                pins.release()
-            raise
-        return pins
+    def required(self, required: m.Required) -> Iterator[tuple[EntityCache[Any], Sequence[int | str]]]:
+        """Yield the keys of what a message names, with a stream its segments, and the cache of each.
 
-    @property
-    def own_pin_count(self) -> int:
-        """How many pins the state itself holds, for tails and merged segments."""
-        return len(self._tail_pins) + len(self._link_pins)
+        What is yielded is to be pinned before the next is asked for: which segments a stream has, it says itself.
+        """
+        yield self.segments, required.segments
+        yield self.writers, required.writers
+        yield self.streams, required.streams
+        for key in required.streams:
+            stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
+            if stream is not None:
+                yield self.segments, stream.segment_ids
+
+    def pin_required(self, required: m.Required, *, into: Pins) -> None:
+        """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""
+        for cache, keys in self.required(required):
+            cache.pin(keys, into=into)
 
     def take_id(self) -> int:
         """Return a fresh id for a segment, a writer or a stream; never given twice."""
         number = self.next_id
         self.next_id += 1
-        # So that it is not looked up in the checkpoint.
-        for cache in self.caches.values():
-            cache.expect_new(number)
         return number
 
     @property
-    def changes(self) -> list[CacheChanges[Any]]:
-        """What the next checkpoint has to store, by kind."""
-        return [cache.changes for cache in self.caches.values()]
+    def added_count(self) -> int:
+        """How many more entities there are than the last checkpoint has."""
+        return sum(cache.added_count for cache in self.caches.values())
+
+    @property
+    def changed_count(self) -> int:
+        """How many entities the next checkpoint has to store, or to delete."""
+        return sum(cache.changed_count for cache in self.caches.values())
 
     def take_changes(self) -> Changes:
-        """Return what changed, for a checkpoint, and collect from now on; `stored` or `give_back` comes next."""
-        assert self._taken is None, "one checkpoint after the other"
+        """Return what the last checkpoint has not, for another one; if that succeeds, `stored` comes next."""
         self._taken = Changes(
             entities={kind: cache.take() for kind, cache in self.caches.items()},
-            touched=self._touched,
-            forgotten_writers=self._forgotten_writers,
+            touched={detail: rows.take() for detail, rows in self._touched.items()},
+            forgotten_writers=self._forgotten_writers.take(),
             next_id=self.next_id,
         )
-        self._touched = {detail: set() for detail in TOUCHED_DETAILS}
-        self._forgotten_writers = set()
         return self._taken
 
     def stored(self) -> None:
@@ -167,17 +176,9 @@ class ContainerState:
         assert changes is not None, "nothing was taken"
         for cache in self.caches.values():
             cache.stored(stored_below=changes.next_id)
-
-    def give_back(self) -> None:
-        """Say that the checkpoint of the changes taken last failed: they go into the next one."""
-        changes, self._taken = self._taken, None
-        assert changes is not None, "nothing was taken"
-        for cache in self.caches.values():
-            cache.give_back()
-        for detail, rows in changes.touched.items():
-            self._touched[detail] |= rows
-        self._drop_touched_progress(self._forgotten_writers)
-        self._forgotten_writers |= changes.forgotten_writers
+        for rows in self._touched.values():
+            rows.stored()
+        self._forgotten_writers.stored()
 
     def touch(self, detail: str, number: int, key: Any) -> None:
         """Record that one row of a detail of an entity changed, or is deleted."""
@@ -292,24 +293,11 @@ class ContainerState:
         A segment that is loaded before that still has it, which does no harm: the numbers are never used again.
         """
         numbers = set(writer_numbers)
-        self._forgotten_writers |= numbers
-        self._drop_touched_progress(numbers)
+        for number in numbers:
+            self._forgotten_writers.add(number)
+        progress = self._touched["progress"]
+        for row in [row for row in progress if row[1] in numbers]:
+            del progress[row]
         for segment in self.segments.present():
             for number in segment.writers.keys() & numbers:
                 del segment.writers[number]
-
-    def _drop_touched_progress(self, writer_numbers: set[int]) -> None:
-        self._touched["progress"] = {row for row in self._touched["progress"] if row[1] not in writer_numbers}
-
-    def _add_cache(self, kind: str, *, number: str, name: str) -> EntityCache[Any]:
-        """Return the cache of a kind of entities; `number` and `name` are attributes of them."""
-        cache: EntityCache[Any] = EntityCache(
-            number_of=attrgetter(number),
-            name_of=attrgetter(name),
-            archive=self._stored.archives[kind] if self._stored else None,
-            count=self._stored.counts[kind] if self._stored else 0,
-            stored_below=self.next_id,
-            resident_count_max=self._resident_count_max,
-        )
-        self.caches[kind] = cache
-        return cache

@@ -7,14 +7,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.entity_cache import EntityCache
-from millrace.server.container.state.apply import Applied, BatchItem, BytesSink, apply_batch, pin_items
+from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.state.apply import BatchItem, BytesSink, apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+from tests.server.container.states import new_state
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
@@ -32,7 +33,7 @@ def apply(
     sequence: int = 0,
     wall_time_us: int = 0,
     bytes_sink: BytesSink = lambda segment, extent: None,
-) -> Applied:
+) -> set[Segment]:
     """Apply items as one batch, the next one if no sequence is given; their bytes are dropped."""
     sequence = sequence or state.sequence + 1
     with pin_items(state, items):
@@ -59,7 +60,7 @@ def run_of(
 class History:
     """A state, changed by one step after the other. Numbers of a step choose what it applies to, and how much."""
 
-    state: ContainerState = field(default_factory=ContainerState)
+    state: ContainerState = field(default_factory=new_state)
     # What was applied, one item in each batch, and by what clock.
     items: list[tuple[AppendRun | m.Message, int]] = field(default_factory=list)
     clock_us: int = 1_700_000_000_000_000

@@ -10,12 +10,12 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
 from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.server.host.clock import SystemClock
 from millrace.server.tier2 import ChunkId, IndexEntry, chunk_name, encode_chunk
 from millrace.wire.limits import KIB
+from tests.server.container.states import new_state
 from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.storage import FaultyStorage
 
@@ -138,7 +138,7 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
 
     reader = CatchUpReader(storage=Dropping(), cache=PageCache(CacheOptions()))
     container = SegmentContainer(
-        state=ContainerState(),
+        state=new_state(),
         log=MemoryLog(LogMedium()),
         reader=reader,
         options=ContainerOptions(),

@@ -10,12 +10,12 @@ import pytest
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container import entity_cache
-from millrace.server.container.entity_cache import EmptyArchive
 from millrace.server.container.loader import BATCH_COUNT_MAX, EntityLoader
-from millrace.server.container.state.container_state import ContainerState, Stored
+from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
+from tests.server.container.states import EmptyArchive
 from tests.support.waiting import PATIENCE_S
 
 COUNT = 2 * BATCH_COUNT_MAX + 10
@@ -65,7 +65,7 @@ class SlowArchive:
 
 
 def state_over(archive: SlowArchive, *, resident_count_max: int = 0) -> ContainerState:
-    stored = Stored(
+    stored = StoredState(
         archives={"segments": archive, "writers": EmptyArchive(), "streams": EmptyArchive()},
         counts={"segments": COUNT // 2, "writers": 0, "streams": 0},
         next_id=COUNT + 1,
@@ -240,6 +240,6 @@ async def test_with_a_stream_its_segments_are_loaded(archive: SlowArchive) -> No
     state.streams.add(stream)
 
     with await EntityLoader(state).pin(streams=["a/b", "a/c"]):
-        assert state.streams.is_pinned(COUNT + 1)
+        assert COUNT + 1 in state.streams.pin_counts
         assert pinned(state) == {5: 1, 6: 1, 7: 1}
     assert archive.reads == [5, 6, 7]

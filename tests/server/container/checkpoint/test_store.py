@@ -29,6 +29,7 @@ from millrace.server.errors import (
 from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, durable_view, history, run_of
+from tests.server.container.states import new_state
 from tests.support.files import MemoryFileSystem
 
 RICH = history(
@@ -47,11 +48,7 @@ def labels_of(configuration: str) -> list[str]:
 
 def save(store: CheckpointStore, state: ContainerState, sequence: int) -> None:
     rows = take_rows(state, state.take_changes(), labels_of=labels_of)
-    try:
-        store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
-    except BaseException:
-        state.give_back()
-        raise
+    store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
     state.stored()
 
 
@@ -59,7 +56,6 @@ def save_all(store: CheckpointStore, state: ContainerState, sequence: int) -> No
     """Save a state that was never saved, and leave it so, for the next test."""
     rows = take_rows(state, state.take_changes(), labels_of=labels_of)
     store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
-    state.give_back()
 
 
 def loaded(store: CheckpointStore) -> Checkpoint:
@@ -127,7 +123,7 @@ def test_without_a_file_there_is_no_checkpoint(store: CheckpointStore, path: Pat
 
 def test_an_empty_state_is_a_checkpoint_too(store: CheckpointStore) -> None:
     assert store.load() is None
-    save(store, ContainerState(), 0)
+    save(store, new_state(), 0)
 
     checkpoint = loaded(store)
 
@@ -153,14 +149,13 @@ def test_what_is_loaded_is_what_was_saved_bit_by_bit(steps: list[tuple[str, int,
             elif kind == "fail":
                 take_rows(past.state, past.state.take_changes())
                 past.step("append", 5, 5)
-                past.state.give_back()
             elif kind in {"reopen", "restart"}:
                 save(store, past.state, sequence)
                 checkpoint = loaded(store)
                 state = state_of(store, checkpoint, resident_count_max=sequence % 4)
                 assert durable_view(state) == durable_view(past.state)
                 assert (checkpoint.sequence, checkpoint.replay_from) == (sequence, sequence // 2)
-                assert not any(state.changes)
+                assert not state.changed_count
                 if kind == "restart":
                     past.state = state
             else:
@@ -241,7 +236,6 @@ def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_forever(store: Checkpoi
     past.step("flush", 0, 10**9)
     rows = take_rows(past.state, past.state.take_changes(), labels_of=labels_of)
     store.save(rows, sequence=2, replay_from=1, container_epoch=7)
-    past.state.give_back()
     (segment,) = past.state.segments.values()
     past.apply(m.SegmentTruncated(segment.segment_id, segment.length))
     assert not segment.chunks
@@ -517,7 +511,7 @@ def test_a_crash_while_the_file_is_made_leaves_no_checkpoint(store: CheckpointSt
     path.with_name("checkpoint.db.new-journal").write_bytes(b"and of its journal")
     assert store.load() is None
 
-    save(store, ContainerState(), 3)
+    save(store, new_state(), 3)
 
     assert loaded(store).sequence == 3
     assert os.listdir(path.parent) == ["checkpoint.db"]

@@ -13,13 +13,13 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.flush.uploader import Uploader
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import SegmentDamagedError, StorageError
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.extents import extent
+from tests.server.container.states import new_state
 from tests.support.clock import ManualClock
 from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.protocol import Peer
@@ -35,7 +35,7 @@ class Tier2:
 
     def __init__(self) -> None:
         self.storage = FaultyStorage()
-        self.state = ContainerState()
+        self.state = new_state()
         reader = CatchUpReader(storage=self.storage, cache=PageCache(CacheOptions()))
         self.container = SegmentContainer(
             state=self.state, log=MemoryLog(LogMedium()), reader=reader, options=OPTIONS, clock=ManualClock()

@@ -16,6 +16,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.framing import encode
 from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
+from tests.server.container.states import new_state
 
 LOGGED_STEPS = STEPS.filter(lambda step: step[0] not in {"flush", "compact"})
 """Steps of which the log knows all."""
@@ -65,7 +66,7 @@ def test_a_log_read_back_makes_the_state_of_the_server_that_wrote_it(
     past = History()
     for step in steps:
         past.step(*step)
-    live, recovered, verified = ContainerState(), ContainerState(), ContainerState()
+    live, recovered, verified = new_state(), new_state(), new_state()
     seen: list[tuple[int, int, int]] = []
 
     def take_note(segment: Segment, extent: Extent) -> None:
@@ -111,7 +112,7 @@ def test_a_batch_that_the_state_contains_gives_only_its_bytes_again(steps: list[
 
 
 def with_segment() -> tuple[ContainerState, Segment]:
-    state = ContainerState()
+    state = new_state()
     apply(state, m.SegmentCreated(1, 0, "raw/a"))
     return state, state.segments[1]
 
@@ -136,7 +137,7 @@ def test_damage_in_the_log_is_a_range_that_is_refused_and_the_segment_keeps_its_
 
 
 def test_a_run_of_a_segment_whose_creation_was_lost_brings_it_back_under_another_name() -> None:
-    state = ContainerState()
+    state = new_state()
     lost = Segment(segment_id=12, name="raw/gone", created_us=0)
 
     apply(state, run_of(lost, offset=0, size=5, event_count=1))
@@ -150,6 +151,6 @@ def test_only_what_is_watched_is_woken() -> None:
             raise AssertionError
 
     state, segment = with_segment()
-    assert not apply(state, run_of(segment, offset=0, size=5, event_count=1)).woken
+    assert not apply(state, run_of(segment, offset=0, size=5, event_count=1))
     segment.watchers.add(Watcher())
-    assert set(apply(state, run_of(segment, offset=5, size=5, event_count=1)).woken) == {segment}
+    assert apply(state, run_of(segment, offset=5, size=5, event_count=1)) == {segment}

@@ -5,24 +5,24 @@ from hypothesis import strategies as st
 
 from millrace.model.key_range import covers_once
 from millrace.server.container.entity_cache import EntityCache
-from millrace.server.container.state.apply import Applied
-from millrace.server.container.state.container_state import FIRST_ID, ContainerState
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
 from millrace.wire import messages as m
 from tests.server.container.extents import extent
 from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
+from tests.server.container.states import FIRST_ID, new_state
 
 
 def run(
     segment: Segment, state: ContainerState, offset: int, size: int, *, writer: int = 0, last: int = 0, wall_us: int = 0
-) -> Applied:
+) -> set[Segment]:
     fields = run_of(segment, offset=offset, size=size, event_count=2, writer_number=writer, last_event_number=last)
     return apply(state, fields, wall_time_us=wall_us)
 
 
 def with_segment() -> tuple[ContainerState, Segment]:
-    state = ContainerState()
+    state = new_state()
     apply(state, m.SegmentCreated(state.take_id(), 17, "scope/segment"))
     return state, state.segments[FIRST_ID]
 
@@ -62,7 +62,7 @@ def test_applying_a_record_twice_is_applying_it_once(steps: list[tuple[str, int,
     past = History()
     for step in steps:
         past.step(*step)
-    again = ContainerState()
+    again = new_state()
     for record in past.records:
         apply(again, record)
         apply(again, record)
@@ -100,7 +100,7 @@ def test_a_run_moves_its_writer_forward_only() -> None:
     run(segment, state, 10, 10, writer=7, last=3)
     progress = segment.writers[7]
     assert (progress.durable, progress.last_offset) == (5, 10)
-    assert state.take_changes().touched["progress"] == {(segment.segment_id, 7)}
+    assert state.take_changes().touched["progress"] == [(segment.segment_id, 7)]
 
 
 def test_truncation_releases_all_that_is_before() -> None:
@@ -113,17 +113,17 @@ def test_truncation_releases_all_that_is_before() -> None:
     state.hold(segment, extent(22, b"x" * 20))
     segment.watchers.add(Watcher())
 
-    applied = apply(state, m.SegmentTruncated(segment.segment_id, 25))
+    woken = apply(state, m.SegmentTruncated(segment.segment_id, 25))
 
     assert segment.start_offset == 25
     assert segment.chunks == []
-    assert state.take_changes().touched["chunks"] == {(segment.segment_id, 0), (segment.segment_id, 6)}
+    assert state.take_changes().touched["chunks"] == [(segment.segment_id, 0), (segment.segment_id, 6)]
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
-    assert set(applied.woken) == {segment}
+    assert woken == {segment}
 
-    assert not apply(state, m.SegmentTruncated(segment.segment_id, 20)).woken
+    assert not apply(state, m.SegmentTruncated(segment.segment_id, 20))
     assert segment.start_offset == 25
 
 
@@ -143,20 +143,20 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     state.hold(segment, extent(6, b"x" * 4))
     segment.watchers.add(Watcher())
 
-    applied = apply(state, m.SegmentDeleted(segment.segment_id))
+    woken = apply(state, m.SegmentDeleted(segment.segment_id))
 
     assert segment.deleted
     assert (list(state.segments.values()), state.segments.find(segment.name)) == ([], None)
     assert (state.unflushed, state.tail_bytes) == ({}, 0)
     assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first"]
-    assert set(applied.woken) == {segment}
-    assert (state.segments.changes.deleted, state.segments.changes.changed) == ({segment.segment_id}, {})
+    assert woken == {segment}
+    assert state.take_changes().entities["segments"] == ({}, [segment.segment_id])
     apply(state, m.SegmentCreated(state.take_id(), 18, "scope/segment"))
     assert state.segments.find("scope/segment") not in (segment, None)
 
 
 def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
-    state = ContainerState()
+    state = new_state()
     for record in (
         m.SegmentSealed(9),
         m.SegmentTruncated(9, 5),
@@ -171,15 +171,15 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
         m.StreamDeleted(9),
     ):
         apply(state, record)
-    assert durable_view(state) == durable_view(ContainerState())
-    assert not any(state.changes)
+    assert durable_view(state) == durable_view(new_state())
+    assert not state.changed_count
 
 
 def test_a_segment_whose_creation_was_lost_says_so_and_is_stored() -> None:
-    state = ContainerState()
+    state = new_state()
     segment = state.orphan(12)
     assert segment.name == "lost/segment-12"
-    assert state.segments.changes.changed == {12: segment}
+    assert list(state.segments.unstored) == [segment]
     assert state.take_id() == 13
 
 
@@ -197,12 +197,13 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
 
     past.step("delete_stream", 0, 0)
     assert (len(state.segments), len(state.streams), state.streams.find(stream.name)) == (0, 0, None)
-    assert (state.streams.changes.deleted, state.streams.changes.changed) == ({stream.stream_id}, {})
-    assert state.segments.changes.deleted == {segment.segment_id for segment in segments}
+    changes = state.take_changes().entities
+    assert changes["streams"] == ({}, [stream.stream_id])
+    assert changes["segments"] == ({}, [segment.segment_id for segment in segments])
 
 
 def test_a_writer_keeps_its_highest_epoch() -> None:
-    state = ContainerState()
+    state = new_state()
     for epoch in (3, 2):
         apply(state, m.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
     assert state.writers.find("w") is state.writers[5]
@@ -224,11 +225,11 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
     changes = state.take_changes()
     state.stored()
-    assert (changes.entities["writers"].changed, changes.entities["writers"].deleted) == ({5: state.writers[5]}, {6})
-    assert changes.forgotten_writers >= {5, 6}
+    assert (changes.entities["writers"].changed, changes.entities["writers"].deleted) == ({5: state.writers[5]}, [6])
+    assert {5, 6} <= set(changes.forgotten_writers)
     apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
-    assert (list(state.writers.changes.changed), state.writers.changes.deleted) == ([8], {5})
+    assert state.take_changes().entities["writers"] == ({8: state.writers[8]}, [5])
 
 
 def test_a_name_that_continues_under_another_number_leaves_no_row() -> None:
@@ -248,7 +249,7 @@ def test_a_busy_writer_is_stored_again_once_a_minute() -> None:
         state.take_changes()
         state.stored()
         run(segment, state, segment.length, 1, writer=5, last=second, wall_us=second * 1_000_000)
-        if state.writers.changes:
+        if state.writers.changed_count:
             moved.append(second)
     assert moved == [60, 120, 180]
     # The clock was wrong, and is right now.
@@ -267,7 +268,7 @@ def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
         for _ in range(2):
             run(segment, state, segment.length, 1, writer=5, last=segment.length)
         seen.append(state.writers[5].seen_uptime_us)
-        assert set(state.writers.changes.changed) == ({5} if uptime_us != 20 else set())
+        assert list(state.writers.unstored) == ([state.writers[5]] if uptime_us != 20 else [])
     apply(state, m.UptimeCounted(40))
     apply(state, m.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
     assert [*seen, state.writers[5].seen_uptime_us] == [0, 10, 30, 30, 40]
@@ -278,23 +279,23 @@ def test_attributes_are_set_and_unset() -> None:
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
         apply(state, m.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
     assert segment.attributes == {"a": b"2"}
-    assert state.take_changes().touched["attributes"] == {(segment.segment_id, "a"), (segment.segment_id, "b")}
+    assert state.take_changes().touched["attributes"] == [(segment.segment_id, "a"), (segment.segment_id, "b")]
 
 
-def test_changes_that_were_given_back_come_again() -> None:
+def test_changes_come_again_if_their_checkpoint_fails() -> None:
     past = history(("create", 0, 0), ("open_writer", 0, 0), ("append_as_writer", 0, 0), ("set_attribute", 0, 0))
     first = past.state.take_changes()
     segments, writers = dict(first.entities["segments"].changed), dict(first.entities["writers"].changed)
-    assert not any(past.state.changes)
     past.step("create_stream", 0, 0)
-
-    past.state.give_back()
 
     changes = past.state.take_changes()
     assert changes.entities["segments"].changed.items() > segments.items()
     assert changes.entities["writers"].changed == writers
     assert changes.touched == first.touched
     assert len(changes.entities["streams"].changed) == 1
+    past.state.stored()
+    assert not past.state.changed_count
+    assert not any(past.state.take_changes().touched.values())
 
 
 def test_after_recovery_nothing_is_queued() -> None:
@@ -308,7 +309,7 @@ def test_after_recovery_nothing_is_queued() -> None:
 
 def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> None:
     """Behaviour 20: nothing in the log says that their bytes were copied; an older copy still leads to them."""
-    state = ContainerState()
+    state = new_state()
     first, second, third = (m.SegmentCreated(state.take_id(), 0, f"scope/{number}").segment_id for number in range(3))
     for number in (first, second, third):
         apply(state, m.SegmentCreated(number, 0, f"scope/{number}"))
@@ -350,4 +351,4 @@ def test_chunks_are_replaced_in_their_places() -> None:
         assert [segment.chunk_from(start) for start in (0, 5, 10, 15)] == [
             next((chunk for chunk in chunks if chunk.start_offset == start), None) for start in (0, 5, 10, 15)
         ]
-    assert state.take_changes().touched["chunks"] == {(segment.segment_id, 0)}
+    assert state.take_changes().touched["chunks"] == [(segment.segment_id, 0)]

@@ -1,0 +1,31 @@
+"""States of a container of which nothing was stored yet."""
+
+from millrace.server.container.entity_cache import RESIDENT_COUNT_MAX
+from millrace.server.container.state.container_state import ContainerState, StoredState
+
+FIRST_ID = 1
+
+
+class EmptyArchive:
+    """The archive in which nothing was ever stored."""
+
+    def load(self, number: int) -> None:
+        pass
+
+    def find(self, name: str) -> int:
+        return 0
+
+    def numbers(self, *, after: int, count_max: int) -> list[int]:
+        return []
+
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
+        return []
+
+
+def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState:
+    """Return the state of a container before anything happened, without a checkpoint."""
+    kinds = ("segments", "writers", "streams")
+    stored = StoredState(
+        archives=dict.fromkeys(kinds, EmptyArchive()), counts=dict.fromkeys(kinds, 0), next_id=FIRST_ID, uptime_us=0
+    )
+    return ContainerState(stored, resident_count_max=resident_count_max)
