@@ -98,20 +98,12 @@ class CatchUpReader:
             if not segment.deleted and self._chunk_at(segment, offset) != chunk:
                 # It was small, and was replaced during the read; what replaced it holds the same bytes.
                 return await self._fetch(segment, offset, size)
-            raise SegmentDamagedError(
-                f"bytes at offset {offset} are damaged or missing in tier 2: {error}",
-                subject=segment.name,
-                start_offset=segment.start_offset,
-                length=segment.length,
+            raise segment.error(
+                SegmentDamagedError, f"bytes at offset {offset} are damaged or missing in tier 2: {error}"
             ) from error
 
     def _chunk_at(self, segment: Segment, offset: int) -> ChunkRecord:
         place = bisect_right(segment.chunks, offset, key=lambda chunk: chunk.start_offset) - 1
         if place >= 0 and offset < segment.chunks[place].end_offset:
             return segment.chunks[place]
-        raise SegmentDamagedError(
-            f"no chunk holds the bytes at offset {offset}",
-            subject=segment.name,
-            start_offset=segment.start_offset,
-            length=segment.length,
-        )
+        raise segment.error(SegmentDamagedError, f"no chunk holds the bytes at offset {offset}")

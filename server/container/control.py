@@ -8,7 +8,7 @@ queued stays in the admitted view until it is applied, also when its requester w
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millrace.model.names import checked_name, checked_writer_id
 from millrace.server.container.state.apply_segments import merge_marker
@@ -31,20 +31,11 @@ ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
 ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
 
 
-class OpenedWriter(NamedTuple):
-    """A writer under its new epoch.
+class Queued(NamedTuple):
+    """A record that is queued for the log, and when it is settled."""
 
-    Attributes:
-        known: whether it was there before, and its state is kept.
-        active_us: when it was last seen, now if it is new.
-        expired_us: when the state before it expired, 0 if none did.
-    """
-
-    writer_number: int
-    epoch: int
-    known: bool
-    active_us: int
-    expired_us: int
+    record: Any
+    decided: asyncio.Future[None]
 
 
 class SegmentControl:
@@ -53,15 +44,8 @@ class SegmentControl:
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
         self._state = container.state
-        self._creating: set[str] = set()
-        # Attributes whose record is queued: the admitted view of what `state` holds durably.
-        self._attributes: dict[tuple[int, str], tuple[bytes | None, int]] = {}
-        self._attribute_version = 0
-        # Segments with a truncation queued, and with a delete queued.
-        self._truncating: dict[int, asyncio.Future[None]] = {}
-        self._deleting: set[int] = set()
-        # (target, source) of the merges that are queued.
-        self._merging: dict[tuple[int, int], asyncio.Future[None]] = {}
+        # The admitted view of what `state` holds durably: by type and subject, the record that was queued last.
+        self._queued: dict[tuple[type[m.Record] | int | str, ...], Queued] = {}
 
     def find(self, *, segment_id: int, name: str) -> Segment:
         """Return a segment by id, or by name where the id is 0.
@@ -84,20 +68,17 @@ class SegmentControl:
             SegmentExistsError: there is one of that name.
         """
         checked_name(name, kind="segment name")
-        if name in self._creating or self._state.segments.find(name) is not None:
+        if (m.SegmentCreated, name) in self._queued or self._state.segments.find(name) is not None:
             raise SegmentExistsError("the segment exists", subject=name)
         segment_id = self._state.take_id()
-        decided = self._container.decide(m.SegmentCreated(segment_id, self._container.clock.unix_us(), name))
-        self._creating.add(name)
-        decided.add_done_callback(lambda _: self._creating.discard(name))
-        await asyncio.shield(decided)
+        await self._decide(m.SegmentCreated(segment_id, self._container.clock.unix_us(), name), name)
         return self._container.segment(segment_id)
 
     async def seal(self, segment: Segment) -> None:
         """Let the segment take no more appends, forever. Appends admitted before are stored."""
         self._refuse_part_of_stream(segment)
         if not segment.sealed:
-            decided = self._container.decide(m.SegmentSealed(segment.segment_id))
+            decided = self._decide(m.SegmentSealed(segment.segment_id), segment.segment_id)
             segment.closing = True
             await decided
 
@@ -109,18 +90,13 @@ class SegmentControl:
         """
         self._refuse_part_of_stream(segment)
         if offset > segment.length:
-            raise OffsetBeyondEndError(
+            raise segment.error(
+                OffsetBeyondEndError,
                 f"cannot truncate at {offset}; the segment holds [{segment.start_offset}, {segment.length})",
-                subject=segment.name,
-                start_offset=segment.start_offset,
-                length=segment.length,
             )
         if offset > segment.start_offset:
             self._refuse_merging(segment)
-            decided = self._container.decide(m.SegmentTruncated(segment.segment_id, offset))
-            self._truncating[segment.segment_id] = decided
-            decided.add_done_callback(lambda _: self._truncated(segment.segment_id, decided))
-            await asyncio.shield(decided)
+            await self._decide(m.SegmentTruncated(segment.segment_id, offset), segment.segment_id)
 
     async def merge(self, target: Segment, source_id: int) -> None:
         """Move all bytes of a sealed segment to the end of another, in one step that is seen whole or not at all.
@@ -134,12 +110,13 @@ class SegmentControl:
         """
         self._refuse_part_of_stream(target)
         # How much there is to merge is known when it is truncated.
-        while (truncating := self._truncating.get(source_id)) is not None and not truncating.done():
-            await asyncio.shield(truncating)
+        while (truncating := self._queued.get((m.SegmentTruncated, source_id))) and not truncating.decided.done():
+            await asyncio.shield(truncating.decided)
         if merge_marker(source_id) in target.attributes:
             return
-        if (under_way := self._merging.get((target.segment_id, source_id))) is not None:
-            await asyncio.shield(under_way)
+        under_way = self._queued.get((m.SegmentMerged, source_id))
+        if under_way is not None and under_way.record.target_id == target.segment_id:
+            await asyncio.shield(under_way.decided)
             return
         source = self._container.segment(source_id)
         self._refuse_part_of_stream(source)
@@ -148,7 +125,7 @@ class SegmentControl:
         if not source.sealed:
             raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=source.name)
         self._refuse_merging(source)
-        if source_id in self._deleting:
+        if (m.SegmentDeleted, source_id) in self._queued:
             raise SegmentNotFoundError("the segment is being deleted", subject=source.name)
         target.check_appendable()
         size = source.length - source.start_offset
@@ -160,22 +137,17 @@ class SegmentControl:
             size=size,
             event_count=source.event_count,
         )
-        decided = self._container.decide(record)
+        decided = self._decide(record, source_id)
         target.next_offset += size
-        pair = target.segment_id, source_id
-        self._merging[pair] = decided
-        decided.add_done_callback(lambda _: self._merging.pop(pair))
-        await asyncio.shield(decided)
+        await decided
 
     async def delete(self, segment: Segment) -> None:
         """Delete the segment with everything in it."""
         self._refuse_part_of_stream(segment)
         self._refuse_merging(segment)
-        decided = self._container.decide(m.SegmentDeleted(segment.segment_id))
+        decided = self._decide(m.SegmentDeleted(segment.segment_id), segment.segment_id)
         segment.closing = True
-        self._deleting.add(segment.segment_id)
-        decided.add_done_callback(lambda _: self._deleting.discard(segment.segment_id))
-        await asyncio.shield(decided)
+        await decided
 
     async def set_attribute(self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None) -> None:
         """Set an attribute if it has the expected value; None means absent, both ways.
@@ -189,27 +161,25 @@ class SegmentControl:
             )
         if value is not None and len(value) > ATTRIBUTE_VALUE_SIZE_BYTES_MAX:
             raise InvalidArgumentError(f"the value of an attribute has at most {ATTRIBUTE_VALUE_SIZE_BYTES_MAX} bytes")
-        place = (segment.segment_id, key)
-        current = self._attributes[place][0] if place in self._attributes else segment.attributes.get(key)
+        current = segment.attributes.get(key)
+        if (queued := self._queued.get((m.AttributeSet, segment.segment_id, key))) is not None:
+            current = queued.record.value if queued.record.present else None
         if current != expected:
             raise AttributeConditionFailedError(f"attribute {key!r} has another value", subject=segment.name)
         if current is None and value is not None and len(segment.attributes) >= ATTRIBUTES_PER_SEGMENT_COUNT_MAX:
             raise InvalidArgumentError(f"a segment has at most {ATTRIBUTES_PER_SEGMENT_COUNT_MAX} attributes")
-        self._attribute_version += 1
-        version = self._attribute_version
-        decided = self._container.decide(
-            m.AttributeSet(segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""),
+        record = m.AttributeSet(
+            segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""
         )
-        self._attributes[place] = (value, version)
-        decided.add_done_callback(lambda _: self._attribute_decided(place, version))
-        await asyncio.shield(decided)
+        await self._decide(record, segment.segment_id, key)
 
-    async def open_writer(self, writer_id: str, *, start_over: bool) -> OpenedWriter:
+    async def open_writer(self, writer_id: str, segment_ids: Iterable[int], *, start_over: bool) -> m.WriterOpened:
         """Open a writer under a new epoch; from now on appends of older epochs are refused.
 
         An empty id makes a writer of its own that can be opened only this once.
 
         Args:
+            segment_ids: where to tell how far it has come.
             start_over: whether to start from nothing where the state that was kept under the id has expired.
 
         Raises:
@@ -224,7 +194,9 @@ class SegmentControl:
         now_us = self._container.clock.unix_us()
         epoch = 1 if writer is None else writer.admitted_epoch + 1
         active_us = now_us if writer is None else writer.active_us
-        expired_us = 0 if writer is None else self._expired_us(writer)
+        expired_us = 0
+        if writer is not None:
+            expired_us = writer.expired_us or state.expiring_writers.get(writer.writer_number, 0)
         if expired_us and not start_over:
             raise WriterExpiredError(
                 f"the writer was idle for too long: its state expired at {_utc_text(expired_us)}, and which of its "
@@ -244,7 +216,14 @@ class SegmentControl:
         if writer_id and not known:
             state.admitted_writers[writer_id] = writer
         await decided
-        return OpenedWriter(writer.writer_number, epoch, known, active_us, expired_us)
+        return m.WriterOpened(
+            writer_number=writer.writer_number,
+            writer_epoch=epoch,
+            known=int(known),
+            active_us=active_us,
+            expired_us=expired_us,
+            states=self.writer_states(writer.writer_number, segment_ids),
+        )
 
     def expire_writers(self, *, marked: Sequence[int], forgotten: Sequence[int]) -> asyncio.Future[None]:
         """Forget what writers wrote, or that they were ever there; done when that is durable.
@@ -270,20 +249,25 @@ class SegmentControl:
             states.append(m.WriterState(segment_id, progress.durable if progress else 0))
         return states
 
-    def _expired_us(self, writer: Writer) -> int:
-        """Return when the state of a writer expired, in the admitted view; 0 if it did not."""
-        return writer.expired_us or self._state.expiring_writers.get(writer.writer_number, 0)
+    def _decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
+        """Log a decision, which is in the admitted view of its subject until it is settled.
 
-    def _truncated(self, segment_id: int, decided: asyncio.Future[None]) -> None:
-        if self._truncating.get(segment_id) is decided:
-            del self._truncating[segment_id]
+        Returns:
+            What to wait for; cancelling that does not undo the decision.
+        """
+        key = (type(record), *subject)
+        queued = Queued(record, self._container.decide(record))
+        self._queued[key] = queued
 
-    def _attribute_decided(self, place: tuple[int, str], version: int) -> None:
-        if self._attributes.get(place, (None, 0))[1] == version:
-            del self._attributes[place]
+        def settled(_: asyncio.Future[None]) -> None:
+            if self._queued[key] is queued:
+                del self._queued[key]
+
+        queued.decided.add_done_callback(settled)
+        return asyncio.shield(queued.decided)
 
     def _refuse_merging(self, segment: Segment) -> None:
-        if any(source_id == segment.segment_id for _, source_id in self._merging):
+        if (m.SegmentMerged, segment.segment_id) in self._queued:
             raise SegmentNotFoundError("the segment is being merged into another", subject=segment.name)
 
     def _refuse_part_of_stream(self, segment: Segment) -> None:

@@ -132,14 +132,8 @@ class Handlers:
 
     async def _open_writer(self, message: m.OpenWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
-        opened = await self._control.open_writer(message.writer_id, start_over=bool(message.start_over))
-        return m.WriterOpened(
-            writer_number=opened.writer_number,
-            writer_epoch=opened.epoch,
-            known=int(opened.known),
-            active_us=opened.active_us,
-            expired_us=opened.expired_us,
-            states=self._control.writer_states(opened.writer_number, message.segment_ids),
+        return await self._control.open_writer(
+            message.writer_id, message.segment_ids, start_over=bool(message.start_over)
         )
 
     async def _get_writer(self, message: m.GetWriter) -> m.WriterOpened:

@@ -6,9 +6,9 @@ Owns the rules. Does not own when it is asked (`flusher`), nor how it is done (`
 chunks may be deleted (`state.garbage`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.segment import Segment

@@ -18,6 +18,7 @@ from millrace.server.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentTruncatedError,
+    ServerError,
 )
 from millrace.server.tier2 import NO_TIMES, EventTimes
 
@@ -130,27 +131,24 @@ class Segment:
         if self.deleted:
             raise SegmentNotFoundError("the segment was deleted", subject=self.name)
         if offset < self.start_offset:
-            raise SegmentTruncatedError(
+            raise self.error(
+                SegmentTruncatedError,
                 f"offset {offset} was truncated; the segment now holds [{self.start_offset}, {self.length})",
-                subject=self.name,
-                start_offset=self.start_offset,
-                length=self.length,
             )
         if offset > self.length:
-            raise OffsetBeyondEndError(
+            raise self.error(
+                OffsetBeyondEndError,
                 f"offset {offset} is beyond the end; the segment holds [{self.start_offset}, {self.length})",
-                subject=self.name,
-                start_offset=self.start_offset,
-                length=self.length,
             )
         for damage in self.damages:
             if damage.start <= offset < damage.end:
-                raise SegmentDamagedError(
-                    f"bytes [{damage.start}, {damage.end}) are damaged in {damage.source}",
-                    subject=self.name,
-                    start_offset=self.start_offset,
-                    length=self.length,
+                raise self.error(
+                    SegmentDamagedError, f"bytes [{damage.start}, {damage.end}) are damaged in {damage.source}"
                 )
+
+    def error(self, kind: type[ServerError], message: str) -> ServerError:
+        """Return an error that tells which bytes the segment holds."""
+        return kind(message, subject=self.name, start_offset=self.start_offset, length=self.length)
 
     def chunk_from(self, start_offset: int) -> ChunkRecord | None:
         """Return the chunk that starts there, None if there is none."""

@@ -273,10 +273,10 @@ async def test_what_comes_while_an_expiry_is_queued_is_decided_after_it(tmp_path
         control = server._expiry._control
         decided = control.expire_writers(marked=[writer["writer_number"]], forgotten=[])
         with pytest.raises(Exception, match="idle for too long"):
-            await control.open_writer("till-7", start_over=False)
-        opened = await control.open_writer("till-7", start_over=True)
+            await control.open_writer("till-7", (), start_over=False)
+        opened = await control.open_writer("till-7", (), start_over=True)
         assert decided.done()
-        assert (opened.known, opened.epoch) == (False, 2)
+        assert (opened.known, opened.writer_epoch) == (0, 2)
         assert opened.writer_number > writer["writer_number"]
         assert await outcome(peer, segment_id, b"!", event_number=2, **writer) is ErrorCode.WRITER_EXPIRED
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
