@@ -43,49 +43,23 @@ def print_explanation(facts: dict[str, Any]) -> None:
     )
     _print_section(
         "open segments",
-        ("segment", "keys from", "to", "size", "events", "bytes", "what it waits for"),
-        [
-            (
-                segment["segment_id"],
-                f"{segment['low']:.4f}",
-                f"{segment['high']:.4f}",
-                size_text(segment["size_bytes"]),
-                rate_text(segment.get("events_per_s", 0.0)),
-                f"{size_text(segment.get('bytes_per_s', 0.0))}/s",
-                segment["remark"],
-            )
-            for segment in segments
-        ],
-        right=("size", "events", "bytes"),
+        segments,
+        {
+            "segment_id": "segment",
+            "low": "keys from",
+            "high": "to",
+            "size_bytes": "size",
+            "events_per_s": "events",
+            "bytes_per_s": "bytes",
+            "remark": "what it waits for",
+        },
     )
+    _print_section("last scalings", facts["scalings"], {"at_us": "at", "epoch": "epoch", "reason": "reason"})
     _print_section(
-        "last scalings",
-        ("at", "epoch", "reason"),
-        [(time_text(scaling["at_us"]), scaling["epoch"], scaling["reason"]) for scaling in facts["scalings"]],
+        "last truncations", facts["truncations"], {"at_us": "at", "size_bytes": "dropped", "reason": "reason"}
     )
-    _print_section(
-        "last truncations",
-        ("at", "dropped", "reason"),
-        [
-            (time_text(truncation["at_us"]), size_text(truncation["size_bytes"]), truncation["reason"])
-            for truncation in facts["truncations"]
-        ],
-        right=("dropped",),
-    )
-    _print_section(
-        "cursors",
-        ("name", "saved", "not read yet", "held by it alone"),
-        [
-            (
-                cursor["name"],
-                time_text(cursor["saved_us"]),
-                size_text(cursor["unread_bytes"]),
-                size_text(cursor["holds_bytes"]),
-            )
-            for cursor in facts["cursors"]
-        ],
-        right=("not read yet", "held by it alone"),
-    )
+    names = {"name": "name", "saved_us": "saved", "unread_bytes": "not read yet", "holds_bytes": "held by it alone"}
+    _print_section("cursors", facts["cursors"], names)
     if facts["retention"]:
         print_text("")
         print_text(Text("retention", style="bold"))
@@ -93,9 +67,25 @@ def print_explanation(facts: dict[str, Any]) -> None:
         print_text(f"  {remark}")
 
 
-def _print_section(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()
-) -> None:
-    if rows:
+def _print_section(title: str, records: Sequence[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Print records as a table. Their names say how values are shown."""
+    if records:
         print_text("")
-        print_table(columns, rows, title=title, right=right)
+        print_table(
+            list(columns.values()),
+            [[_value_text(name, record.get(name, 0)) for name in columns] for record in records],
+            title=title,
+            right=[column for name, column in columns.items() if name.endswith(("_bytes", "_per_s"))],
+        )
+
+
+def _value_text(name: str, value: Any) -> Any:
+    if name.endswith("_us"):
+        return time_text(value)
+    if name.endswith("_bytes"):
+        return size_text(value)
+    if name == "bytes_per_s":
+        return f"{size_text(value)}/s"
+    if name == "events_per_s":
+        return rate_text(value)
+    return f"{value:.4f}" if name in ("low", "high") else value

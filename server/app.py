@@ -14,6 +14,7 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, cast
@@ -80,7 +81,7 @@ class ServerStatistics:
 
 
 class Server:
-    """A running server; use as an async context manager, or `start` and `stop`."""
+    """A running server; use as an async context manager, or `start` and `stop`. Closes its storage at the end."""
 
     def __init__(
         self,
@@ -93,8 +94,7 @@ class Server:
         self._options = options
         self._files = files or OsFileSystem()
         self._clock = clock or SystemClock()
-        self._given_storage = storage
-        self._storage: ChunkStorage | None = None
+        self._storage = storage
         self._metrics = Metrics()
         self._counters = FrontCounters()
         self._folder: DataFolder | None = None
@@ -150,14 +150,24 @@ class Server:
         self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
         try:
             self._cache = PageCache(options.cache)
-            self._storage = self._given_storage or LocalStorage(
+            self._storage = self._storage or LocalStorage(
                 self._files, self._folder.tier2, options.tier2, clock=self._clock
             )
             await self._open_container()
             self._bound_connections(descriptor_limit())
-            self._listener = await self._listen()
+            with _listening(options.listen):
+                self._listener = await asyncio.get_running_loop().create_server(
+                    self._make_connection, options.listen.host, options.listen.port, backlog=1024
+                )
             if options.console is not None:
-                self._console = self._start_console(options.console)
+                with _listening(options.console):
+                    self._console = ConsoleSite(
+                        host=options.console.host,
+                        port=options.console.port,
+                        registry=self._metrics.registry,
+                        statistics=self.statistics,
+                        health=self.health,
+                    )
         except BaseException:
             await self._release(flush_s=0.0)
             raise
@@ -342,14 +352,6 @@ class Server:
 
     # --- the network ---
 
-    async def _listen(self) -> asyncio.Server:
-        listen = self._options.listen
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.create_server(self._make_connection, listen.host, listen.port, backlog=1024)
-        except OSError as error:
-            raise ConfigurationError(f"cannot listen on {listen}: {error.strerror or error}") from error
-
     def _bound_connections(self, descriptors_count_max: int) -> None:
         """Keep connections from using up the descriptors that the log needs for its next file."""
         spare = descriptors_count_max - DESCRIPTORS_RESERVED_COUNT
@@ -377,18 +379,6 @@ class Server:
         if not self._connections:
             self._idle.set()
 
-    def _start_console(self, console: Address) -> ConsoleSite:
-        try:
-            return ConsoleSite(
-                host=console.host,
-                port=console.port,
-                registry=self._metrics.registry,
-                statistics=self.statistics,
-                health=self.health,
-            )
-        except OSError as error:
-            raise ConfigurationError(f"cannot listen on {console}: {error.strerror or error}") from error
-
     async def _release(self, *, flush_s: float) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -400,10 +390,19 @@ class Server:
         await self._close_container(flush_s=flush_s)
         if self._cache is not None:
             await self._cache.close()
-        if self._storage is not None and self._given_storage is None:
+        if self._storage is not None:
             await self._storage.close()
         if self._folder is not None:
             self._folder.lock.close()
+
+
+@contextlib.contextmanager
+def _listening(address: Address) -> Iterator[None]:
+    """Say which address could not be listened on."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
 class _Refusal(asyncio.Protocol):

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +83,8 @@ class ServerOptions:
             raise ConfigurationError("shutdown_s must be above 0")
 
 
-_PARTS: dict[str, type[Any]] = {
-    "wal": WalOptions,
-    "tier2": Tier2Options,
-    "cache": CacheOptions,
-    "container": ContainerOptions,
-    "front": FrontOptions,
-    "streams": StreamsOptions,
-    "writers": WritersOptions,
+_PARTS: dict[str, Any] = {
+    part.name: part.default_factory for part in fields(ServerOptions) if part.default_factory is not MISSING
 }
 
 
@@ -109,13 +103,12 @@ def options_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             # Not ours: Kubernetes, for one, names the ports of a service called millrace in this way.
             logger.warning("environment variable ignored name=%s parts=%s", name, ",".join(_PARTS))
             continue
-        kinds = {item.name: item.type for item in fields(_PARTS[part])}
+        kinds: dict[str, Any] = {item.name: item.type for item in fields(_PARTS[part])}
         if option not in kinds:
             raise ConfigurationError(f"{name} is not a setting; see `millrace serve --help`")
-        kind = {"int": int, "float": float, "str": str}[str(getattr(kinds[option], "__name__", kinds[option]))]
         try:
-            value = kind(text)
-            if kind is float and not math.isfinite(value):
+            value = kinds[option](text)
+            if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(text)
             found.setdefault(part, {})[option] = value
         except ValueError:

@@ -2,36 +2,20 @@
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, Cut, StreamCut, parse_cut
-from millrace.model.errors import CutInvalidError
 
 from .errors import OptionError
 
-OPTION_NAMES: Final = (
-    "address",
-    "stream",
-    "startCut",
-    "endCut",
-    "maxBytesPerTrigger",
-    "maxEventsPerTrigger",
-    "partitionBytes",
-    "columns",
-    "includeHeaders",
-    "failOnDataLoss",
-    "token",
-    "tls",
-)
 COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
 PARTITION_SIZE_BYTES: Final = 64 << 20
 
-_NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
 _POWER_OF_LETTER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 time with a zone, or Unix microseconds"
@@ -86,26 +70,20 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     for name in ("address", "stream"):
         if not given.get(name):
             raise OptionError(name, "missing")
-    stream = given["stream"]
-    return SourceOptions(
-        address=_address(given["address"]),
-        stream=stream,
-        start_cut=_cut("startCut", given.get("startCut", "head"), stream),
-        end_cut=_cut("endCut", given["endCut"], stream) if "endCut" in given else None,
-        max_bytes=_size("maxBytesPerTrigger", given["maxBytesPerTrigger"]) if "maxBytesPerTrigger" in given else None,
-        max_events=_count("maxEventsPerTrigger", given["maxEventsPerTrigger"])
-        if "maxEventsPerTrigger" in given
-        else None,
-        partition_bytes=_size("partitionBytes", given["partitionBytes"])
-        if "partitionBytes" in given
-        else PARTITION_SIZE_BYTES,
-        columns=_columns(
-            given.get("columns"), with_headers=_flag("includeHeaders", given.get("includeHeaders", "false"))
-        ),
-        fail_on_data_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
-        token=given.get("token", ""),
-        tls=_flag("tls", given.get("tls", "false")),
-    )
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        field_name, parse = _OPTIONS[name]
+        try:
+            values[field_name] = parse(text)
+        except ValueError as error:
+            raise OptionError(name, str(error)) from None
+    if values.pop("with_headers", False) and "headers" not in values.get("columns", ()):
+        values["columns"] = (*values.get("columns", DEFAULT_COLUMNS), "headers")
+    for name in ("startCut", "endCut"):
+        cut = values.get(_OPTIONS[name][0])
+        if isinstance(cut, StreamCut) and cut.stream != values["stream"]:
+            raise OptionError(name, f"is a cut of {cut.stream}, and the stream is {values['stream']}")
+    return SourceOptions(**values)
 
 
 def segments_of(choice: CutChoice | None) -> Collection[int]:
@@ -119,64 +97,72 @@ def _advice(key: str) -> str:
 
 
 def _address(text: str) -> str:
-    try:
-        return str(parse_address(text))
-    except ValueError as error:
-        raise OptionError("address", str(error)) from None
+    return str(parse_address(text))
 
 
-def _cut(name: str, text: str, stream: str) -> CutChoice:
+def _cut(text: str) -> CutChoice:
     if text.isascii() and text.isdigit():
         return TimeCut(int(text))
     if "@" in text or text.lower() in ("head", "tail"):
-        try:
-            cut = parse_cut(text)
-        except CutInvalidError as error:
-            raise OptionError(name, str(error)) from None
-        if isinstance(cut, StreamCut) and cut.stream != stream:
-            raise OptionError(name, f"is a cut of {cut.stream}, and the stream is {stream}")
-        return cut
+        return parse_cut(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise OptionError(name, f"{text!r} is none of: {_CUT_FORMS}") from None
+        raise ValueError(f"{text!r} is none of: {_CUT_FORMS}") from None
     if when.tzinfo is None:
-        raise OptionError(name, f"{text!r} has no time zone; write for example {text}Z")
+        raise ValueError(f"{text!r} has no time zone; write for example {text}Z")
     return TimeCut(int(when.timestamp() * 1_000_000))
 
 
-def _size(name: str, text: str) -> int:
+def _size(text: str) -> int:
     """Return the bytes that a text like `64m`, `1g`, `65536` or `512 KiB` names; letters count in powers of 1024."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise OptionError(name, f"{text!r} is no size; write bytes, or a number with k, m, g or t")
+        raise ValueError(f"{text!r} is no size; write bytes, or a number with k, m, g or t")
     size = int(match[1]) << 10 * _POWER_OF_LETTER[(match[2] or "").lower()]
     if not 0 < size < 1 << 63:
-        raise OptionError(name, f"{text!r} must be above 0 and below 8 EiB")
+        raise ValueError(f"{text!r} must be above 0 and below 8 EiB")
     return size
 
 
-def _columns(text: str | None, *, with_headers: bool) -> tuple[str, ...]:
-    """Return the names in a list like `key, value`; without one all, the headers only where they are asked for."""
-    names = DEFAULT_COLUMNS if text is None else tuple(name.strip().lower() for name in text.split(","))
-    if with_headers and "headers" not in names:
-        names += ("headers",)
+def _columns(text: str) -> tuple[str, ...]:
+    """Return the names in a list like `key, value`."""
+    names = tuple(name.strip().lower() for name in text.split(","))
     for name in names:
         if name not in COLUMN_NAMES:
-            raise OptionError("columns", f"there is no column {name!r}; the columns are {', '.join(COLUMN_NAMES)}")
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMN_NAMES)}")
         if names.count(name) > 1:
-            raise OptionError("columns", f"{name} is named twice")
+            raise ValueError(f"{name} is named twice")
     return names
 
 
-def _count(name: str, text: str) -> int:
+def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
-        raise OptionError(name, f"{text!r} is no number above 0")
+        raise ValueError(f"{text!r} is no number above 0")
     return int(text)
 
 
-def _flag(name: str, text: str) -> bool:
+def _flag(text: str) -> bool:
     lowered = text.lower()
     if lowered not in ("true", "false"):
-        raise OptionError(name, f"{text!r} is neither true nor false")
+        raise ValueError(f"{text!r} is neither true nor false")
     return lowered == "true"
+
+
+_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "address": ("address", _address),
+    "stream": ("stream", str),
+    "startCut": ("start_cut", _cut),
+    "endCut": ("end_cut", _cut),
+    "maxBytesPerTrigger": ("max_bytes", _size),
+    "maxEventsPerTrigger": ("max_events", _count),
+    "partitionBytes": ("partition_bytes", _size),
+    "columns": ("columns", _columns),
+    "includeHeaders": ("with_headers", _flag),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "token": ("token", str),
+    "tls": ("tls", _flag),
+}
+"""Each option of Spark with the field that keeps it, and what reads it: raises ValueError where it is wrong."""
+OPTION_NAMES: Final = tuple(_OPTIONS)
+_NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}
