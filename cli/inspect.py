@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from millrace.server.wal import NEWEST_NAME
+
 from .inspect_checkpoint import MAGIC as CHECKPOINT_MAGIC
 from .inspect_checkpoint import inspect_checkpoint
 from .inspect_chunk import MAGIC as CHUNK_MAGIC
 from .inspect_chunk import inspect_chunk
 from .inspect_folder import inspect_folder, is_data_folder
 from .inspect_log import MAGIC as LOG_MAGIC
-from .inspect_log import inspect_log
+from .inspect_log import NEWEST_MAGIC, inspect_log, inspect_newest
 from .report import Report
 
 DEFAULT_LIMIT = 100
@@ -59,6 +61,8 @@ def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int 
         return inspect_checkpoint(path, with_hex=with_hex, limit=limit)
     if magic.startswith(LOG_MAGIC) or name.startswith("wal-"):
         return inspect_log(path, with_hex=with_hex, at=at, limit=limit)
+    if magic.startswith(NEWEST_MAGIC) or name == NEWEST_NAME:
+        return inspect_newest(path)
     if magic.startswith(CHUNK_MAGIC) or name.endswith(".chunk"):
         return inspect_chunk(path, with_hex=with_hex, at=at, limit=limit)
-    raise typer.BadParameter(f"{path} is no log file, chunk or checkpoint: it starts with {magic[:8]!r}")
+    raise typer.BadParameter(f"{path} is no file of a log, chunk or checkpoint: it starts with {magic[:8]!r}")

@@ -8,6 +8,7 @@ from millrace.server.errors import ConfigurationError, FolderLockedError
 from millrace.server.folder import IDENTITY_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import parse_chunk_name
+from millrace.server.wal.logfile import log_file_name
 from millrace.wire.schema.log import LogFileHeader
 
 from .declared import read_fields, values_of
@@ -71,6 +72,8 @@ def _add_facts(report: Report, found: Container) -> None:
             f"{log.last_sequence}, ending {log.ending.value}"
         )
         report.problems += [str(damage) for damage in log.damages]
+    named = found.newest.named
+    report.facts["newest_log_file"] = f"{log_file_name(named.number)}, salt {named.salt}" if named else "not named"
     if found.log_error:
         report.problems.append(found.log_error)
 

@@ -10,16 +10,19 @@ from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, Bl
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.logfile import log_file_name, log_file_number
+from millrace.server.wal.newest import newest_of
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES
 from millrace.wire.schema.frame import FrameHeader
 from millrace.wire.schema.log import LOG_FILE_MAGIC, BatchHeader, LogFileHeader, RunEntry
+from millrace.wire.schema.newest import NEWEST_SLOT_MAGIC, NEWEST_SLOT_SIZE_BYTES, NewestSlot
 
 from .declared import DeclaredField, field_section, problems_of, read_fields, values_of
 from .figures import count_text, time_text
 from .report import Report, Section
 
+NEWEST_MAGIC: Final = NEWEST_SLOT_MAGIC
 MAGIC: Final = LOG_FILE_MAGIC.to_bytes(4, "little")
 RUNS_SHOWN: Final = 2
 """How many runs of a batch are named in its line; `--hex` and `--json` have all."""
@@ -71,6 +74,23 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         }
         if found.torn_bytes:
             report.facts["torn_bytes"] = found.torn_bytes
+    return report
+
+
+def inspect_newest(path: Path) -> Report:
+    """Return which log file is named as the newest, and what stands in each slot of the small file that names it."""
+    data = path.read_bytes()
+    newest = newest_of(data)
+    report = Report("name of the newest log file", str(path), facts={"size": len(data)})
+    if newest.named is None:
+        report.problems.append("no slot matches its checksum")
+    else:
+        report.facts |= {"newest": log_file_name(newest.named.number), "salt": newest.named.salt}
+    for index, named in enumerate(newest.slots):
+        offset = index * NEWEST_SLOT_SIZE_BYTES
+        fields = read_fields(NewestSlot, data[offset : offset + NewestSlot.sizeof()], offset=offset)
+        title = f"slot {index}: {log_file_name(named.number) if named else 'names nothing'}"
+        report.sections.append(field_section(f"slot_{index}", title, fields))
     return report
 
 

@@ -25,7 +25,16 @@ from millrace.server.errors import ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo
-from millrace.server.wal import Damage, LogOwner, RecoveredBatch, Recovery, RecoveryReport, log_paths
+from millrace.server.wal import (
+    Damage,
+    LogOwner,
+    Newest,
+    RecoveredBatch,
+    Recovery,
+    RecoveryReport,
+    log_paths,
+    read_newest,
+)
 from millrace.wire.errors import WireError
 
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
@@ -42,6 +51,7 @@ class Container:
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
         state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
+        newest: what names the newest log file.
     """
 
     folder: Path
@@ -50,6 +60,7 @@ class Container:
     copy: CheckpointCopy | None = None
     state: ContainerState = field(init=False)
     report: RecoveryReport | None = None
+    newest: Newest = field(default_factory=lambda: Newest(()))
     log_error: str = ""
     # By segment, what a server found damaged before its last checkpoint.
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
@@ -159,7 +170,8 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
 
 def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) -> None:
     folder = found.folder
-    recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner)
+    found.newest = read_newest(OsFileSystem(), found.log_folder)
+    recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner, newest=found.newest)
     gone_through: dict[str, int] = {}
     try:
         for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0):

@@ -24,6 +24,7 @@ MODULES: Final = {
     "wire/schema/frame": "The protocol",
     "model/block_layout": "Event blocks",
     "wire/schema/log": "Log files",
+    "wire/schema/newest": "The name of the newest log file",
     "wire/schema/chunk": "Chunks of tier 2",
 }
 """Modules that declare bytes, in the order of the page, and their headings."""

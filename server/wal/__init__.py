@@ -2,17 +2,20 @@
 
 from .log import Wal, WalStatistics
 from .log_end import Ending
+from .newest import NEWEST_NAME, Newest, read_newest
 from .options import WalOptions
 from .protocol import Log, LogStatistics
 from .recovery import Recovery, log_paths
 from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
 
 __all__ = [
+    "NEWEST_NAME",
     "Damage",
     "Ending",
     "Log",
     "LogOwner",
     "LogStatistics",
+    "Newest",
     "RecoveredBatch",
     "Recovery",
     "RecoveryReport",
@@ -20,4 +23,5 @@ __all__ = [
     "WalOptions",
     "WalStatistics",
     "log_paths",
+    "read_newest",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millrace.server.errors import LogClosedError, NoSpaceError
+from millrace.server.errors import LogClosedError, LogCorruptError, NoSpaceError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -17,6 +17,7 @@ from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES
+from .newest import read_newest
 from .options import BATCH_OVERHEAD_BYTES, WalOptions
 from .pool import FilePool
 from .protocol import LogStatistics, OnDurable, OnFailure
@@ -104,9 +105,21 @@ class Wal:
     def recover(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
         """Read the files back, see `Log`; makes the folder if it is missing."""
         self._files.make_directories(self._directory)
-        recovery = Recovery(self._files, log_paths(self._files, self._directory), owner=self._owner)
+        recovery = Recovery(
+            self._files,
+            log_paths(self._files, self._directory),
+            owner=self._owner,
+            newest=read_newest(self._files, self._directory),
+        )
         yield from recovery.batches(from_sequence)
-        self._metrics.wal_damages_total.inc(len(self._report_of(recovery).damages))
+        report = self._report_of(recovery)
+        self._metrics.wal_damages_total.inc(len(report.damages))
+        lost = next((damage for damage in report.damages if not damage.is_complete), None)
+        if lost is not None and not report.batch_count:
+            raise LogCorruptError(
+                f"nothing is left of the log: {lost.reason}; put its files back, or salvage the folder",
+                subject=str(self._directory / lost.place),
+            )
         self._recovery = recovery
 
     @property
@@ -210,6 +223,7 @@ class Wal:
         self._active_room_bytes = point.active.room_bytes
         self._writer = LogWriter(
             point.active,
+            point.newest,
             self._pool,
             self._options,
             clock=self._clock,

@@ -101,23 +101,23 @@ class FilePool:
                 return "the disk has no room for another log file"
             return self._problem
 
-    def adopt(self, found: list[LogFile], *, needed: int, next_number: int) -> None:
-        """Take over what recovery found, before `start`: the first `needed` files hold data, the others are spares."""
-        with self._changed:
-            self._full.extend(found[:needed])
-            self._ready.extend(found[needed:])
-            self._file_count = len(found)
-            self._next_number = next_number
+    def take_over(self, found: list[LogFile], *, needed: int, next_number: int) -> LogFile:
+        """Take over what recovery found, and return the file to write; before `start`.
 
-    def lend(self) -> LogFile:
-        """Return the last file that holds data, to be written further; before `start`."""
-        with self._changed:
+        The first `needed` files hold data, the others are spares. The last that holds data is written further, unless
+        it is damaged. Then, or if there is none, it is a spare, or a file made in the calling thread.
+
+        Raises:
+            NoSpaceError: the disk is full.
+            OSError: whatever else it says.
+        """
+        self._full.extend(found[:needed])
+        self._ready.extend(found[needed:])
+        self._file_count = len(found)
+        self._next_number = next_number
+        if self._full and not self._full[-1].is_damaged:
             return self._full.pop()
-
-    def take_first(self) -> LogFile:
-        """Return the first spare; before `start`."""
-        with self._changed:
-            return self._ready.popleft()
+        return self._ready.popleft() if self._ready else self._prepare()
 
     def start(self) -> None:
         """Start the thread that prepares and recycles."""
@@ -155,15 +155,6 @@ class FilePool:
             while self._full and self._full[0].last_sequence <= sequence:
                 self._released.append(self._full.popleft())
             self._changed.notify_all()
-
-    def prepare_now(self) -> LogFile:
-        """Make a file in the calling thread; before `start`.
-
-        Raises:
-            NoSpaceError: the disk is full.
-            OSError: whatever else it says.
-        """
-        return self._prepare()
 
     def drain(self) -> None:
         """Wait no longer for the disk or the bound in `take`; files that can be made at once are still made."""

@@ -56,6 +56,7 @@ class Log(Protocol):
 
         Raises:
             FolderVersionError: the log was written by another version, or belongs to another container or server.
+            LogCorruptError: nothing is left of a log that was there.
             OSError: the medium cannot be read.
         """
         ...

@@ -16,6 +16,13 @@ one that its successor stores is an old one, at a place where a write was lost.
 
 The last batch may never have been synced, although it can be read: `LogEnd` says where it is, so that it can be written
 and synced again before any request is answered from its content.
+
+Files that are gone from the end leave no gap. So the files are held against the name of the newest one (see `newest`):
+
+    no file, or not the newest one           corrupt: what it held is not known
+    another use of the newest one            the same
+    it or one before it was emptied          the same
+    a newer one has batches, or no name      nothing of the log is lost, but its name is damaged
 """
 
 import logging
@@ -30,7 +37,8 @@ from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSI
 
 from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
 from .log_end import Ending, Tail, classify_tail, find_batch, is_batch_of
-from .logfile import log_file_number
+from .logfile import log_file_name, log_file_number
+from .newest import NEWEST_NAME, FileUse, Newest
 from .report import Damage, FoundFile, LogEnd, LogOwner, RecoveredBatch, RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -50,10 +58,20 @@ class Recovery:
         report: the outcome, or None before.
     """
 
-    def __init__(self, files: FileSystem, paths: Sequence[Path], *, owner: LogOwner | None) -> None:
-        """Take the files of one log, or some of them; `owner` is who they must belong to, if that matters."""
+    def __init__(
+        self, files: FileSystem, paths: Sequence[Path], *, owner: LogOwner | None, newest: Newest | None = None
+    ) -> None:
+        """Take the files of one log, or some of them.
+
+        Args:
+            files: the file system.
+            paths: the files.
+            owner: who they must belong to, None if that does not matter.
+            newest: what names the newest of them, None if it does not matter that some are missing.
+        """
         self._files = files
         self._owner = owner
+        self._newest = newest
         numbered = sorted((log_file_number(path.name) or 0, path) for path in paths)
         self.found = [FoundFile(number=number, path=path) for number, path in numbered]
         self.end: LogEnd | None = None
@@ -74,6 +92,17 @@ class Recovery:
         self._first_sequence = 0
         self._batch_count = 0
         self._size_bytes = 0
+
+    @property
+    def named_number(self) -> int:
+        """The number of the file that is named as the newest; 0 if none is."""
+        named = self._newest.named if self._newest is not None else None
+        return named.number if named is not None else 0
+
+    @property
+    def next_number(self) -> int:
+        """The number for the next file: above all that were given, also to files that are lost."""
+        return max([self.named_number, *(file.number for file in self.found)]) + 1
 
     def batches(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
         """Yield what the log holds from that sequence on, in order; damage before what was salvaged from it.
@@ -100,6 +129,7 @@ class Recovery:
                 yield from self._check_spares(index + 1)
                 break
             del self._contents[index]
+        yield from self._check_newest()
         self.report = RecoveryReport(
             ending=Ending.CORRUPT if self._damages else ending,
             torn_bytes=torn_bytes,
@@ -371,7 +401,6 @@ class Recovery:
         self.end = LogEnd(
             file=file,
             tail=tail,
-            next_sequence=max(1, self._expected),
             previous_checksum=self._chain or 0,
             last_file=last_file,
             last_batch=last_batch,
@@ -384,6 +413,36 @@ class Recovery:
             del self._contents[index]
             if self.found[index].header is None:
                 yield from self._damage(_header_damage(self.found[index]))
+
+    def _check_newest(self) -> Iterator[Damage]:
+        """Hold the files against the name of the newest one, by the table in the module docstring."""
+        if self._newest is None:
+            return
+        named = self._newest.named
+        last_number = max((file.number for file in self.found if file.last_sequence), default=0)
+        if named is None and self.found and (self._newest.slots or last_number):
+            yield from self._damage(_name_damage("the newest log file is not named"))
+        elif named is None and self._newest.slots:
+            yield from self._damage(self._loss(NEWEST_NAME, "there is no log file, though there was one"))
+        elif named is not None and last_number > named.number:
+            yield from self._damage(_name_damage(f"file {named.number} is named as the newest, not file {last_number}"))
+        elif named is not None:
+            files = {file.number: file for file in self.found}
+            if named.number not in files:
+                reason = "this file is missing, the newest of the log"
+                yield from self._damage(self._loss(log_file_name(named.number), reason))
+            for file in self.found:
+                reason = _lost_content(file, named)
+                if reason:
+                    file.is_damaged = True
+                    yield from self._damage(self._loss(file.path.name, reason))
+
+    def _loss(self, place: str, reason: str) -> Damage:
+        """Return the damage that batches after the end of the log are lost, it cannot be known how many."""
+        next_sequence = max(1, self._expected)
+        return Damage(
+            place=place, offset=0, size=0, first_sequence=next_sequence, last_sequence=next_sequence, reason=reason
+        )
 
     def _log_report(self) -> None:
         report = self.report
@@ -407,6 +466,20 @@ class _Step(Enum):
 def _recovered(place: str, view: memoryview, batch: Batch) -> RecoveredBatch:
     runs = [run for run, _ in decode_runs(view, batch)]
     return RecoveredBatch(batch.sequence, batch.wall_time_us, runs, place, batch.offset, batch.size)
+
+
+def _lost_content(file: FoundFile, named: FileUse) -> str:
+    """Return why a file, of which all up to the named one were written, lacks batches; empty if nothing says so."""
+    if file.number == named.number and file.salt not in (None, named.salt):
+        return "another use of this file was the newest of the log"
+    is_emptied = not file.last_sequence and (file.header is None or file.number < named.number)
+    return "the batches of this file are gone" if is_emptied and file.number <= named.number else ""
+
+
+def _name_damage(reason: str) -> Damage:
+    return Damage(
+        place=NEWEST_NAME, offset=0, size=0, first_sequence=1, last_sequence=0, is_complete=True, reason=reason
+    )
 
 
 def _header_damage(file: FoundFile) -> Damage:

@@ -7,6 +7,8 @@ Three things are put right before anything new is written:
   place, and synced: what recovery read is durable from then on. All batches before it were synced before it was begun.
 - The remains of an incomplete batch are zeroed, so that the next restart meets zeros or new batches and nothing else.
 - A file with damage in it is not written any more. The log continues in the next one.
+
+At last the file to be written is named as the newest one (see `newest`), unless it was before.
 """
 
 import logging
@@ -17,6 +19,7 @@ from millrace.server.host.files import FileSystem
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile
+from .newest import FileUse, NewestFile, open_newest
 from .options import WalOptions
 from .pool import FilePool, fill_zeros
 from .recovery import Recovery
@@ -30,6 +33,7 @@ class ResumptionPoint:
     """Where the writer resumes."""
 
     active: LogFile
+    newest: NewestFile
     sequence: int
     previous_checksum: int
 
@@ -58,35 +62,36 @@ def resume(
     for name in files.list_directory(directory):
         if name.endswith(PREPARING_SUFFIX):
             files.remove(directory / name)
-    end = recovery.end
-    if end is None:
-        return ResumptionPoint(pool.prepare_now(), after_sequence, 0)
-    position = recovery.found.index(end.file)
+    found, end = recovery.found, recovery.end
+    needed = found.index(end.file) + 1 if end is not None else 0
     opened: list[LogFile] = []
     try:
-        if end.last_file is not None:
+        if end is not None and end.last_file is not None:
             _write_last_batch_again(files, end)
-        opened.extend(_open(files, found, options) for found in recovery.found[: position + 1])
-        active = opened[-1]
-        active.end = end.tail.offset
-        if not active.is_damaged:
-            _zero_rest(active)
-        spares = [found for found in recovery.found[position + 1 :] if _is_usable_spare(files, found, options)]
-        opened.extend(_open(files, found, options) for found in spares)
+        opened.extend(_open(files, file, options) for file in found[:needed])
+        if end is not None:
+            opened[-1].end = end.tail.offset
+            if not opened[-1].is_damaged:
+                _zero_rest(opened[-1])
+        spares = [
+            file for file in found[needed:] if _is_usable_spare(files, file, options, named=recovery.named_number)
+        ]
+        opened.extend(_open(files, file, options) for file in spares)
         files.sync_directory(directory)
-        next_number = recovery.found[-1].number + 1
-        pool.adopt(opened, needed=position + 1, next_number=next_number)
-        if not active.is_damaged:
-            active = pool.lend()
-        elif pool.ready_count:
-            active = pool.take_first()
-        else:
-            active = pool.prepare_now()
+        active = pool.take_over(opened, needed=needed, next_number=recovery.next_number)
+        opened.append(active)
+        newest = open_newest(files, directory, FileUse(active.number, active.salt))
     except BaseException:
         for file in opened:
             file.file.close()
         raise
-    return ResumptionPoint(active, max(end.next_sequence - 1, after_sequence), end.previous_checksum)
+    assert recovery.report is not None, "recovery was not exhausted"
+    return ResumptionPoint(
+        active,
+        newest,
+        sequence=max(recovery.report.last_sequence, after_sequence),
+        previous_checksum=end.previous_checksum if end is not None else 0,
+    )
 
 
 def _write_last_batch_again(files: FileSystem, end: LogEnd) -> None:
@@ -112,12 +117,13 @@ def _zero_rest(active: LogFile) -> None:
     logger.info("log tail zeroed, path=%s offset=%d", active.path, active.end)
 
 
-def _is_usable_spare(files: FileSystem, found: FoundFile, options: WalOptions) -> bool:
+def _is_usable_spare(files: FileSystem, found: FoundFile, options: WalOptions, *, named: int) -> bool:
     """Return whether an unused file can be used as it is; rename or remove it if not."""
-    if found.header is None:
+    if found.is_damaged:
         files.rename(found.path, found.path.with_name(found.path.name + DAMAGED_SUFFIX))
         return False
-    if found.size_bytes != options.file_size_bytes:
+    # The one that is named must not be missing at the next start.
+    if found.size_bytes != options.file_size_bytes and found.number > named:
         files.remove(found.path)
         return False
     return True

@@ -105,7 +105,6 @@ class LogEnd:
 
     file: FoundFile
     tail: Tail
-    next_sequence: int
     previous_checksum: int
     # The last valid batch and its file, which may be the one before; None where the log holds no batch.
     last_file: FoundFile | None

@@ -28,6 +28,7 @@ from millrace.wire.append_run import AppendRun
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, encode_batch
 from .logfile import LogFile
+from .newest import FileUse, NewestFile
 from .options import WalOptions
 from .pool import FilePool
 
@@ -63,6 +64,7 @@ class LogWriter:
     def __init__(
         self,
         active: LogFile,
+        newest: NewestFile,
         pool: FilePool,
         options: WalOptions,
         *,
@@ -74,6 +76,7 @@ class LogWriter:
     ) -> None:
         """Resume after the batch `sequence`, whose checksum is `previous_checksum`."""
         self._active = active
+        self._newest = newest
         self._pool = pool
         self._batch_size_bytes_max = options.batch_size_bytes_max
         self._clock = clock
@@ -118,10 +121,11 @@ class LogWriter:
         self._bell.ring()
 
     def close(self) -> None:
-        """Wait for the end of the thread, then close the file."""
+        """Wait for the end of the thread, then close its files."""
         self._thread.join()
         self._bell.close()
         self._active.file.close()
+        self._newest.close()
 
     def _run(self) -> None:
         try:
@@ -199,9 +203,14 @@ class LogWriter:
             self._write([])
 
     def _roll(self) -> None:
-        """Continue in the next file."""
+        """Continue in the next file, which is named as the newest before anything is written to it."""
         file = self._pool.take()
         self._taken_count += 1
+        try:
+            self._newest.name(FileUse(file.number, file.salt))
+        except BaseException:
+            file.file.close()
+            raise
         full, self._active = self._active, file
         self._pool.put_full(full)
         logger.debug("log rolled, path=%s sequence=%d", file.path, self._sequence + 1)

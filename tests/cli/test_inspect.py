@@ -95,6 +95,30 @@ def test_damage_in_a_log_file_is_named(run: Run, killed_folder: Path) -> None:
     assert outcome.json["ending"] == "corrupt"
 
 
+def test_the_name_of_the_newest_log_file_is_shown(run: Run, killed_folder: Path) -> None:
+    salt = run("inspect", log_file(killed_folder), "--json").json["salt"]
+    path = log_file(killed_folder).with_name("newest")
+
+    shown = run("inspect", path, "--json").json
+    folder = run("inspect", killed_folder, "--json").json
+
+    assert (shown["newest"], shown["salt"], shown["problems"]) == (log_file(killed_folder).name, salt, [])
+    assert [row["field"] for row in shown["slot_0"]] == [
+        "magic", "version", "reserved", "file_number", "salt", "checksum",
+    ]  # fmt: skip
+    assert folder["newest_log_file"] == f"{log_file(killed_folder).name}, salt {salt}"
+
+
+def test_a_damaged_name_of_the_newest_log_file_is_shown(run: Run, killed_folder: Path) -> None:
+    path = log_file(killed_folder).with_name("newest")
+    flip(path, 10)
+
+    assert run("inspect", path, "--json").json["problems"] == ["no slot matches its checksum"]
+    folder = run("inspect", killed_folder, "--json").json
+    assert folder["newest_log_file"] == "not named"
+    assert any("the newest log file is not named" in problem for problem in folder["problems"])
+
+
 def test_a_chunk_is_shown_with_index_pages_and_blocks(run: Run, stopped_folder: Path) -> None:
     paths = sorted((stopped_folder / "tier2").rglob("*.chunk"))
     shown = [run("inspect", path, "--json").json for path in paths]
@@ -184,7 +208,7 @@ def test_something_else_is_wrong_usage(run: Run, tmp_path: Path) -> None:
 def test_any_cut_of_a_file_is_shown_as_far_as_it_goes(
     killed_folder: Path, stopped_folder: Path, tmp_path: Path
 ) -> None:
-    for path in (log_file(killed_folder), chunk_of(stopped_folder, 1)):
+    for path in (log_file(killed_folder), log_file(killed_folder).with_name("newest"), chunk_of(stopped_folder, 1)):
         data = path.read_bytes()
         for size in (1, 3, 8, 63, 64, 79, 80, 200, 4095, 4096, 4200):
             cut = tmp_path / path.name

@@ -194,6 +194,27 @@ def test_a_lost_log_is_found(verify: Verify, stopped_folder: Path, killed_folder
         assert any("log" in finding["what"] for finding in verify(folder))
 
 
+def test_a_lost_newest_log_file_is_found(verify: Verify, killed_folder: Path) -> None:
+    """Behaviour 82."""
+    log_file(killed_folder).unlink()
+
+    findings = verify(killed_folder)
+
+    assert ("containers/0000/wal/wal-0000000000000001.log", "this file is missing, the newest of the log") in [
+        (finding["file"], finding["what"]) for finding in findings
+    ]
+    assert "what it held is not known" in findings[0]["lost"]
+
+
+def test_a_damaged_name_of_the_newest_log_file_is_found(verify: Verify, killed_folder: Path) -> None:
+    path = log_file(killed_folder).with_name("newest")
+    flip(path, 10)
+
+    (finding,) = verify(killed_folder)
+
+    assert (finding["file"], finding["what"]) == ("containers/0000/wal/newest", "the newest log file is not named")
+
+
 def test_a_log_of_another_server_is_found(verify: Verify, stopped_folder: Path, killed_folder: Path) -> None:
     (stopped_folder / "identity.json").write_text((killed_folder / "identity.json").read_text())
 

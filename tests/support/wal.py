@@ -7,9 +7,20 @@ from pathlib import Path
 
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
-from millrace.server.wal import Damage, LogOwner, RecoveredBatch, Recovery, Wal, WalOptions, log_paths
+from millrace.server.wal import (
+    NEWEST_NAME,
+    Damage,
+    LogOwner,
+    RecoveredBatch,
+    Recovery,
+    Wal,
+    WalOptions,
+    log_paths,
+    read_newest,
+)
 from millrace.server.wal.batch import FileHeader, encode_batch, encode_file_header
 from millrace.server.wal.logfile import log_file_name
+from millrace.server.wal.newest import FileUse, open_newest
 from millrace.wire.append_run import KIND_APPENDS, KIND_CONTROL, AppendRun
 from millrace.wire.framing import encode_append_header, encode_body
 from millrace.wire.limits import KIB
@@ -131,6 +142,11 @@ async def open_log(
     return log
 
 
+def log_names(files: FileSystem) -> list[str]:
+    """Return the names in the folder of the log, but for the small file that names the newest."""
+    return [name for name in files.list_directory(FOLDER) if name != NEWEST_NAME]
+
+
 @dataclass(slots=True)
 class Placed:
     """A batch that `build_log` laid down."""
@@ -152,10 +168,11 @@ def build_log(
 ) -> list[Placed]:
     """Lay a log down byte by byte: each item of `layout` is a file, a list of batches, each a list of runs.
 
-    `remains` follow the last batch of each file, before its zeros.
+    `remains` follow the last batch of each file, before its zeros. The last file with batches is named as the newest.
     """
     files.make_directories(FOLDER)
     placed: list[Placed] = []
+    newest = None
     sequence, checksum = first_sequence, 0
     for number, batches in enumerate(layout, start=1):
         path = FOLDER / log_file_name(number)
@@ -181,11 +198,15 @@ def build_log(
         assert len(content) <= SMALL.file_size_bytes
         files.open(path, create=True).close()
         files.replace_content(path, bytes(content.ljust(SMALL.file_size_bytes, b"\0")))
+        if batches or newest is None:
+            newest = FileUse(number, salt)
+    assert newest is not None
+    open_newest(files, FOLDER, newest).close()
     files.sync_directory(FOLDER)
     return placed
 
 
 def recover(files: FileSystem, from_sequence: int = 0) -> tuple[list[RecoveredBatch | Damage], Recovery]:
     """Read the log back without touching it."""
-    recovery = Recovery(files, log_paths(files, FOLDER), owner=OWNER)
+    recovery = Recovery(files, log_paths(files, FOLDER), owner=OWNER, newest=read_newest(files, FOLDER))
     return list(recovery.batches(from_sequence)), recovery

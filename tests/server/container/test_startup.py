@@ -122,12 +122,28 @@ async def test_without_checkpoint_and_copies_nothing_is_started_and_nothing_dele
     await filled(tmp_path, size=900 * KIB)
     lose_checkpoints(tmp_path)
     if "gone" in what:
-        for log in logs(tmp_path):
-            log.unlink()
+        shutil.rmtree(tmp_path / CONTAINER / "wal")
     before = chunks(tmp_path)
     with pytest.raises(LogCorruptError, match="no checkpoint"):
         await Server(server_options(tmp_path, container=QUIET)).start()
     assert chunks(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_log_whose_only_file_is_gone_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Behaviour 82: the checkpoint does not know of all that was acknowledged."""
+    await filled(tmp_path, size=20 * KIB, container=QUIET)
+    kept = {log: log.read_bytes() for log in logs(tmp_path)}
+    for log in kept:
+        log.unlink()
+    for _ in range(2):
+        with pytest.raises(LogCorruptError, match=r"wal-0000000000000001.log: nothing is left of the log"):
+            await Server(server_options(tmp_path, container=QUIET)).start()
+    assert logs(tmp_path) == []
+    for log, content in kept.items():
+        log.write_bytes(content)
+    assert len(await found(tmp_path)) == 20 * KIB
 
 
 @pytest.mark.slow

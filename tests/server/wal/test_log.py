@@ -1,22 +1,40 @@
 import asyncio
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from millrace.server.errors import FolderVersionError, LogClosedError, LogFailedError, NoSpaceError
+from millrace.server.errors import FolderVersionError, LogClosedError, LogCorruptError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
-from millrace.server.wal import Ending, LogOwner, Wal, WalOptions
+from millrace.server.wal import NEWEST_NAME, Ending, LogOwner, Wal, WalOptions, read_newest
+from millrace.server.wal.batch import decode_file_header
+from millrace.server.wal.logfile import log_file_name
+from millrace.server.wal.newest import FileUse, open_newest
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB, MIB
+from millrace.wire.schema.newest import NEWEST_SLOT_SIZE_BYTES
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
-from tests.support.wal import FOLDER, SMALL, OpenLog, append_run, control_run, create, open_log, recover
+from tests.support.wal import (
+    FOLDER,
+    SMALL,
+    OpenLog,
+    append_run,
+    build_log,
+    control_run,
+    create,
+    log_names,
+    open_log,
+    recover,
+)
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.both_loops]
+
+NEWEST_SIZE_BYTES = 2 * NEWEST_SLOT_SIZE_BYTES
 
 
 @pytest.fixture
@@ -131,7 +149,7 @@ async def test_files_no_longer_needed_are_used_again_under_a_new_salt(files: Mem
     assert log.wal.statistics().full_files <= 1
     needed_from = sequence - 1
     await log.wal.close()
-    assert len(files.list_directory(FOLDER)) <= SMALL.files_max
+    assert len(log_names(files)) <= SMALL.files_max
 
     again = await open_log(files, from_sequence=needed_from)
 
@@ -179,7 +197,7 @@ async def test_while_it_has_room_the_largest_run_is_never_refused(files: MemoryF
 
 async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFileSystem) -> None:
     """Behaviour 44: NoSpace before any ack, and recovery without help when space returns."""
-    files.capacity_bytes = 2 * SMALL.file_size_bytes
+    files.capacity_bytes = 2 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
     log = await open_log(files)
     while log.wal.has_room:
         await log.append(bytes(1000))
@@ -189,7 +207,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFil
     await record
     assert not log.wal.has_room
 
-    files.capacity_bytes = 3 * SMALL.file_size_bytes
+    files.capacity_bytes = 3 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
     await until(lambda: log.wal.has_room)
 
     await log.append(bytes(1000))
@@ -197,7 +215,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFil
 
 
 async def test_a_full_disk_is_relieved_by_recycling(files: MemoryFileSystem) -> None:
-    files.capacity_bytes = 2 * SMALL.file_size_bytes
+    files.capacity_bytes = 2 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
     log = await open_log(files)
     while log.wal.has_room:
         sequence = await log.append(bytes(1000))
@@ -476,3 +494,80 @@ async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
     await again.close()
 
     assert [run.offset for batch in batches for run in batch.runs] == [index * 100 for index in range(200)]  # type: ignore[union-attr]  # no damage
+
+
+@pytest.mark.parametrize("damage", ["missing", "emptied", "another use"])
+async def test_a_log_of_which_nothing_is_left_is_not_a_new_one(files: MemoryFileSystem, damage: str) -> None:
+    """Behaviour 82: what it held was acknowledged, and must not be given out again."""
+    build_log(files, [[append_run(7, 0, b"acked")]])
+    path = FOLDER / log_file_name(1)
+    if damage == "missing":
+        files.remove(path)
+    elif damage == "emptied":
+        files.replace_content(path, b"")
+    else:
+        name = files.content(FOLDER / NEWEST_NAME)
+        build_log(files, [], salts=[77])
+        files.replace_content(FOLDER / NEWEST_NAME, name)
+    before = log_names(files)
+    for _ in range(2):
+        log = create(files)
+        with pytest.raises(LogCorruptError, match=r"nothing is left of the log.*put its files back") as caught:
+            list(log.wal.recover())
+        assert caught.value.subject == str(path)
+        await log.wal.close()
+    assert log_names(files) == before
+
+
+async def test_the_loss_of_the_newest_file_is_told_until_the_log_is_past_it(files: MemoryFileSystem) -> None:
+    """Behaviour 82: also at the next start, and the number is not given again."""
+    build_log(files, [[append_run(7, 0, b"first")]], [[append_run(7, 5, b"second")]])
+    files.remove(FOLDER / log_file_name(2))
+    for restart in range(2):
+        log = await open_log(files)
+        (damage,) = log.wal.report.damages
+        assert (damage.place, damage.is_complete) == (log_file_name(2), False)
+        assert [batch.sequence for batch in log.batches][-1] == 1 + 2 * restart
+        await log.append(b"next")
+        await log.wal.close()
+
+    log = await open_log(files)
+    for _ in range(4):
+        await log.append(bytes(3000))
+    assert read_newest(files, FOLDER).named in [FileUse(3, salt_of(files, 3)), FileUse(4, salt_of(files, 4))]
+    await log.wal.close()
+    again = await open_and_close(files)
+
+    assert again.wal.report.damages == ()
+    assert not files.exists(FOLDER / log_file_name(2))
+
+
+def salt_of(files: MemoryFileSystem, number: int) -> int:
+    path = FOLDER / log_file_name(number)
+    header = decode_file_header(files.content(path)) if files.exists(path) else None
+    return header.salt if header is not None else 0
+
+
+async def test_a_log_from_before_its_newest_file_was_named_is_told_once(files: MemoryFileSystem) -> None:
+    build_log(files, [[append_run(7, 0, b"first")]])
+    files.remove(FOLDER / NEWEST_NAME)
+
+    log = await open_and_close(files)
+    again = await open_and_close(files)
+
+    assert [damage.place for damage in log.wal.report.damages] == [NEWEST_NAME]
+    assert again.wal.report.damages == ()
+    assert again.contents()[7] == [(0, b"first")]
+
+
+async def test_a_spare_that_is_named_outlives_a_change_of_the_file_size(files: MemoryFileSystem) -> None:
+    build_log(files, [[append_run(7, 0, b"first")]], [], [])
+    open_newest(files, FOLDER, FileUse(2, salt_of(files, 2))).close()
+    larger = replace(SMALL, file_size_bytes=64 * KIB)
+    for _ in range(2):
+        log = await open_log(files, larger)
+        assert log.wal.report.damages == ()
+        await log.wal.close()
+    assert {name: files.size(FOLDER / name) for name in log_names(files)} == {
+        log_file_name(1): 64 * KIB, log_file_name(2): 16 * KIB,
+    }  # fmt: skip

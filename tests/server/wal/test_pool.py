@@ -38,6 +38,10 @@ def make_pool(files: MemoryFileSystem, pools: list[FilePool], options: WalOption
     return pool
 
 
+def first_file(pool: FilePool) -> LogFile:
+    return pool.take_over([], needed=0, next_number=1)
+
+
 def until(pool: FilePool, *, ready: int) -> None:
     """Wait until so many spares are ready, woken by the pool itself."""
     with pool._changed:
@@ -49,7 +53,7 @@ def header_of(files: MemoryFileSystem, file: LogFile) -> FileHeader | None:
 
 
 def test_a_file_is_whole_and_durable_before_it_has_its_name(files: MemoryFileSystem, pools: list[FilePool]) -> None:
-    file = make_pool(files, pools).prepare_now()
+    file = first_file(make_pool(files, pools))
     files.crash(seed=0)
 
     assert files.list_directory(FOLDER) == ["wal-0000000000000001.log"]
@@ -150,7 +154,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
     files.capacity_bytes = SMALL.file_size_bytes - 1
     pool = make_pool(files, pools)
     with pytest.raises(NoSpaceError):
-        pool.prepare_now()
+        first_file(pool)
     pool.start()
     with pool._changed:
         assert pool._changed.wait_for(lambda: "no room" in (pool.problem or ""), timeout=PATIENCE_S)

@@ -6,7 +6,7 @@ from millrace.server.wal import Ending
 from millrace.wire.append_run import AppendRun
 from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
-from tests.support.wal import FOLDER, SMALL, append_run, build_log, open_log, recover
+from tests.support.wal import FOLDER, SMALL, append_run, build_log, log_names, open_log, recover
 
 pytestmark = pytest.mark.asyncio
 
@@ -49,7 +49,7 @@ async def test_after_a_torn_write_the_second_restart_works_too(is_truncated: boo
 
         await append_and_restart(files, expected=2)
 
-        for name in files.list_directory(FOLDER):
+        for name in log_names(files):
             if name != FIRST.name:
                 files.remove(FOLDER / name)
 
@@ -154,7 +154,7 @@ async def test_a_damaged_spare_is_put_aside_and_its_number_not_used_again(files:
     await until(lambda: log.wal.statistics().spare_files == 1)
     await log.wal.close()
 
-    assert files.list_directory(FOLDER) == [
+    assert log_names(files) == [
         "wal-0000000000000001.log",
         "wal-0000000000000002.log.damaged",
         "wal-0000000000000003.log",
@@ -169,7 +169,7 @@ async def test_a_spare_cut_short_is_replaced(files: MemoryFileSystem) -> None:
     await until(lambda: log.wal.statistics().spare_files == 1)
     await log.wal.close()
 
-    assert {files.size(FOLDER / name) for name in files.list_directory(FOLDER)} == {SMALL.file_size_bytes}
+    assert {files.size(FOLDER / name) for name in log_names(files)} == {SMALL.file_size_bytes}
 
 
 async def test_a_log_whose_last_file_is_unusable_continues_in_a_spare(files: MemoryFileSystem) -> None:

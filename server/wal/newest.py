@@ -1,0 +1,133 @@
+"""The small file that names the newest log file, so that the loss of log files is noticed.
+
+A log whose last files are gone looks like a shorter log, and would give out again what it has acknowledged. So each log
+file is named here, durably, before the first batch is written to it, and recovery holds the files that it finds against
+that. The layout, and what a crash can leave, are in `millrace.wire.schema.newest`.
+
+What cannot be noticed: that a log file, or all of them and this one, were replaced by an older image of the same use.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from millrace.model.checksum import crc32c
+from millrace.server.host.files import File, FileSystem
+from millrace.wire.codec import derive
+from millrace.wire.errors import CodecError
+from millrace.wire.schema.newest import NEWEST_CHECKSUM_END, NEWEST_SLOT_SIZE_BYTES, NewestSlot
+
+from .logfile import PREPARING_SUFFIX
+
+NEWEST_NAME: Final = "newest"
+
+_SLOT: Final = derive(NewestSlot, name="NewestSlot")
+
+
+class FileUse(NamedTuple):
+    """One use of a log file: its number, and the salt that it has in this use."""
+
+    number: int
+    salt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What the small file says."""
+
+    # What each slot names, None where that cannot be read or was never written; empty if there is no file.
+    slots: tuple[FileUse | None, ...]
+
+    @property
+    def named(self) -> FileUse | None:
+        """The newest log file, None if none is named."""
+        return max(filter(None, self.slots), default=None)
+
+
+class NewestFile:
+    """The small file, open for as long as its log is. Blocking; for one thread at a time."""
+
+    def __init__(self, file: File) -> None:
+        """Take the file, and make durable what it says: it may have been read from the cache of the system only."""
+        self._file = file
+        self._newest = _read(file)
+        if self._newest.named is not None:
+            self._write(self._newest.named, slot=self._newest.slots.index(self._newest.named))
+
+    def name(self, use: FileUse) -> None:
+        """Name a log file durably, unless it or a newer one is named.
+
+        Raises:
+            OSError: which one is named is not known. Nothing may be written to the log file.
+        """
+        named = self._newest.named
+        if named is not None and named.number >= use.number:
+            return
+        self._write(use, slot=1 - self._newest.slots.index(named))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, use: FileUse, *, slot: int) -> None:
+        self._file.pwritev([encode_slot(use)], slot * NEWEST_SLOT_SIZE_BYTES)
+        self._file.datasync()
+        self._newest = _read(self._file)
+
+
+def open_newest(files: FileSystem, directory: Path, use: FileUse) -> NewestFile:
+    """Open the small file of the log in a folder, or make it, and name a log file in it. Blocks.
+
+    Raises:
+        NoSpaceError, OSError: it could not be done.
+    """
+    path = directory / NEWEST_NAME
+    if not files.exists(path):
+        temporary = path.with_name(path.name + PREPARING_SUFFIX)
+        with closing(files.open(temporary, create=True)) as file:
+            file.pwritev([encode_slot(use), bytes(NEWEST_SLOT_SIZE_BYTES)], 0)
+            file.datasync()
+        files.rename(temporary, path)
+        files.sync_directory(directory)
+    file = files.open(path)
+    try:
+        newest = NewestFile(file)
+        newest.name(use)
+    except BaseException:
+        file.close()
+        raise
+    return newest
+
+
+def read_newest(files: FileSystem, directory: Path) -> Newest:
+    """Return what the small file of the log in a folder says. Blocks."""
+    path = directory / NEWEST_NAME
+    if not files.exists(path):
+        return Newest(())
+    with closing(files.open(path, read_only=True)) as file:
+        return _read(file)
+
+
+def encode_slot(use: FileUse) -> bytes:
+    """Return the whole slot that names a log file."""
+    checksum = crc32c(_SLOT.pack(*use, 0)[:NEWEST_CHECKSUM_END])
+    return _SLOT.pack(*use, checksum).ljust(NEWEST_SLOT_SIZE_BYTES, b"\0")
+
+
+def decode_slot(slot: bytes) -> FileUse | None:
+    """Return what a slot names, or None if it names nothing."""
+    try:
+        number, salt, checksum = _SLOT.unpack(slot)
+    except CodecError:
+        return None
+    return FileUse(number, salt) if crc32c(slot[:NEWEST_CHECKSUM_END]) == checksum else None
+
+
+def newest_of(data: bytes) -> Newest:
+    """Return what the content of the small file says."""
+    return Newest((decode_slot(data[:NEWEST_SLOT_SIZE_BYTES]), decode_slot(data[NEWEST_SLOT_SIZE_BYTES:])))
+
+
+def _read(file: File) -> Newest:
+    return newest_of(file.pread(2 * NEWEST_SLOT_SIZE_BYTES, 0))
