@@ -129,9 +129,7 @@ def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, 
         store = CheckpointStore(OsFileSystem(), copy)
         try:
             try:
-                checkpoint = store.load()
-                if checkpoint is not None and not checkpoint.is_verified:
-                    store.verify()
+                checkpoint = store.load(every_row=True)
             except ServerError as error:
                 error.subject = ""  # the copy has a temporary name
                 raise

@@ -49,7 +49,6 @@ from .streams import (
     StreamsStatistics,
     WritersStatistics,
     boot_id,
-    labels_of,
 )
 from .tier2 import ChunkStorage, LocalStorage
 
@@ -278,7 +277,6 @@ class Server:
             cache=self._cache,
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=self._container_failed,
-            labels_of=labels_of,
         )
         opened = await open_container(environment)
         self._open = opened

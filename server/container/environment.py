@@ -1,6 +1,6 @@
 """What a container gets from outside: the seam along which a server could own several containers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.server.cache import PageCache
@@ -24,7 +24,6 @@ class ContainerEnvironment:
         storage: its own scope of tier 2: it lists and deletes what it finds there.
         make_log: returns its log, neither recovered nor started; called for each attempt.
         on_failure: called once if the log or the checkpoint fails: the container is to be closed and started again.
-        labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
     """
 
     container: int
@@ -37,4 +36,3 @@ class ContainerEnvironment:
     page_size_bytes: int
     clock: Clock
     on_failure: Callable[[ServerError], None]
-    labels_of: Callable[[str], Iterable[str]] = lambda configuration: ()

@@ -5,7 +5,7 @@ What the log has lost to damage becomes damaged ranges of its segments, if they 
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
@@ -113,7 +113,8 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
     for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
         try:
             await restore_copy(storage, copy, checkpoints)
-            checkpoint = await asyncio.to_thread(_load_whole, checkpoints)
+            # However large it is: another one may be better.
+            checkpoint = await asyncio.to_thread(checkpoints.load, every_row=True)
         except CheckpointDamagedError as error:
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
             continue
@@ -122,15 +123,6 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
     # What is left of the last copy is in tier 2, too.
     await asyncio.to_thread(checkpoints.discard)
     return await asyncio.to_thread(checkpoints.load)
-
-
-def _load_whole(checkpoints: CheckpointStore) -> Checkpoint | None:
-    """Load a checkpoint of which every row was verified, however large it is: another one may be better."""
-    checkpoint = checkpoints.load()
-    if checkpoint is None or checkpoint.is_verified:
-        return checkpoint
-    checkpoints.verify()
-    return replace(checkpoint, is_verified=True)
 
 
 def _replay(

@@ -78,11 +78,7 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         # The checkpoint may know of batches that the log has lost: their numbers are not given again.
         await container.start(after_sequence=recovered.checkpoint_sequence)
         checkpointer = Checkpointer(
-            container,
-            checkpoints=checkpoints,
-            storage=storage,
-            container_epoch=environment.epoch,
-            labels_of=environment.labels_of,
+            container, checkpoints=checkpoints, storage=storage, container_epoch=environment.epoch
         )
         try:
             await checkpointer.checkpoint()

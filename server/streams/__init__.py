@@ -1,6 +1,6 @@
 """Streams: named sets of segments that partition the key space."""
 
-from .catalog import Catalog, labels_of
+from .catalog import Catalog
 from .clock_history_file import ClockHistoryFile, boot_id
 from .controller import StreamController
 from .expiry_loop import ExpiryRunner, WritersStatistics
@@ -18,5 +18,4 @@ __all__ = [
     "WritersOptions",
     "WritersStatistics",
     "boot_id",
-    "labels_of",
 ]

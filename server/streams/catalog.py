@@ -1,49 +1,18 @@
 """Which streams scale, which have retention, and which have a tag, without visiting all of them.
 
 A server may hold a million idle streams; what is done every few seconds must not visit each. What configurations ask
-for becomes *labels*, by which the checkpoint finds streams as it finds them by name. At the start the few that scale or
-forget are looked up; what changes since then is told by the state.
+for becomes labels (`container.state.labels`), by which the checkpoint finds streams as it finds them by name. At the
+start the few that scale or forget are looked up; what changes since then is told by the state.
 """
 
 import asyncio
-import logging
 from typing import Final
 
-from millrace.model.errors import InvalidArgumentError
-from millrace.model.policy import ScalingKind, StreamConfig
 from millrace.server.container.checkpoint.reader import StreamArchive
 from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.labels import LABEL_RETAINS, LABEL_SCALES, labels_of, tag_label
 
-logger = logging.getLogger(__name__)
-
-LABEL_SCALES: Final = "scales"
-LABEL_RETAINS: Final = "retains"
 PAGE_COUNT: Final = 1000
-
-
-def config_of(configuration: str) -> StreamConfig:
-    """Return the configuration of a stream that exists; one that cannot be read (any more) asks for nothing."""
-    try:
-        return StreamConfig.from_json(configuration)
-    except InvalidArgumentError as error:
-        logger.warning("configuration of a stream ignored reason=%s", error)
-        return StreamConfig()
-
-
-def tag_label(tag: str) -> str:
-    """Return the label of the streams with a tag."""
-    return f"tag:{tag}"
-
-
-def labels_of(configuration: str) -> list[str]:
-    """Return the labels of the streams with this configuration."""
-    config = config_of(configuration)
-    labels = [tag_label(tag) for tag in config.tags]
-    if config.scaling.kind is not ScalingKind.FIXED:
-        labels.append(LABEL_SCALES)
-    if config.retention is not None:
-        labels.append(LABEL_RETAINS)
-    return labels
 
 
 class Catalog:

@@ -16,13 +16,14 @@ from typing import Any, Final
 from millrace.model.lineage import Lineage
 from millrace.model.policy import RetentionPolicy, ScalingKind, StreamConfig
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.labels import config_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 
 from . import retention, scaling
-from .catalog import Catalog, config_of
+from .catalog import Catalog
 from .clock_history_file import ClockHistoryFile
 from .controller import StreamController
 from .load import StreamLoads

@@ -24,9 +24,6 @@ from .schema import (
     CHUNKS,
     LABELS,
     LINKS,
-    SEGMENTS,
-    STREAMS,
-    WRITERS,
     Entity,
     Key,
     Kind,
@@ -180,9 +177,6 @@ class KindArchive(Generic[Entity]):
 class SegmentArchive(KindArchive[Segment]):
     """The segments of a checkpoint."""
 
-    def __init__(self, reader: CheckpointReader) -> None:
-        super().__init__(reader, SEGMENTS)
-
     def unflushed(self) -> list[int]:
         """Return the numbers of the segments that had bytes which were not in tier 2."""
         return self._reader.column("SELECT segment_id FROM segments WHERE flushed_offset < length ORDER BY segment_id")
@@ -204,9 +198,6 @@ class SegmentArchive(KindArchive[Segment]):
 class StreamArchive(KindArchive[Stream]):
     """The streams of a checkpoint."""
 
-    def __init__(self, reader: CheckpointReader) -> None:
-        super().__init__(reader, STREAMS)
-
     def labelled(self, label: str, *, prefix: str = "", after: str, count_max: int) -> list[tuple[str, int]]:
         """Return names and numbers of the streams with a label, by name, above `after`."""
         found = self._reader.rows(
@@ -217,9 +208,6 @@ class StreamArchive(KindArchive[Stream]):
 
 class WriterArchive(KindArchive[Writer]):
     """The writers of a checkpoint."""
-
-    def __init__(self, reader: CheckpointReader) -> None:
-        super().__init__(reader, WRITERS)
 
     def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
         """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""

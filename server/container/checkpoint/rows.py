@@ -11,7 +11,7 @@ from typing import Any
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import Changes, ContainerState
 
-from .schema import KINDS, Detail, Key, LabelsOf, Row, Table
+from .schema import KINDS, Detail, Key, Row, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,7 @@ class CheckpointRows:
     uptime_us: int
 
 
-def no_labels(configuration: str) -> Iterable[str]:
-    """Return no labels: the streams are not to be found by any."""
-    return ()
-
-
-def take_rows(state: ContainerState, changes: Changes, *, labels_of: LabelsOf = no_labels) -> CheckpointRows:
+def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
     """Return copies of what `changes` names, as it is now and durable.
 
     Called in the event loop, in the same step that takes the changes and chooses the sequence number of the checkpoint.
@@ -54,7 +49,7 @@ def take_rows(state: ContainerState, changes: Changes, *, labels_of: LabelsOf = 
             if detail.rows is not None:
                 removed[detail.table] = replaced
                 added[detail.table] = [
-                    (number, *row) for number, entity in taken.changed.items() for row in detail.rows(entity, labels_of)
+                    (number, *row) for number, entity in taken.changed.items() for row in detail.rows(entity)
                 ]
             else:
                 touched = changes.touched[detail.table.name]

@@ -40,6 +40,7 @@ from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.state.labels import labels_of
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment, WriterProgress
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
@@ -126,10 +127,6 @@ def checked_row(table: Table, row: Row, *, path: Path) -> Row:
     return values
 
 
-LabelsOf = Callable[[str], Iterable[str]]
-"""By which labels a stream of some configuration is to be found."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail(Generic[Entity]):
     """A table with any number of rows for each entity of a kind; its first column is the number of the entity.
@@ -145,7 +142,7 @@ class Detail(Generic[Entity]):
 
     table: Table
     load: Callable[[Entity, list[Row]], None] | None = None
-    rows: Callable[[Entity, LabelsOf], Iterable[Row]] | None = None
+    rows: Callable[[Entity], Iterable[Row]] | None = None
     row: Callable[[Entity, Any], Row | None] | None = None
 
 
@@ -250,7 +247,7 @@ DAMAGES: Final = Table(
 )
 
 
-def _link_rows(segment: Segment, _: LabelsOf) -> list[Row]:
+def _link_rows(segment: Segment) -> list[Row]:
     return [] if segment.link is None else [_link_row(segment.link)]
 
 
@@ -329,7 +326,7 @@ SEGMENTS: Final[Kind[Segment]] = _kind_of(
         Detail(table=CHUNKS, row=_row_of_chunk, load=_load_chunks),
         Detail(
             table=DAMAGES,
-            rows=lambda segment, _: (
+            rows=lambda segment: (
                 (position, damage.start, damage.end, damage.source) for position, damage in enumerate(segment.damages)
             ),
             load=_load_damages,
@@ -457,11 +454,11 @@ STREAMS: Final[Kind[Stream]] = Kind(
     details=(
         Detail(
             table=LABELS,
-            rows=lambda stream, labels_of: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
+            rows=lambda stream: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
         ),
         Detail(
             table=CUTS,
-            rows=lambda stream, _: (
+            rows=lambda stream: (
                 (cut.kind, cut.saved_us, cut.name, _json(cut.positions)) for cut in stream.cuts.values()
             ),
             load=_load_cuts,

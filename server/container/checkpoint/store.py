@@ -26,7 +26,22 @@ from millrace.server.host.files import FileSystem
 
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows
-from .schema import FORMAT, FORMAT_VERSION, KINDS, META, PRODUCT, PROGRESS, TABLES, Key, Row, Table, schema
+from .schema import (
+    FORMAT,
+    FORMAT_VERSION,
+    KINDS,
+    META,
+    PRODUCT,
+    PROGRESS,
+    SEGMENTS,
+    STREAMS,
+    TABLES,
+    WRITERS,
+    Key,
+    Row,
+    Table,
+    schema,
+)
 from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
 
 Item = TypeVar("Item")
@@ -109,9 +124,9 @@ class CheckpointStore:
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._reader = CheckpointReader(files, path)
-        self.segments = SegmentArchive(self._reader)
-        self.streams = StreamArchive(self._reader)
-        self.writers = WriterArchive(self._reader)
+        self.segments = SegmentArchive(self._reader, SEGMENTS)
+        self.streams = StreamArchive(self._reader, STREAMS)
+        self.writers = WriterArchive(self._reader, WRITERS)
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
@@ -136,8 +151,11 @@ class CheckpointStore:
             except CheckpointDamagedError:
                 return None
 
-    def load(self) -> Checkpoint | None:
+    def load(self, *, every_row: bool = False) -> Checkpoint | None:
         """Open and verify the checkpoint; return None if there is no file.
+
+        Args:
+            every_row: verify every row, however many there are.
 
         Raises:
             CheckpointDamagedError: what was verified is not as it was written.
@@ -154,8 +172,8 @@ class CheckpointStore:
                 connection = undo.enter_context(contextlib.closing(self._files.database(self.path)))
                 meta = verified_meta(connection, self.path)
                 verify_sums(connection, meta, self.path)
-                is_small = row_count(meta) <= self._verified_at_once_count_max
-                if is_small:
+                is_verified = every_row or row_count(meta) <= self._verified_at_once_count_max
+                if is_verified:
                     verify_structure(connection, self.path)
                     verify_rows(connection, self.path)
                 undo.pop_all()
@@ -166,7 +184,7 @@ class CheckpointStore:
                 sequence=meta["sequence"],
                 replay_from=meta["replay_from"],
                 container_epoch=meta["container_epoch"],
-                is_verified=is_small,
+                is_verified=is_verified,
                 is_restored=self._files.exists(self._restored_path),
             )
 

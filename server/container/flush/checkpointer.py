@@ -8,7 +8,6 @@ is due (`selector`), what becomes possible afterwards (`flusher`), nor the forma
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +45,6 @@ class Checkpointer:
         checkpoints: where to.
         storage: where copies go.
         container_epoch: of this start.
-        labels_of: by which labels a stream of some configuration is to be found in the checkpoint.
     """
 
     def __init__(
@@ -56,13 +54,11 @@ class Checkpointer:
         checkpoints: CheckpointStore,
         storage: ChunkStorage,
         container_epoch: int,
-        labels_of: Callable[[str], Iterable[str]],
     ) -> None:
         self._container = container
         self._checkpoints = checkpoints
         self._storage = storage
         self._container_epoch = container_epoch
-        self._labels_of = labels_of
         self._clock = container.clock
         self._lock = asyncio.Lock()
         self._copy_count = 0
@@ -88,7 +84,7 @@ class Checkpointer:
             sequence = state.sequence
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
             saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), sequence=sequence, replay_from=replay_from)
-            rows = take_rows(state, state.take_changes(), labels_of=self._labels_of)
+            rows = take_rows(state, state.take_changes())
             self.begun_s = self._clock.monotonic_s()
             # If this fails, the next checkpoint takes the same changes again.
             await asyncio.to_thread(

@@ -81,14 +81,6 @@ class GarbageQueue:
 
     def take(self) -> str | None:
         """Remove and return a name that may be deleted now; None if there is none. If that fails, `put_back` it."""
-        fence = self._due()
-        return self._entries[fence].popleft()[0] if fence else None
-
-    def put_back(self, name: str) -> None:
-        """Return a name that was taken and could not be deleted: it is tried again."""
-        self._entries[DeleteAfter.NOW].append((name, 0))
-
-    def _due(self) -> DeleteAfter | None:
         durable = {
             DeleteAfter.NOW: self._begun + 1,
             DeleteAfter.CHECKPOINT: self._stored,
@@ -96,5 +88,9 @@ class GarbageQueue:
         }
         for fence, entries in self._entries.items():
             if entries and entries[0][1] <= durable[fence]:
-                return fence
+                return entries.popleft()[0]
         return None
+
+    def put_back(self, name: str) -> None:
+        """Return a name that was taken and could not be deleted: it is tried again."""
+        self._entries[DeleteAfter.NOW].append((name, 0))

@@ -195,7 +195,7 @@ class History:
                 stream_id=stream_id,
                 created_us=self.clock_us,
                 name=f"scope/stream-{stream_id}",
-                configuration=f'{{"scaling": {amount}}}',
+                configuration=f'{{"tags": ["{amount}"]}}',
                 segments=segments,
             )
         )

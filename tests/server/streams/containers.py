@@ -21,7 +21,6 @@ from millrace.server.streams import (
     StreamController,
     StreamsOptions,
     StreamsRunner,
-    labels_of,
 )
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
@@ -100,7 +99,6 @@ async def streams_in(
             page_size_bytes=4 * KIB,
             server_id=SERVER_ID,
             on_failure=lambda error: None,
-            labels_of=labels_of,
         )
     )
     controller = StreamController(opened.container)

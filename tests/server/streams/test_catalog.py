@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.container.checkpoint.reader import CheckpointReader, StreamArchive
+from millrace.server.container.checkpoint.schema import STREAMS
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.streams import Catalog
 from tests.server.streams.containers import streams_in
@@ -20,7 +21,7 @@ class CheckpointBetween(StreamArchive):
     """Streams of a checkpoint; another one is stored just before somebody looks for the n-th time."""
 
     def __init__(self, reader: CheckpointReader, flusher: Flusher, *, look: int) -> None:
-        super().__init__(reader)
+        super().__init__(reader, STREAMS)
         self._loop = asyncio.get_running_loop()
         self._flusher = flusher
         self._looks_left = look

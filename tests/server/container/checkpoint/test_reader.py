@@ -2,10 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.policy import StreamConfig
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.labels import tag_label
 from millrace.server.errors import StorageError
 from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
@@ -13,7 +15,7 @@ from tests.server.container.histories import apply
 
 
 def saved(store: CheckpointStore, state: ContainerState) -> None:
-    rows = take_rows(state, state.take_changes(), labels_of=lambda configuration: configuration.split())
+    rows = take_rows(state, state.take_changes())
     store.save(rows, sequence=1, replay_from=1, container_epoch=1)
     state.stored()
 
@@ -42,15 +44,21 @@ def test_streams_are_found_by_label_and_prefix(tmp_path: Path) -> None:
     store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
     store.load()
     state = state_of(store, None)
-    for name, labels in (("a/1", "x y"), ("a/2", "y"), ("b/1", "x"), ("b/\N{SNOWMAN}", "x"), ("c/1", "")):
+    for name, tags in (("a/1", "xy"), ("a/2", "y"), ("b/1", "x"), ("b/\N{SNOWMAN}", "x"), ("c/1", "")):
         apply(
             state,
-            m.StreamCreated(stream_id=state.take_id(), created_us=0, name=name, configuration=labels, segments=[]),
+            m.StreamCreated(
+                stream_id=state.take_id(),
+                created_us=0,
+                name=name,
+                configuration=StreamConfig(tags=tuple(tags)).to_json(),
+                segments=[],
+            ),
         )
     saved(store, state)
 
-    def names(label: str, prefix: str, after: str, count_max: int) -> list[str]:
-        found = store.streams.labelled(label, prefix=prefix, after=after, count_max=count_max)
+    def names(tag: str, prefix: str, after: str, count_max: int) -> list[str]:
+        found = store.streams.labelled(tag_label(tag), prefix=prefix, after=after, count_max=count_max)
         assert all(state.streams[stream_id].name == name for name, stream_id in found)
         return [name for name, _ in found]
 

@@ -42,19 +42,15 @@ RICH = history(
 assert all((RICH.segments, RICH.writers, RICH.streams))
 
 
-def labels_of(configuration: str) -> list[str]:
-    return ["all", f"size {len(configuration)}"]
-
-
 def save(store: CheckpointStore, state: ContainerState, sequence: int) -> None:
-    rows = take_rows(state, state.take_changes(), labels_of=labels_of)
+    rows = take_rows(state, state.take_changes())
     store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
     state.stored()
 
 
 def save_all(store: CheckpointStore, state: ContainerState, sequence: int) -> None:
     """Save a state that was never saved, and leave it so, for the next test."""
-    rows = take_rows(state, state.take_changes(), labels_of=labels_of)
+    rows = take_rows(state, state.take_changes())
     store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
 
 
@@ -234,7 +230,7 @@ def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_forever(store: Checkpoi
     save(store, past.state, 1)
     past.step("append", 0, 100)
     past.step("flush", 0, 10**9)
-    rows = take_rows(past.state, past.state.take_changes(), labels_of=labels_of)
+    rows = take_rows(past.state, past.state.take_changes())
     store.save(rows, sequence=2, replay_from=1, container_epoch=7)
     (segment,) = past.state.segments.values()
     past.apply(m.SegmentTruncated(segment.segment_id, segment.length))
