@@ -65,15 +65,14 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         for batch in batches[: limit or None]:
             report.sections += _batch_sections(data, batch)
     found = reading.report
-    if found is not None:
-        report.facts |= {
-            "batch_count": found.batch_count,
-            "sequences": f"{found.first_sequence} to {found.last_sequence}" if found.batch_count else "",
-            "ending": found.ending.value,
-            "end_offset": found.end_offset,
-        }
-        if found.torn_bytes:
-            report.facts["torn_bytes"] = found.torn_bytes
+    report.facts |= {
+        "batch_count": found.batch_count,
+        "sequences": f"{found.first_sequence} to {found.last_sequence}" if found.batch_count else "",
+        "ending": found.ending.value,
+        "end_offset": found.end_offset,
+    }
+    if found.torn_bytes:
+        report.facts["torn_bytes"] = found.torn_bytes
     return report
 
 

@@ -178,9 +178,9 @@ def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) ->
                 end = item.offset + item.size
                 on_bytes(end - gone_through.get(item.place, 0))
                 gone_through[item.place] = end
+        found.report = recovery.report
     except (ServerError, OSError) as error:
         found.log_error = str(error)
-    found.report = recovery.report
     for path in log_files(folder):
         on_bytes(max(0, path.stat().st_size - gone_through.get(path.name, 0)))
 

@@ -218,7 +218,7 @@ class SegmentContainer:
             raise self._failure
 
     def _check_room(self) -> None:
-        if not self.log.has_room:
+        if self.log.refusal is not None:
             raise NoSpaceError("the log has no room; reads, truncates and deletes work", retry_after_ms=1000)
         if self.state.tail_bytes > 2 * self.options.tail_size_bytes_high:
             raise ThrottledError("memory for unflushed bytes is full", retry_after_ms=RETRY_AFTER_MS)

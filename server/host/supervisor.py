@@ -23,11 +23,6 @@ class Supervisor:
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def names(self) -> list[str]:
-        """The tasks that run now, sorted."""
-        return sorted(task.get_name() for task in self._tasks)
-
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Run a coroutine in the background until it returns or `stop` cancels it; an exception is a failure."""
         task = asyncio.get_running_loop().create_task(work, name=name)

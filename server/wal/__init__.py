@@ -1,6 +1,6 @@
 """The write-ahead log (tier 1): whatever is acknowledged is here first, and is read from here only to recover."""
 
-from .log import Wal, WalStatistics
+from .log import Wal
 from .log_end import Ending
 from .newest import NEWEST_NAME, Newest, read_newest
 from .options import WalOptions
@@ -21,7 +21,6 @@ __all__ = [
     "RecoveryReport",
     "Wal",
     "WalOptions",
-    "WalStatistics",
     "log_paths",
     "read_newest",
 ]

@@ -5,7 +5,8 @@ The format is declared in `millrace.wire.schema.log`. Nothing here reads a file,
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from struct import Struct
 from typing import Final
 
@@ -212,14 +213,19 @@ def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Bat
     """
     if offset + BATCH_HEADER_SIZE_BYTES > len(data):
         return None
-    _, _, stored, table_checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = (
+    _, stored_size, stored, table_checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = (
         _HEADER.unpack_from(data, offset)
     )
     table_end = offset + BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * run_count
     if (found_salt != salt and salt is not None) or table_end > len(data):
         return None
-    if crc32c(data[offset + TABLE_CHECKSUM_START : table_end]) != table_checksum:
-        return _decode_with_table_checksum_repaired(data, offset, table_end)
+    actual = crc32c(data[offset + TABLE_CHECKSUM_START : table_end])
+    if actual != table_checksum:
+        # If only the table checksum is damaged, the batch is whole with the right one.
+        repaired = bytearray(data[offset : max(offset + stored_size, table_end)])
+        _CHECKSUM.pack_into(repaired, BATCH_CHECKSUM_START, actual)
+        batch = decode_batch(memoryview(repaired), 0, salt)
+        return replace(batch, offset=offset) if batch is not None else None
     size = table_end - offset + sum(entry[2] for entry in _entries(data, offset, run_count))
     checksum = stored
     if offset + size <= len(data):
@@ -271,32 +277,12 @@ def _entries(data: memoryview, offset: int, run_count: int) -> Sequence[tuple[in
     return list(_ENTRY.iter_unpack(data[start : start + RUN_ENTRY_SIZE_BYTES * run_count]))
 
 
-def _decode_with_table_checksum_repaired(data: memoryview, offset: int, table_end: int) -> Batch | None:
-    """Return the batch if only the table checksum is damaged: with the right one, the batch's checksum holds."""
-    magic, size, checksum, _, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = _HEADER.unpack_from(
-        data, offset
-    )
-    if magic != BATCH_MAGIC or size < table_end - offset or offset + size > len(data):
-        return None
-    table_checksum = crc32c(data[offset + TABLE_CHECKSUM_START : table_end])
-    actual = crc32c(_CHECKSUM.pack(table_checksum), size)
-    if crc32c(data[offset + TABLE_CHECKSUM_START : offset + size], actual) != checksum:
-        return None
-    return Batch(offset, size, checksum, sequence, found_salt, previous_checksum, run_count, wall_time_us)
-
-
 def _pieces(frames: Sequence[Buffer]) -> list[Buffer]:
     """Join neighbours that are small, so that a batch of thousands of runs stays within a few system calls."""
     pieces: list[Buffer] = []
-    small: list[Buffer] = []
-    for data in frames:
-        if len(data) < _PIECE_SIZE_BYTES_MIN:
-            small.append(data)
-            continue
-        if small:
-            pieces.append(b"".join(small))
-            small = []
-        pieces.append(data)
-    if small:
-        pieces.append(b"".join(small))
+    for is_small, neighbours in groupby(frames, key=lambda data: len(data) < _PIECE_SIZE_BYTES_MIN):
+        if is_small:
+            pieces.append(b"".join(neighbours))
+        else:
+            pieces.extend(neighbours)
     return pieces

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from millrace.server.errors import LogClosedError, LogCorruptError, NoSpaceError
 from millrace.server.host.clock import Clock
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 assert BATCH_OVERHEAD_BYTES == BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
 """The most that a run can cost beyond its frames: when it travels alone."""
 
-NO_OWNER: Final = LogOwner()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalStatistics(LogStatistics):
@@ -52,7 +49,7 @@ class Wal:
         options: WalOptions,
         *,
         clock: Clock,
-        owner: LogOwner = NO_OWNER,
+        owner: LogOwner,
         metrics: Metrics | None = None,
     ) -> None:
         """Store the collaborators; no file is touched yet.
@@ -74,20 +71,13 @@ class Wal:
         self._owner = owner
         self._metrics = metrics or Metrics()
         self._recovery: Recovery | None = None
-        self._pool = FilePool(
-            files,
-            directory,
-            options,
-            owner=owner,
-            metrics=self._metrics,
-            sequence_floor=lambda: self._written_sequence,
-        )
+        self._pool = FilePool(files, directory, options, owner=owner, metrics=self._metrics)
         self._writer: LogWriter | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._bell: Wakeup | None = None
+        # These are there from `start` on.
+        self._bell: Wakeup
+        self._stopped: asyncio.Future[None]
         self._is_rung = False
         self._deliveries: deque[Durable | Stopped] = deque()
-        self._stopped: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._is_open = False
         self._failure: BaseException | None = None
@@ -112,7 +102,7 @@ class Wal:
             newest=read_newest(self._files, self._directory),
         )
         yield from recovery.batches(from_sequence)
-        report = self._report_of(recovery)
+        report = recovery.report
         self._metrics.wal_damages_total.inc(len(report.damages))
         lost = next((damage for damage in report.damages if not damage.is_complete), None)
         if lost is not None and not report.batch_count:
@@ -126,7 +116,7 @@ class Wal:
     def report(self) -> RecoveryReport:
         """What `recover` found; once it is exhausted."""
         assert self._recovery is not None, "recover was not exhausted"
-        return self._report_of(self._recovery)
+        return self._recovery.report
 
     @property
     def queued_bytes(self) -> int:
@@ -157,11 +147,6 @@ class Wal:
     def capacity_bytes(self) -> int:
         """Bytes of all files that there may be."""
         return self._options.files_max * self._options.file_size_bytes
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the largest possible run of appends would be taken now."""
-        return self.refusal is None
 
     @property
     def refusal(self) -> str | None:
@@ -214,7 +199,6 @@ class Wal:
         assert self._recovery is not None, "recover was not exhausted"
         assert self._writer is None, "start is called once"
         loop = asyncio.get_running_loop()
-        self._loop = loop
         self._on_durable, self._on_failure = on_durable, on_failure
         point = await loop.run_in_executor(
             None, resume, self._files, self._directory, self._options, self._pool, self._recovery, after_sequence
@@ -222,15 +206,7 @@ class Wal:
         self._durable_sequence = point.sequence
         self._active_room_bytes = point.active.room_bytes
         self._writer = LogWriter(
-            point.active,
-            point.newest,
-            self._pool,
-            self._options,
-            clock=self._clock,
-            metrics=self._metrics,
-            sequence=point.sequence,
-            previous_checksum=point.previous_checksum,
-            deliver=self._deliver,
+            point, self._pool, self._options, clock=self._clock, metrics=self._metrics, deliver=self._deliver
         )
         self._stopped = loop.create_future()
         self._bell = Wakeup(blocking=False)
@@ -241,24 +217,22 @@ class Wal:
 
     async def close(self) -> None:
         """Write what is queued and end, see `Log`."""
-        if self._writer is None or self._loop is None:
+        if self._writer is None:
             return
         if self._closing is None:
-            self._closing = self._loop.create_task(self._close(self._writer), name="close log")
+            self._closing = asyncio.create_task(self._close(self._writer), name="close log")
         await asyncio.shield(self._closing)
 
     async def _close(self, writer: LogWriter) -> None:
-        assert self._loop is not None
-        assert self._bell is not None
-        assert self._stopped is not None
         if self._is_open:
             self._is_open = False
             self._pool.drain()
             writer.stop()
         await self._stopped
-        self._loop.remove_reader(self._bell.descriptor)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._bell.descriptor)
         # A spare may just be being filled: that can take as long as the disk likes.
-        await self._loop.run_in_executor(None, self._join, writer)
+        await loop.run_in_executor(None, self._join, writer)
         self._bell.close()
 
     def _join(self, writer: LogWriter) -> None:
@@ -281,12 +255,10 @@ class Wal:
         self._deliveries.append(delivery)
         if not self._is_rung:
             self._is_rung = True
-            assert self._bell is not None
             self._bell.ring()
 
     def _on_bell(self) -> None:
         """Take what the log thread handed over."""
-        assert self._bell is not None
         self._bell.clear()
         # Before the queue is emptied, so that what is delivered after the last check rings again.
         self._is_rung = False
@@ -314,7 +286,6 @@ class Wal:
             self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
 
     def _on_stopped(self, stopped: Stopped) -> None:
-        assert self._stopped is not None
         self._is_open = False
         self._failure = stopped.error
         self._pool.stop()
@@ -322,12 +293,3 @@ class Wal:
             self._stopped.set_result(None)
         if stopped.error is not None:
             self._on_failure(stopped.error)
-
-    @property
-    def _written_sequence(self) -> int:
-        return self._writer.sequence if self._writer is not None else self._durable_sequence
-
-    @staticmethod
-    def _report_of(recovery: Recovery) -> RecoveryReport:
-        assert recovery.report is not None, "recover was not exhausted"
-        return recovery.report

@@ -10,7 +10,6 @@ A log ends in exactly one of four ways, and merging any two of them either loses
 Everything here is pure: bytes in, verdict out.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 from typing import Final
@@ -32,65 +31,26 @@ class Ending(Enum):
     CORRUPT = "corrupt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailFacts:
-    """What is known about the bytes after the last valid batch."""
+def classify_end(data: bytes, offset: int, *, salt: int | None, is_recycled: bool) -> tuple[Ending, int]:
+    """Classify the bytes from `offset`, where the last valid batch of a log ends.
 
-    # A batch of this log with a later sequence follows, in this file or a later one.
-    is_followed: bool
-    # Too few bytes are left for a batch header.
-    is_full: bool
-    # Nothing but zeros is left.
-    is_zero: bool
-    # The bytes in the place of the next batch have the salt of this file.
-    is_ours: bool
-    # The file was used before: its old bytes are to be expected.
-    is_recycled: bool
+    The first row that applies decides. Corrupt is what is followed by a later batch, which the caller has looked for.
 
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The verdict on the end of a log file."""
-
-    ending: Ending
-    # Where the last valid batch ends.
-    offset: int
-    # Bytes of the incomplete batch, as far as they can be told; 0 unless TORN.
-    torn_bytes: int
-
-
-def decide_ending(facts: TailFacts) -> Ending:
-    """Return the one ending that the facts mean; the first row that applies decides."""
-    if facts.is_followed:
-        return Ending.CORRUPT
-    if facts.is_full:
-        return Ending.END
-    if facts.is_zero:
-        return Ending.ZEROED
-    if facts.is_ours:
-        return Ending.TORN
+    Returns:
+        The ending, and the bytes of the incomplete batch as far as they can be told; 0 unless TORN.
+    """
+    content_size = _content_size(data, offset)
+    if len(data) - offset < BATCH_HEADER_SIZE_BYTES:
+        return Ending.END, 0
+    if not content_size:
+        return Ending.ZEROED, 0
     # In a file that was zeros throughout, anything else is from the write under way; in a recycled one, a batch of
     # which not even the header arrived cannot be told from the old bytes. It was not acknowledged either way.
-    return Ending.END if facts.is_recycled else Ending.TORN
-
-
-def classify_tail(data: bytes, offset: int, *, salt: int | None, is_recycled: bool, is_followed: bool) -> Tail:
-    """Classify the bytes of a file from `offset`, where its last valid batch ends."""
-    rest = memoryview(data)[offset:]
-    content_size = _content_size(data, offset)
-    facts = TailFacts(
-        is_followed=is_followed,
-        is_full=len(rest) < BATCH_HEADER_SIZE_BYTES,
-        is_zero=content_size == 0,
-        is_ours=salt is not None and is_batch_of(data, offset, salt),
-        is_recycled=is_recycled,
-    )
-    ending = decide_ending(facts)
-    if ending is not Ending.TORN:
-        return Tail(ending, offset, 0)
+    is_ours = salt is not None and is_batch_of(data, offset, salt)
+    if is_recycled and not is_ours:
+        return Ending.END, 0
     damaged = decode_damaged_batch(memoryview(data), offset, salt)
-    known_size = damaged.size if damaged is not None else content_size
-    return Tail(ending, offset, min(known_size, content_size))
+    return Ending.TORN, min(damaged.size, content_size) if damaged is not None else content_size
 
 
 def is_batch_of(data: bytes, offset: int, salt: int) -> bool:

@@ -51,15 +51,15 @@ class FilePool:
         *,
         owner: LogOwner,
         metrics: Metrics,
-        sequence_floor: Callable[[], int],
     ) -> None:
-        """Store the collaborators; `sequence_floor` returns the last sequence written so far."""
+        """Store the collaborators."""
         self._files = files
         self._directory = directory
         self._options = options
         self._owner = owner
         self._metrics = metrics
-        self._sequence_floor = sequence_floor
+        # The last sequence written: files made from now on hold higher ones.
+        self.sequence_floor = 0
         self._changed = threading.Condition()
         # All below is guarded by `_changed`.
         self._ready: deque[LogFile] = deque()
@@ -211,26 +211,13 @@ class FilePool:
                 # While the disk has no room, try again at intervals: no event says when there is some.
                 is_asking = is_below_bound and not self._makeable_count
                 if not self._changed.wait(self._options.retry_interval_s if is_asking else None):
-                    return self._measure if is_due else self._retry
+                    return self._measure if is_due else self._add_spare
             return None
 
-    def _retry(self) -> None:
-        """Try again what failed; if it is not needed any more, that counts as done."""
-        with self._changed:
-            is_needed = len(self._ready) < self._options.spare_files
-        if is_needed:
-            self._add_spare()
-
     def _add_spare(self) -> None:
-        self._put_ready(self._prepare())
-
-    def _put_ready(self, file: LogFile) -> None:
-        """Add a spare and count it where it was counted as makeable, in one step."""
-        free_bytes = self._files.free_bytes(self._directory)
-        with self._changed:
-            self._ready.append(file)
-            self._makeable_count = self._count_makeable(free_bytes)
-            self._changed.notify_all()
+        """Make a spare, or do nothing if it is not needed any more when this is tried again."""
+        if self.ready_count < self._options.spare_files:
+            self._measure(self._prepare())
 
     def _work_off_released(self) -> None:
         """Recycle, remove or put aside one file that is no longer needed."""
@@ -242,7 +229,7 @@ class FilePool:
             self._files.rename(file.path, file.path.with_name(file.path.name + DAMAGED_SUFFIX))
             logger.warning("damaged log file put aside, path=%s%s", file.path, DAMAGED_SUFFIX)
         elif is_kept and file.size_bytes == self._options.file_size_bytes:
-            self._put_ready(self._prepare(file))
+            self._measure(self._prepare(file))
             return
         else:
             file.file.close()
@@ -266,7 +253,7 @@ class FilePool:
                 server_id=self._owner.server_id,
                 file_number=number,
                 salt=salt,
-                sequence_floor=self._sequence_floor(),
+                sequence_floor=self.sequence_floor,
             )
         )
         file = used.file if used is not None else self._create(temporary)
@@ -313,18 +300,14 @@ class FilePool:
             if self._files.exists(path):
                 self._files.remove(path)
 
-    def _measure(self) -> None:
-        """Ask the disk, and tell who waits."""
-        free_bytes = self._files.free_bytes(self._directory)
+    def _measure(self, *spares: LogFile) -> None:
+        """Ask the disk, and tell who waits. New spares are counted where they were counted as makeable, in one step."""
+        by_room = self._files.free_bytes(self._directory) // self._options.file_size_bytes
         with self._changed:
-            self._makeable_count = self._count_makeable(free_bytes)
+            self._ready.extend(spares)
+            by_bound = max(0, self._options.files_max - self._file_count)
+            self._makeable_count = 0 if self._problem is not None else min(by_bound, by_room)
             self._changed.notify_all()
-
-    def _count_makeable(self, free_bytes: int) -> int:
-        if self._problem is not None:
-            return 0
-        by_bound = max(0, self._options.files_max - self._file_count)
-        return min(by_bound, free_bytes // self._options.file_size_bytes)
 
 
 def fill_zeros(file: File, start: int, end: int) -> None:

@@ -100,7 +100,7 @@ class Log(Protocol):
         Raises:
             LogClosedError: the log is closed, or has failed.
             NoSpaceError: there is no room that could be promised to it. It was not queued. For appends that cannot
-                happen while `has_room`; control records have room beyond that.
+                happen while there is no `refusal`; control records have room beyond that.
         """
         ...
 
@@ -139,16 +139,11 @@ class Log(Protocol):
         ...
 
     @property
-    def has_room(self) -> bool:
-        """Whether the largest possible run of appends would be taken now. When not, `refusal` says why.
-
-        Then appends are to be refused before anything was promised; control records may still be submitted.
-        """
-        ...
-
-    @property
     def refusal(self) -> str | None:
-        """Why appends should be refused now, or None."""
+        """Why appends should be refused now, or None while the largest possible run of them would be taken.
+
+        Then they are to be refused before anything was promised; control records may still be submitted.
+        """
         ...
 
     def statistics(self) -> LogStatistics:

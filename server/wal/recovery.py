@@ -14,8 +14,8 @@ batch that must come next is there. If not, the first row that applies says what
 A batch is handed out only when the one after it confirms the chain or the log ends: a batch whose checksum is not the
 one that its successor stores is an old one, at a place where a write was lost.
 
-The last batch may never have been synced, although it can be read: `LogEnd` says where it is, so that it can be written
-and synced again before any request is answered from its content.
+The last batch may never have been synced, although it can be read: `Recovery.last` says where it is, so that it can be
+written and synced again before any request is answered from its content.
 
 Files that are gone from the end leave no gap. So the files are held against the name of the newest one (see `newest`):
 
@@ -36,10 +36,10 @@ from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSION
 
 from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
-from .log_end import Ending, Tail, classify_tail, find_batch, is_batch_of
+from .log_end import Ending, classify_end, find_batch, is_batch_of
 from .logfile import log_file_name, log_file_number
 from .newest import NEWEST_NAME, FileUse, Newest
-from .report import Damage, FoundFile, LogEnd, LogOwner, RecoveredBatch, RecoveryReport
+from .report import Damage, FoundFile, LogOwner, RecoveredBatch, RecoveryReport
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,11 @@ class Recovery:
     """One pass over the files of a log, or over any of them. It changes nothing. Blocking; use it in one thread, once.
 
     Attributes:
-        found: the files, by number; complete when `batches` is exhausted.
-        end: where the log continues, or None if there is no file; likewise.
-        report: the outcome, or None before.
+        found: the files, by number; complete when `batches` is exhausted, as is all of the following.
+        end: the file in which the log continues, at `report.end_offset`; None if there is no file.
+        last: the last valid batch, and its file, which may be one before `end`; None if there is no batch.
+        chain: the checksum that the next batch must remember; None where it cannot be known.
+        report: the outcome.
     """
 
     def __init__(
@@ -65,33 +67,27 @@ class Recovery:
 
         Args:
             files: the file system.
-            paths: the files.
+            paths: the files, by number.
             owner: who they must belong to, None if that does not matter.
             newest: what names the newest of them, None if it does not matter that some are missing.
         """
         self._files = files
         self._owner = owner
         self._newest = newest
-        numbered = sorted((log_file_number(path.name) or 0, path) for path in paths)
-        self.found = [FoundFile(number=number, path=path) for number, path in numbered]
-        self.end: LogEnd | None = None
-        self.report: RecoveryReport | None = None
+        self.found = [FoundFile(number=log_file_number(path.name) or 0, path=path) for path in paths]
+        self.end: FoundFile | None = None
+        self.last: tuple[FoundFile, Batch] | None = None
+        self.chain: int | None = None
+        self.report = RecoveryReport(places=tuple(found.path.name for found in self.found))
         self._from_sequence = 0
         # Contents of the files that are being read, by index.
         self._contents: dict[int, bytes] = {}
         # The sequence that must come next; 0 while none was seen.
         self._expected = 0
-        # The checksum that the next batch must remember; None where it cannot be known.
-        self._chain: int | None = None
         # The batch that waits for its successor to confirm it.
         self._held: tuple[FoundFile, memoryview, Batch] | None = None
         # Whole batches that were met where earlier ones belong, by sequence.
         self._displaced: dict[int, tuple[memoryview, Batch]] = {}
-        self._last: tuple[FoundFile, Batch] | None = None
-        self._damages: list[Damage] = []
-        self._first_sequence = 0
-        self._batch_count = 0
-        self._size_bytes = 0
 
     @property
     def named_number(self) -> int:
@@ -114,34 +110,24 @@ class Recovery:
             OSError: a file cannot be read.
         """
         self._from_sequence = from_sequence
-        ending = Ending.END
-        torn_bytes = 0
+        report = self.report
         for index, file in enumerate(self.found):
             self._load(index)
             if file.header is None:
-                yield from self._damage(_header_damage(file))
-            offset = yield from self._walk(index)
-            if offset is not None:
-                tail = self._classify(index, offset)
-                ending, torn_bytes = tail.ending, tail.torn_bytes
-                yield from self._release()
-                self._set_end(file, tail)
-                yield from self._check_spares(index + 1)
-                break
+                size = min(file.size_bytes, LOG_FILE_HEADER_BLOCK_BYTES)
+                reason = "the file header is not the one that was written"
+                yield from self._damage(file, reason=reason, size=size, is_complete=True)
+            if self.end is None:
+                offset = yield from self._walk(index)
+                if offset is not None:
+                    yield from self._release()
+                    self.end, report.end_offset = file, offset
+                    report.ending, report.torn_bytes = self._classify(index, offset)
             del self._contents[index]
         yield from self._check_newest()
-        self.report = RecoveryReport(
-            ending=Ending.CORRUPT if self._damages else ending,
-            torn_bytes=torn_bytes,
-            damages=tuple(self._damages),
-            first_sequence=self._first_sequence,
-            last_sequence=max(0, self._expected - 1),
-            batch_count=self._batch_count,
-            size_bytes=self._size_bytes,
-            places=tuple(file.path.name for file in self.found),
-            end_place=self.end.file.path.name if self.end else "",
-            end_offset=self.end.tail.offset if self.end else 0,
-        )
+        report.last_sequence = max(0, self._expected - 1)
+        if report.damages:
+            report.ending = Ending.CORRUPT
         self._log_report()
 
     def _walk(self, index: int) -> Generator[RecoveredBatch | Damage, None, int | None]:
@@ -151,7 +137,7 @@ class Recovery:
         offset = LOG_FILE_HEADER_BLOCK_BYTES
         while True:
             batch = decode_batch(view, offset, file.salt)
-            if batch is not None and batch.sequence == self._expected and batch.previous_checksum == self._chain:
+            if batch is not None and batch.sequence == self._expected and batch.previous_checksum == self.chain:
                 # The fast path: all batches of a sound log. What differs from it in any way is left to `_accept`.
                 held, self._held = self._held, (file, view, batch)
                 self._advance(file, batch)
@@ -181,36 +167,29 @@ class Recovery:
             return True
         # Without the salt of the header, only the chain tells a batch of this use of the file from one of an earlier.
         return batch.sequence == self._expected and (
-            file.salt is not None or self._chain is None or batch.previous_checksum == self._chain
+            file.salt is not None or self.chain is None or batch.previous_checksum == self.chain
         )
 
     def _accept(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
         """Take a batch that comes next, but is the first, or does not remember the one before, or is out of place."""
         if not self._expected and 0 < self._from_sequence < batch.sequence:
             yield from self._damage(
-                Damage(
-                    place=file.path.name,
-                    offset=batch.offset,
-                    size=0,
-                    first_sequence=self._from_sequence,
-                    last_sequence=batch.sequence - 1,
-                    reason="the log starts too late",
-                )
+                file,
+                reason="the log starts too late",
+                offset=batch.offset,
+                sequences=(self._from_sequence, batch.sequence - 1),
             )
-        if self._held is not None and self._chain is not None and batch.previous_checksum != self._chain:
+        if self._held is not None and self.chain is not None and batch.previous_checksum != self.chain:
             held_file, _, held = self._held
             self._held = None
-            self._batch_count -= 1
+            self.report.batch_count -= 1
             held_file.is_damaged = True
             yield from self._damage(
-                Damage(
-                    place=held_file.path.name,
-                    offset=held.offset,
-                    size=held.size,
-                    first_sequence=held.sequence,
-                    last_sequence=held.sequence,
-                    reason="not the batch that its successor remembers",
-                )
+                held_file,
+                reason="not the batch that its successor remembers",
+                offset=held.offset,
+                size=held.size,
+                sequences=(held.sequence, held.sequence),
             )
         yield from self._release()
         self._held = (file, view, batch)
@@ -218,16 +197,17 @@ class Recovery:
 
     def _advance(self, file: FoundFile, batch: Batch) -> None:
         """Count a batch in and expect the next."""
-        if not self._first_sequence:
-            self._first_sequence = batch.sequence
+        report = self.report
+        if not report.first_sequence:
+            report.first_sequence = batch.sequence
         if file.salt is None:
             file.salt = batch.salt
         file.last_sequence = batch.sequence
-        self._last = (file, batch)
+        self.last = (file, batch)
         self._expected = batch.sequence + 1
-        self._chain = batch.checksum
-        self._batch_count += 1
-        self._size_bytes += batch.size
+        self.chain = batch.checksum
+        report.batch_count += 1
+        report.size_bytes += batch.size
 
     def _release(self) -> Iterator[RecoveredBatch]:
         """Hand out the batch that was held back."""
@@ -266,16 +246,13 @@ class Recovery:
         file.is_damaged = True
         file.last_sequence = follower - 1
         self._expected = follower
-        self._chain = None
+        self.chain = None
         yield from self._damage(
-            Damage(
-                place=file.path.name,
-                offset=offset,
-                size=end - offset,
-                first_sequence=expected,
-                last_sequence=follower - 1,
-                reason="valid batches follow unreadable bytes",
-            )
+            file,
+            reason="valid batches follow unreadable bytes",
+            offset=offset,
+            size=end - offset,
+            sequences=(expected, follower - 1),
         )
         return _Step.NEXT_FILE if elsewhere is not None else end
 
@@ -329,30 +306,47 @@ class Recovery:
                 lost.append((run.segment_id, run.offset, size - headers_size))
         file.is_damaged = True
         file.last_sequence = batch.sequence
-        self._first_sequence = self._first_sequence or batch.sequence
+        self.report.first_sequence = self.report.first_sequence or batch.sequence
         self._expected = batch.sequence + 1
         # The checksum is what these bytes give, not what they gave before they were damaged.
-        self._chain = None
+        self.chain = None
         yield from self._damage(
-            Damage(
-                place=file.path.name,
-                offset=batch.offset,
-                size=min(batch.size, len(view) - batch.offset),
-                first_sequence=batch.sequence,
-                last_sequence=batch.sequence if lost else batch.sequence - 1,
-                runs=tuple(lost),
-                is_complete=True,
-                reason="the batch does not match its checksum",
-            )
+            file,
+            reason="the batch does not match its checksum",
+            offset=batch.offset,
+            size=min(batch.size, len(view) - batch.offset),
+            sequences=(batch.sequence, batch.sequence if lost else batch.sequence - 1),
+            runs=tuple(lost),
+            is_complete=True,
         )
         if intact and batch.sequence >= self._from_sequence:
             yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path.name, batch.offset, batch.size)
 
-    def _damage(self, damage: Damage) -> Iterator[Damage]:
+    def _damage(
+        self,
+        place: FoundFile | str,
+        *,
+        reason: str,
+        offset: int = 0,
+        size: int = 0,
+        sequences: tuple[int, int] = (1, 0),
+        runs: tuple[tuple[int, int, int], ...] = (),
+        is_complete: bool = False,
+    ) -> Iterator[Damage]:
         """Report damage; damage wholly below the sequences asked for is only in the report."""
+        damage = Damage(
+            place=place if isinstance(place, str) else place.path.name,
+            offset=offset,
+            size=size,
+            first_sequence=sequences[0],
+            last_sequence=sequences[1],
+            runs=runs,
+            is_complete=is_complete,
+            reason=reason,
+        )
         logger.error("log damaged, %s", damage)
-        self._damages.append(damage)
-        if max(damage.first_sequence, damage.last_sequence) >= self._from_sequence:
+        self.report.damages.append(damage)
+        if max(sequences) >= self._from_sequence:
             yield damage
 
     def _load(self, index: int) -> None:
@@ -386,33 +380,10 @@ class Recovery:
         if self._owner is not None and self._owner != owner:
             raise FolderVersionError(f"belongs to {owner}, not to {self._owner}", subject=str(path))
 
-    def _classify(self, index: int, offset: int) -> Tail:
+    def _classify(self, index: int, offset: int) -> tuple[Ending, int]:
         file = self.found[index]
-        return classify_tail(
-            self._contents[index],
-            offset,
-            salt=file.salt,
-            is_recycled=file.header is None or file.header.recycled,
-            is_followed=False,
-        )
-
-    def _set_end(self, file: FoundFile, tail: Tail) -> None:
-        last_file, last_batch = self._last or (None, None)
-        self.end = LogEnd(
-            file=file,
-            tail=tail,
-            previous_checksum=self._chain or 0,
-            last_file=last_file,
-            last_batch=last_batch,
-        )
-
-    def _check_spares(self, start: int) -> Iterator[Damage]:
-        """Check the headers of the files after the end of the log."""
-        for index in range(start, len(self.found)):
-            self._load(index)
-            del self._contents[index]
-            if self.found[index].header is None:
-                yield from self._damage(_header_damage(self.found[index]))
+        is_recycled = file.header is None or file.header.recycled
+        return classify_end(self._contents[index], offset, salt=file.salt, is_recycled=is_recycled)
 
     def _check_newest(self) -> Iterator[Damage]:
         """Hold the files against the name of the newest one, by the table in the module docstring."""
@@ -420,33 +391,27 @@ class Recovery:
             return
         named = self._newest.named
         last_number = max((file.number for file in self.found if file.last_sequence), default=0)
+        next_sequence = max(1, self._expected)
+        lost = (next_sequence, next_sequence)
         if named is None and self.found and (self._newest.slots or last_number):
-            yield from self._damage(_name_damage("the newest log file is not named"))
+            yield from self._damage(NEWEST_NAME, reason="the newest log file is not named", is_complete=True)
         elif named is None and self._newest.slots:
-            yield from self._damage(self._loss(NEWEST_NAME, "there is no log file, though there was one"))
+            yield from self._damage(NEWEST_NAME, reason="there is no log file, though there was one", sequences=lost)
         elif named is not None and last_number > named.number:
-            yield from self._damage(_name_damage(f"file {named.number} is named as the newest, not file {last_number}"))
+            reason = f"file {named.number} is named as the newest, not file {last_number}"
+            yield from self._damage(NEWEST_NAME, reason=reason, is_complete=True)
         elif named is not None:
-            files = {file.number: file for file in self.found}
-            if named.number not in files:
-                reason = "this file is missing, the newest of the log"
-                yield from self._damage(self._loss(log_file_name(named.number), reason))
+            if named.number not in [file.number for file in self.found]:
+                name = log_file_name(named.number)
+                yield from self._damage(name, reason="this file is missing, the newest of the log", sequences=lost)
             for file in self.found:
                 reason = _lost_content(file, named)
                 if reason:
                     file.is_damaged = True
-                    yield from self._damage(self._loss(file.path.name, reason))
-
-    def _loss(self, place: str, reason: str) -> Damage:
-        """Return the damage that batches after the end of the log are lost, it cannot be known how many."""
-        next_sequence = max(1, self._expected)
-        return Damage(
-            place=place, offset=0, size=0, first_sequence=next_sequence, last_sequence=next_sequence, reason=reason
-        )
+                    yield from self._damage(file, reason=reason, sequences=lost)
 
     def _log_report(self) -> None:
         report = self.report
-        assert report is not None
         logger.info(
             "log recovered ending=%s batches=%d bytes=%d sequences=%d-%d files=%d damages=%d",
             report.ending.value, report.batch_count, report.size_bytes, report.first_sequence, report.last_sequence,
@@ -474,21 +439,3 @@ def _lost_content(file: FoundFile, named: FileUse) -> str:
         return "another use of this file was the newest of the log"
     is_emptied = not file.last_sequence and (file.header is None or file.number < named.number)
     return "the batches of this file are gone" if is_emptied and file.number <= named.number else ""
-
-
-def _name_damage(reason: str) -> Damage:
-    return Damage(
-        place=NEWEST_NAME, offset=0, size=0, first_sequence=1, last_sequence=0, is_complete=True, reason=reason
-    )
-
-
-def _header_damage(file: FoundFile) -> Damage:
-    return Damage(
-        place=file.path.name,
-        offset=0,
-        size=min(file.size_bytes, LOG_FILE_HEADER_BLOCK_BYTES),
-        first_sequence=1,
-        last_sequence=0,
-        is_complete=True,
-        reason="the file header is not the one that was written",
-    )

@@ -12,30 +12,22 @@ At last the file to be written is named as the newest one (see `newest`), unless
 """
 
 import logging
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 
 from millrace.server.host.files import FileSystem
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
+from .batch import Batch
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile
-from .newest import FileUse, NewestFile, open_newest
+from .newest import FileUse, open_newest
 from .options import WalOptions
 from .pool import FilePool, fill_zeros
 from .recovery import Recovery
-from .report import FoundFile, LogEnd
+from .report import FoundFile
+from .writer import ResumptionPoint
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ResumptionPoint:
-    """Where the writer resumes."""
-
-    active: LogFile
-    newest: NewestFile
-    sequence: int
-    previous_checksum: int
 
 
 def resume(
@@ -63,14 +55,14 @@ def resume(
         if name.endswith(PREPARING_SUFFIX):
             files.remove(directory / name)
     found, end = recovery.found, recovery.end
-    needed = found.index(end.file) + 1 if end is not None else 0
+    needed = found.index(end) + 1 if end is not None else 0
     opened: list[LogFile] = []
     try:
-        if end is not None and end.last_file is not None:
-            _write_last_batch_again(files, end)
+        if recovery.last is not None:
+            _write_again(files, *recovery.last)
         opened.extend(_open(files, file, options) for file in found[:needed])
-        if end is not None:
-            opened[-1].end = end.tail.offset
+        if opened:
+            opened[-1].end = recovery.report.end_offset
             if not opened[-1].is_damaged:
                 _zero_rest(opened[-1])
         spares = [
@@ -85,25 +77,14 @@ def resume(
         for file in opened:
             file.file.close()
         raise
-    assert recovery.report is not None, "recovery was not exhausted"
-    return ResumptionPoint(
-        active,
-        newest,
-        sequence=max(recovery.report.last_sequence, after_sequence),
-        previous_checksum=end.previous_checksum if end is not None else 0,
-    )
+    sequence = max(recovery.report.last_sequence, after_sequence)
+    return ResumptionPoint(active, newest, sequence, previous_checksum=recovery.chain or 0)
 
 
-def _write_last_batch_again(files: FileSystem, end: LogEnd) -> None:
-    assert end.last_file is not None
-    assert end.last_batch is not None
-    batch = end.last_batch
-    file = files.open(end.last_file.path)
-    try:
+def _write_again(files: FileSystem, found: FoundFile, batch: Batch) -> None:
+    with closing(files.open(found.path)) as file:
         file.pwritev([file.pread(batch.size, batch.offset)], batch.offset)
         file.datasync()
-    finally:
-        file.close()
 
 
 def _zero_rest(active: LogFile) -> None:

@@ -1,26 +1,22 @@
 """The results of reading a log back: batches, damage, and where the log continues."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from millrace.wire.append_run import AppendRun
 
-from .batch import Batch, FileHeader
-from .log_end import Ending, Tail
-
-NO_SERVER_ID: Final = uuid.UUID(int=0)
-"""The identity of a data folder that has none."""
+from .batch import FileHeader
+from .log_end import Ending
 
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
     """Whose log it is; stored in each file."""
 
-    container_id: int = 0
+    container_id: int
     # Identity of the data folder.
-    server_id: uuid.UUID = NO_SERVER_ID
+    server_id: uuid.UUID
 
     def __str__(self) -> str:
         return f"container {self.container_id} of server {self.server_id}"
@@ -65,24 +61,24 @@ class Damage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What reading the log back came to."""
+    """What reading the log back has come to so far."""
 
     # CORRUPT if there is any damage, else how the log ends.
-    ending: Ending
+    ending: Ending = Ending.END
     # Bytes of the incomplete batch at the end; they were never acknowledged, and are cut.
-    torn_bytes: int
-    damages: tuple[Damage, ...]
+    torn_bytes: int = 0
+    damages: list[Damage] = field(default_factory=list)
     # 0 where the log holds no batch.
-    first_sequence: int
-    last_sequence: int
-    batch_count: int
-    size_bytes: int
-    places: tuple[str, ...]
-    # Where the log ends, empty where there is nothing.
-    end_place: str
-    end_offset: int
+    first_sequence: int = 0
+    last_sequence: int = 0
+    batch_count: int = 0
+    size_bytes: int = 0
+    # Names of the files.
+    places: tuple[str, ...] = ()
+    # Where the log ends in its last file, 0 where there is none.
+    end_offset: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,15 +93,3 @@ class FoundFile:
     # The highest sequence that is, or was, in it; 0 where there is none.
     last_sequence: int = 0
     is_damaged: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnd:
-    """Where the log continues, and which batch the next one follows."""
-
-    file: FoundFile
-    tail: Tail
-    previous_checksum: int
-    # The last valid batch and its file, which may be the one before; None where the log holds no batch.
-    last_file: FoundFile | None
-    last_batch: Batch | None

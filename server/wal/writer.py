@@ -55,6 +55,15 @@ class Stopped(NamedTuple):
     error: BaseException | None
 
 
+class ResumptionPoint(NamedTuple):
+    """Where the writer resumes: in which file, after which batch, and what names that file."""
+
+    active: LogFile
+    newest: NewestFile
+    sequence: int
+    previous_checksum: int
+
+
 class LogWriter:
     """The log thread and its queue.
 
@@ -63,26 +72,21 @@ class LogWriter:
 
     def __init__(
         self,
-        active: LogFile,
-        newest: NewestFile,
+        point: ResumptionPoint,
         pool: FilePool,
         options: WalOptions,
         *,
         clock: Clock,
         metrics: Metrics,
-        sequence: int,
-        previous_checksum: int,
         deliver: Callable[[Durable | Stopped], None],
     ) -> None:
-        """Resume after the batch `sequence`, whose checksum is `previous_checksum`."""
-        self._active = active
-        self._newest = newest
+        """Store the collaborators; `point` is where to resume."""
+        self._active, self._newest, self._sequence, self._checksum = point
+        pool.sequence_floor = point.sequence
         self._pool = pool
         self._batch_size_bytes_max = options.batch_size_bytes_max
         self._clock = clock
         self._metrics = metrics
-        self._sequence = sequence
-        self._checksum = previous_checksum
         self._taken_count = 0
         self._deliver = deliver
         self._queue: deque[AppendRun] = deque()
@@ -91,18 +95,9 @@ class LogWriter:
         self._is_idle = False
         self._is_stopping = False
         self._needs_closing_batch = False
-        self._writing_since_s: float | None = None
+        # When the write in flight began, on the monotonic clock; None when the disk is not being waited for.
+        self.writing_since_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="millrace-wal", daemon=True)
-
-    @property
-    def sequence(self) -> int:
-        """Sequence of the last batch written."""
-        return self._sequence
-
-    @property
-    def writing_since_s(self) -> float | None:
-        """When the write in flight began, on the monotonic clock; None when the disk is not being waited for."""
-        return self._writing_since_s
 
     def start(self) -> None:
         """Start the thread."""
@@ -128,21 +123,20 @@ class LogWriter:
         self._newest.close()
 
     def _run(self) -> None:
+        failure: BaseException | None = None
         try:
             while runs := self._take():
                 self._write(runs)
             self._write_closing_batch()
         except LogClosedError as error:
-            self._deliver(Stopped(error))
+            failure = error
         except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the log, and must be told
             failure = LogFailedError(
                 f"the log failed at sequence {self._sequence + 1}: {error!r}", subject=str(self._active.path)
             )
             failure.__cause__ = error
             logger.critical("log failed, path=%s offset=%d: %r", self._active.path, self._active.end, error)
-            self._deliver(Stopped(failure))
-        else:
-            self._deliver(Stopped(None))
+        self._deliver(Stopped(failure))
 
     def _take(self) -> list[AppendRun]:
         """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
@@ -183,10 +177,10 @@ class LogWriter:
             wall_time_us=wall_time_us,
         )
         started_s = self._clock.monotonic_s()
-        self._writing_since_s = started_s
+        self.writing_since_s = started_s
         self._active.append(batch.pieces, size=batch.size, sequence=sequence)
-        self._writing_since_s = None
-        self._sequence = sequence
+        self.writing_since_s = None
+        self._sequence = self._pool.sequence_floor = sequence
         self._checksum = batch.checksum
         self._needs_closing_batch = True
         self._deliver(Durable(runs, sequence, wall_time_us, batch.size, self._active.room_bytes, self._taken_count))

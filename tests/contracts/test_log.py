@@ -129,7 +129,7 @@ async def test_a_full_log_takes_records_until_it_is_recycled(medium: Medium) -> 
             await one.append(bytes(size))
         except NoSpaceError:
             break
-    await until(lambda: not one.log.has_room)
+    await until(lambda: one.log.refusal is not None)
     assert one.log.refusal
     assert 0.5 < one.log.fullness <= 1.0
     assert 0 < one.log.reclaimable_bytes <= one.log.capacity_bytes
@@ -138,7 +138,7 @@ async def test_a_full_log_takes_records_until_it_is_recycled(medium: Medium) -> 
     await until(lambda: one.count == count)
 
     one.log.recycle(one.log.durable_sequence)
-    await until(lambda: one.log.has_room)
+    await until(lambda: one.log.refusal is None)
     assert one.log.fullness < 0.6
     await one.append(bytes(size))
     await one.log.close()
@@ -165,7 +165,7 @@ async def test_closing_hands_back_what_is_queued_and_then_refuses(medium: Medium
     await one.log.close()
     await one.log.close()
     assert [payloads for _, payloads in one.durable] == [[b"last"]]
-    assert not one.log.has_room
+    assert one.log.refusal is not None
     with pytest.raises(LogClosedError):
         one.log.submit(append_run(7, 0, b"too late"))
     two = await opened(medium)

@@ -65,13 +65,12 @@ class MemoryLog:
         self._report = RecoveryReport(
             ending=Ending.CORRUPT if damages else Ending.END,
             torn_bytes=0,
-            damages=tuple(damages),
+            damages=damages,
             first_sequence=first,
             last_sequence=self._sequence,
             batch_count=len(batches),
             size_bytes=self._medium.size_bytes,
             places=(PLACE,),
-            end_place=PLACE,
             end_offset=self._medium.size_bytes,
         )
 
@@ -130,10 +129,6 @@ class MemoryLog:
     @property
     def capacity_bytes(self) -> int:
         return self._medium.capacity_bytes
-
-    @property
-    def has_room(self) -> bool:
-        return self.refusal is None
 
     @property
     def refusal(self) -> str | None:

@@ -1,6 +1,7 @@
 """A log on a file system in memory, with everything it handed back remembered."""
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 
 FOLDER = Path("/data/wal")
-OWNER = LogOwner(container_id=1)
+OWNER = LogOwner(container_id=1, server_id=uuid.UUID(int=3))
 # The smallest files there can be, so that a few appends fill one.
 SMALL = WalOptions(
     spare_files=1,

@@ -17,11 +17,11 @@ async def test_a_task_that_returns_is_forgotten() -> None:
         done.set()
 
     supervisor.start(work(), name="flusher")
-    assert supervisor.names == ["flusher"]
+    assert [task.get_name() for task in supervisor._tasks] == ["flusher"]
     await done.wait()
     await asyncio.sleep(0)
 
-    assert supervisor.names == []
+    assert not supervisor._tasks
     assert failures == []
 
 
@@ -65,5 +65,5 @@ async def test_stop_cancels_all_and_waits_for_their_end() -> None:
     await supervisor.stop()
 
     assert sorted(ended) == ["a", "b"]
-    assert supervisor.names == []
+    assert not supervisor._tasks
     assert failures == []

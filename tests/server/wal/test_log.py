@@ -21,6 +21,7 @@ from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
 from tests.support.wal import (
     FOLDER,
+    OWNER,
     SMALL,
     OpenLog,
     append_run,
@@ -118,7 +119,7 @@ async def test_sequence_and_chain_continue_across_restarts(files: MemoryFileSyst
     for restart in range(5):
         log = await open_log(files)
         assert log.contents().get(7, []) == expected
-        assert log.wal.report.damages == ()
+        assert log.wal.report.damages == []
         payload = b"restart %d" % restart
         expected.append((log.lengths.get(7, 0), payload))
         await log.append(payload)
@@ -145,7 +146,7 @@ async def test_files_no_longer_needed_are_used_again_under_a_new_salt(files: Mem
     for index in range(60):
         sequence = await log.append(bytes([index]) * 3000)
         log.wal.recycle(sequence)
-        await until(lambda: log.wal.has_room)
+        await until(lambda: log.wal.refusal is None)
     assert log.wal.statistics().full_files <= 1
     needed_from = sequence - 1
     await log.wal.close()
@@ -154,7 +155,7 @@ async def test_files_no_longer_needed_are_used_again_under_a_new_salt(files: Mem
     again = await open_log(files, from_sequence=needed_from)
 
     assert [batch.sequence for batch in again.batches][:2] == [needed_from, sequence]
-    assert again.wal.report.damages == ()
+    assert again.wal.report.damages == []
     assert again.wal.report.ending in (Ending.END, Ending.ZEROED)
     assert await again.append(b"next") == sequence + 2
     await again.wal.close()
@@ -164,7 +165,7 @@ async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(fi
     """Behaviour 44: truncates and deletes work when appends no longer do, and it recovers by itself."""
     log = await open_log(files)
     await until(lambda: log.wal.statistics().spare_files == 1)
-    while log.wal.has_room:
+    while log.wal.refusal is None:
         await log.append(bytes(1000))
     await until(lambda: log.wal.refusal == "the log has reached its bound of 4 files")
     with pytest.raises(NoSpaceError, match="its bound of 4 files") as caught:
@@ -173,11 +174,11 @@ async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(fi
     record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     log.wal.submit(control_run(b"truncate", context=record))
     sequence = await record
-    assert not log.wal.has_room
+    assert log.wal.refusal is not None
     assert log.wal.fullness >= 0.75
 
     log.wal.recycle(sequence)
-    await until(lambda: log.wal.has_room)
+    await until(lambda: log.wal.refusal is None)
 
     await log.append(bytes(1000))
     await log.wal.close()
@@ -186,7 +187,7 @@ async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(fi
 async def test_while_it_has_room_the_largest_run_is_never_refused(files: MemoryFileSystem) -> None:
     log = await open_log(files)
     count = 0
-    while log.wal.has_room:
+    while log.wal.refusal is None:
         last = log.submit(bytes(SMALL.run_size_bytes_max - 64))
         count += 1
     assert count >= 3
@@ -199,16 +200,16 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFil
     """Behaviour 44: NoSpace before any ack, and recovery without help when space returns."""
     files.capacity_bytes = 2 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
     log = await open_log(files)
-    while log.wal.has_room:
+    while log.wal.refusal is None:
         await log.append(bytes(1000))
     await until(lambda: log.wal.refusal == "the disk has no room for another log file")
     record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     log.wal.submit(control_run(b"delete", context=record))
     await record
-    assert not log.wal.has_room
+    assert log.wal.refusal is not None
 
     files.capacity_bytes = 3 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
-    await until(lambda: log.wal.has_room)
+    await until(lambda: log.wal.refusal is None)
 
     await log.append(bytes(1000))
     await log.wal.close()
@@ -217,7 +218,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFil
 async def test_a_full_disk_is_relieved_by_recycling(files: MemoryFileSystem) -> None:
     files.capacity_bytes = 2 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
     log = await open_log(files)
-    while log.wal.has_room:
+    while log.wal.refusal is None:
         sequence = await log.append(bytes(1000))
     log.wal.recycle(sequence)
     while log.wal.statistics().full_files == 0:
@@ -225,7 +226,7 @@ async def test_a_full_disk_is_relieved_by_recycling(files: MemoryFileSystem) -> 
 
     log.wal.recycle(sequence)
 
-    await until(lambda: log.wal.has_room)
+    await until(lambda: log.wal.refusal is None)
     await log.wal.close()
 
 
@@ -275,7 +276,7 @@ async def test_a_failed_write_or_sync_is_final(files: MemoryFileSystem, fault: s
     assert isinstance(log.failures[0], LogFailedError)
     assert not queued.done()
     assert in_flight.done() == (fault == "write")
-    assert not log.wal.has_room
+    assert log.wal.refusal is not None
     with pytest.raises(LogClosedError):
         log.wal.submit(append_run(7, 0, b"later"))
     await log.wal.close()
@@ -354,7 +355,6 @@ async def test_closing_proves_the_last_batch(files: MemoryFileSystem) -> None:
 
     items, recovery = recover(files)
 
-    assert recovery.report is not None
     assert [damage.runs for damage in recovery.report.damages] == [((7, 5, 4),)]
     assert len(items) == 3
 
@@ -475,6 +475,7 @@ async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
             tmp_path / "wal",
             WalOptions(spare_files=1, file_size_bytes=MIB, run_size_bytes_max=64 * KIB, headroom_bytes=64 * KIB),
             clock=SystemClock(),
+            owner=OWNER,
         )
 
     def on_failure(error: BaseException) -> None:
@@ -538,7 +539,7 @@ async def test_the_loss_of_the_newest_file_is_told_until_the_log_is_past_it(file
     await log.wal.close()
     again = await open_and_close(files)
 
-    assert again.wal.report.damages == ()
+    assert again.wal.report.damages == []
     assert not files.exists(FOLDER / log_file_name(2))
 
 
@@ -556,7 +557,7 @@ async def test_a_log_from_before_its_newest_file_was_named_is_told_once(files: M
     again = await open_and_close(files)
 
     assert [damage.place for damage in log.wal.report.damages] == [NEWEST_NAME]
-    assert again.wal.report.damages == ()
+    assert again.wal.report.damages == []
     assert again.contents()[7] == [(0, b"first")]
 
 
@@ -566,7 +567,7 @@ async def test_a_spare_that_is_named_outlives_a_change_of_the_file_size(files: M
     larger = replace(SMALL, file_size_bytes=64 * KIB)
     for _ in range(2):
         log = await open_log(files, larger)
-        assert log.wal.report.damages == ()
+        assert log.wal.report.damages == []
         await log.wal.close()
     assert {name: files.size(FOLDER / name) for name in log_names(files)} == {
         log_file_name(1): 64 * KIB, log_file_name(2): 16 * KIB,

@@ -310,7 +310,7 @@ async def test_a_power_loss_at_any_step_loses_nothing_and_blames_nothing(steps: 
 
     for restart in range(2):
         again = await open_log(left)
-        assert again.wal.report.damages == ()
+        assert again.wal.report.damages == []
         found = [payload for _, payload in again.contents().get(7, [])]
         assert found[: len(expected)] == expected
         await again.append(b"restart %d" % restart)

@@ -33,7 +33,8 @@ def pools() -> Iterator[list[FilePool]]:
 
 
 def make_pool(files: MemoryFileSystem, pools: list[FilePool], options: WalOptions = SMALL) -> FilePool:
-    pool = FilePool(files, FOLDER, options, owner=OWNER, metrics=Metrics(), sequence_floor=lambda: 41)
+    pool = FilePool(files, FOLDER, options, owner=OWNER, metrics=Metrics())
+    pool.sequence_floor = 41
     pools.append(pool)
     return pool
 

@@ -100,7 +100,7 @@ class History:
 
     def check(self, log: OpenLog) -> None:
         found = [payload for _, payload in log.contents().get(7, [])]
-        assert log.wal.report.damages == ()
+        assert log.wal.report.damages == []
         expected = [payload for payload in self.submitted if payload in set(found)]
         assert [payload for payload in found if payload in set(self.submitted)] == expected
         missing = [payload for payload in (*self.told, *self.acked) if payload not in set(found)]

@@ -141,7 +141,7 @@ async def test_a_damaged_file_that_is_no_longer_needed_is_put_aside(files: Memor
     assert files.content(FIRST.with_name(FIRST.name + ".damaged")) == before
     again = await open_log(files, from_sequence=sequence)
     assert again.damages == []
-    assert again.wal.report.damages == ()
+    assert again.wal.report.damages == []
     assert [payload for _, payload in again.contents()[7]] == [b"next"]
     await again.wal.close()
 
@@ -205,8 +205,8 @@ async def test_the_last_batch_at_the_end_of_the_file_before_is_made_durable(file
 
     items, recovery = recover(files)
     assert recovery.end is not None
-    assert recovery.end.last_file is not None
-    assert (recovery.end.file.path, recovery.end.last_file.path) == (SECOND, FIRST)
+    assert recovery.last is not None
+    assert (recovery.end.path, recovery.last[0].path) == (SECOND, FIRST)
     assert len(items) == 2
 
     await append_and_restart(files, expected=2)
