@@ -1,11 +1,11 @@
 """Fast codecs, derived mechanically from the construct declarations.
 
 A construct declaration is the specification; running it costs 10 to 16 us a structure. `derive` walks its
-subcons once, when the module that asks is imported, and generates a pair of plain functions: every run of
+subcons once and generates a pair of plain functions: every run of
 fixed fields becomes one `struct.Struct`, prefixed bytes and text become slices, constants become checks. The
 generated pair costs 0.3 to 0.6 us. Property tests prove that both accept, refuse and produce the same.
 
-What may be declared (anything else is refused by `derive`, at import):
+What may be declared (anything else is refused by `derive`):
 
     Int8ul ... Int64ul, Int8sl ... Int64sl              fixed numbers, little-endian
     Bytes(n)                                            fixed bytes
@@ -182,7 +182,7 @@ class _Generator:
         return "\n".join(lines) + "\n"
 
     def functions(self, source: str) -> tuple[Callable[..., bytes], Callable[[Buffer, int, int], tuple[Values, int]]]:
-        # The source is made from our own declarations, when a module of ours is imported; no input reaches it.
+        # The source is made from our own declarations; no input reaches it.
         exec(compile(source, f"<codec of {self._name}>", "exec"), self._environment)  # noqa: S102
         return self._environment["pack"], self._environment["unpack"]
 

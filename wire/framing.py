@@ -1,4 +1,4 @@
-"""Messages to frames and back, by codecs that are derived from `wire.messages` when this module is imported.
+"""Messages to frames and back, by codecs that are derived from `wire.messages`.
 
 Nothing here runs construct. Appends have functions of their own, because their header is fixed and their payload is
 never copied.
@@ -6,6 +6,7 @@ never copied.
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import cache
 from operator import attrgetter
 from struct import error as StructError  # noqa: N812  # the class is an exception, spelled in lower case for its age
 from typing import Any, Final, NamedTuple
@@ -52,7 +53,10 @@ class FrameHeader(NamedTuple):
 
 
 class _Binding:
-    """A message class with its codec."""
+    """A message class with its codec, derived when a message of the class is first seen.
+
+    To derive them all takes 40 ms; a server needs a dozen to start, a client fewer.
+    """
 
     __slots__ = ("_cls", "_codec", "_get", "_items", "_names")
 
@@ -102,7 +106,9 @@ def _item_maker(item: Any) -> Callable[[Any], Any]:
     return make_nested
 
 
-_BINDINGS: Final = {cls: _Binding(cls) for number, cls in m.MESSAGES.items() if number not in m.APPENDS}
+@cache
+def _binding(number: int) -> _Binding:
+    return _Binding(m.MESSAGES[number])
 
 
 def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
@@ -112,7 +118,7 @@ def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
         CodecError: a value does not fit its field, or the whole does not fit a frame of the peer, or of the log.
     """
     frame_type = int(message.type)
-    frame = encode_body(frame_type, _BINDINGS[type(message)].body(message), request_id=request_id, flags=flags)
+    frame = encode_body(frame_type, _binding(frame_type).body(message), request_id=request_id, flags=flags)
     if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and len(frame) > _size_max(message):
         raise CodecError(type(message).__name__, "", f"makes a frame of {len(frame)} bytes, above the limit")
     return frame
@@ -236,4 +242,4 @@ def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
         raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is no append")
     if header.length != len(frame):
         raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
-    return header, _BINDINGS[cls].message(frame, FRAME_HEADER_SIZE_BYTES, len(frame))
+    return header, _binding(header.type).message(frame, FRAME_HEADER_SIZE_BYTES, len(frame))

@@ -156,8 +156,9 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
         assert issubclass(made, Record) == (number >= 128), f"{made.__name__}: records have numbers from 128 on"
         assert number not in MESSAGES, f"{made.__name__} has the number of {MESSAGES[number].__name__}"
         made.type = FrameType(number, re.sub(r"(?<!^)(?=[A-Z])", "_", made.__name__).upper())
-        made.layout = layout_of(made)
-        made.entity_fields = _entity_fields(made)
+        hints = get_type_hints(made, include_extras=True)
+        made.layout = layout_of(made, hints)
+        made.entity_fields = _entity_fields(hints)
         if issubclass(made, Request):
             (made.reply,) = get_args(made.__orig_bases__[0])  # type: ignore[attr-defined]  # every generic class has it
         MESSAGES[number] = made
@@ -166,10 +167,14 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
     return declare
 
 
-def layout_of(cls: type[Any]) -> c.Struct:
-    """Return the layout that the annotations of a message, or of an item of a list, declare."""
+def layout_of(cls: type[Any], hints: dict[str, Any] | None = None) -> c.Struct:
+    """Return the layout that the annotations of a message, or of an item of a list, declare.
+
+    Args:
+        hints: the annotations, by the name of the field, where the caller has them.
+    """
     subcons = []
-    for name, hint in get_type_hints(cls, include_extras=True).items():
+    for name, hint in (hints or get_type_hints(cls, include_extras=True)).items():
         if get_origin(hint) is Annotated:
             layout, item = get_args(hint)[1], _item_of(hint)
             if item is not None:
@@ -188,9 +193,8 @@ def item_classes(cls: type[Any]) -> dict[str, type[Any]]:
     return {name: item for name, item in items.items() if _is_structure(item)}
 
 
-def _entity_fields(cls: type[Message]) -> tuple[tuple[str, Entity], ...]:
-    hints = get_type_hints(cls, include_extras=True).items()
-    marks = [(name, mark) for name, hint in hints for mark in get_args(_item_of(hint) or hint)]
+def _entity_fields(hints: dict[str, Any]) -> tuple[tuple[str, Entity], ...]:
+    marks = [(name, mark) for name, hint in hints.items() for mark in get_args(_item_of(hint) or hint)]
     return tuple((name, mark) for name, mark in marks if isinstance(mark, Entity))
 
 
