@@ -121,13 +121,20 @@ def test_a_context_is_left_with_the_error_of_its_body(counter: BlockingCounter, 
 
 def test_an_interrupt_of_the_wait_cancels_the_call(counter: BlockingCounter) -> None:
     log = counter.plain()[1].log
+    interrupted = threading.Event()
+
+    def raise_once(_signal: int, _frame: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
 
     def interrupt() -> None:
-        while "waiting" not in log:
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
+        # A signal between the last look of the interpreter and the wait does not end the wait; the next one does.
+        while "waiting" not in log or not interrupted.wait(0.01):
+            if "waiting" in log:
+                os.kill(os.getpid(), signal.SIGINT)
 
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous = signal.signal(signal.SIGINT, raise_once)
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     try:
