@@ -42,13 +42,12 @@ from .folder import DataFolder, open_folder
 from .options import Address, ServerOptions
 from .streams import (
     Catalog,
-    ClockHistoryFile,
     ExpiryRunner,
     StreamController,
     StreamsRunner,
     StreamsStatistics,
+    Uptime,
     WritersStatistics,
-    boot_id,
 )
 from .tier2 import ChunkStorage, LocalStorage
 
@@ -280,20 +279,23 @@ class Server:
         )
         opened = await open_container(environment)
         self._open = opened
+        uptime = Uptime(opened.container, options.writers)
         streams = StreamController(opened.container)
         catalog = Catalog(opened.container.state, opened.checkpoints.streams)
         self._streams = StreamsRunner(
             container=opened.container,
             streams=streams,
             catalog=catalog,
-            clock_history_file=ClockHistoryFile(
-                self._files, self._folder.container(CONTAINER), boot=boot_id(), clock=self._clock
-            ),
+            uptime=uptime,
             options=options.streams,
         )
         control = SegmentControl(opened.container)
         self._expiry = ExpiryRunner(
-            container=opened.container, control=control, archive=opened.checkpoints.writers, options=options.writers
+            container=opened.container,
+            control=control,
+            archive=opened.checkpoints.writers,
+            uptime=uptime,
+            options=options.writers,
         )
         self._handlers = Handlers(
             container=opened.container,

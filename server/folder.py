@@ -2,7 +2,7 @@
 
 identity.json     format version and server id, written once
 lock              held while a server runs
-containers/0000/  log and checkpoint of a container, and how its clocks went; the number is hexadecimal
+containers/0000/  log and checkpoint of a container; the number is hexadecimal
 tier2/c0000/      chunks of that container, and copies of its checkpoint
 """
 
@@ -16,7 +16,7 @@ from millrace.server.host.files import Closable, FileSystem
 
 from .errors import ConfigurationError, FolderVersionError
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 IDENTITY_NAME: Final = "identity.json"
 LOCK_NAME: Final = "lock"
 CONTAINERS_FOLDER: Final = "containers"

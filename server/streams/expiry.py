@@ -11,9 +11,7 @@ without a name cannot even come back once their process has ended. So idle ones 
 A writer that is busy (an append or an open of it is on its way through the log) is left alone, however long it was
 silent: it is about to be seen.
 
-Age is counted in uptime: for how long servers ran, all of them together, by their monotonic clocks. It is recorded in
-steps, and a writer is stamped with the step in which it was seen. So a wall clock that jumps, or a server that was off
-or stopped for a year, makes nothing older.
+Age is counted in uptime (see `uptime`): a writer is stamped with the one that was recorded last when it was seen.
 """
 
 from collections.abc import Iterable
@@ -52,17 +50,12 @@ class ExpiryPlan(NamedTuple):
 
 
 def step_us(options: WritersOptions) -> int:
-    """Return how often uptime is recorded, in microseconds."""
+    """Return how much uptime passes between two records at most, in microseconds."""
     return min(options.named_idle_s, options.unnamed_idle_s) * 1_000_000 // STEPS_PER_IDLE_TIME
 
 
-def counted_us(elapsed_s: float, options: WritersOptions) -> int:
-    """Return what counts of the time between two records: at most a step, however long the process was stopped."""
-    return min(round(elapsed_s * 1e6), step_us(options))
-
-
 def borders(options: WritersOptions, *, uptime_us: int) -> Borders:
-    """Return the borders at an uptime. A stamp says when its step began, so one step more has to pass."""
+    """Return the borders at an uptime. A stamp may be a step too old, so one step more has to pass."""
     latest_us = uptime_us - step_us(options)
     return Borders(latest_us - options.named_idle_s * 1_000_000, latest_us - options.unnamed_idle_s * 1_000_000)
 

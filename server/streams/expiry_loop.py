@@ -1,4 +1,4 @@
-"""Counts uptime, and lets idle writers expire: visits them now and then, a page at a time.
+"""Lets idle writers expire: visits them whenever uptime is recorded, a page at a time.
 
 A page is read, decided on and put on its way into the log in one step, so nothing can come between. A record that
 is refused, or lost with the server, is decided again at the next visit.
@@ -13,10 +13,10 @@ from millrace.server.container.checkpoint.reader import WriterArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.errors import ServerError
-from millrace.wire import messages as m
 
-from .expiry import Borders, WriterFacts, borders, counted_us, decide, step_us
+from .expiry import Borders, WriterFacts, borders, decide
 from .options import WritersOptions
+from .uptime import Uptime
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class ExpiryRunner:
 
     Args:
         archive: the writers of the checkpoint.
+        uptime: is recorded here.
     """
 
     def __init__(
@@ -46,33 +47,28 @@ class ExpiryRunner:
         container: SegmentContainer,
         control: SegmentControl,
         archive: WriterArchive,
+        uptime: Uptime,
         options: WritersOptions,
     ) -> None:
         self._container = container
         self._state = container.state
         self._control = control
         self._archive = archive
-        self._clock = container.clock
         self._options = options
-        # What was counted, first by the servers before us, and until when.
-        self._uptime_us = self._state.uptime_us
-        self._counted_s = self._clock.monotonic_s()
+        self._uptime = uptime
         self.statistics = WritersStatistics()
 
     async def run(self) -> None:
         """Visit the writers until it is cancelled, which undoes nothing."""
         while True:
-            await self._clock.sleep(step_us(self._options) / 1e6)
+            await self._container.clock.sleep(self._uptime.record_interval_s)
             await self.expire()
 
     async def expire(self) -> None:
         """Record the uptime, and check all writers once."""
-        now_s = self._clock.monotonic_s()
-        self._uptime_us += counted_us(now_s - self._counted_s, self._options)
-        self._counted_s = now_s
-        limits = borders(self._options, uptime_us=self._uptime_us)
         try:
-            await self._container.decide(m.UptimeCounted(self._uptime_us))
+            await self._uptime.record()
+            limits = borders(self._options, uptime_us=self._uptime.now_us())
             unstored = [writer.writer_number for writer in self._state.writers.unstored]
             for start in range(0, len(unstored), PAGE_COUNT):
                 await self._expire_idle(unstored[start : start + PAGE_COUNT], limits)

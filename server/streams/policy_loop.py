@@ -24,11 +24,11 @@ from millrace.wire import messages as m
 
 from . import retention, scaling
 from .catalog import Catalog
-from .clock_history_file import ClockHistoryFile
 from .controller import StreamController
 from .load import StreamLoads
 from .options import StreamsOptions
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
+from .uptime import Uptime
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,6 @@ EXPLAINED_COUNT_MAX: Final = 500
 LOAD_RETRY_S: Final = 1.0
 REST_S: Final = 60.0
 """No stream is at rest before it was measured for so long."""
-READINGS_INTERVAL_S: Final = 600.0
-"""How often the readings of the clocks are kept: so much of the age of things is lost when the machine goes down."""
 EXPLAIN_SAMPLING_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after it was explained."""
 
@@ -88,7 +86,7 @@ class StreamsRunner:
         container: SegmentContainer,
         streams: StreamController,
         catalog: Catalog,
-        clock_history_file: ClockHistoryFile,
+        uptime: Uptime,
         options: StreamsOptions,
     ) -> None:
         self._container = container
@@ -101,9 +99,7 @@ class StreamsRunner:
         # Streams that scale by themselves and are not at rest; streams with a retention policy that hold nothing.
         self._awake: set[int] = set()
         self._empty: set[int] = set()
-        self._clock_history_file = clock_history_file
-        self._clock_history = clock_history_file.load()
-        self._has_unkept_jump = True  # what was found may differ from what is kept
+        self._uptime = uptime
         self.statistics = StreamsStatistics()
 
     async def run(self) -> None:
@@ -111,29 +107,20 @@ class StreamsRunner:
         while not await self._loaded():
             await self._clock.sleep(LOAD_RETRY_S)
         retained_s = self._clock.monotonic_s()
-        await self.keep_readings()
-        kept_s = retained_s
         while True:
             await self._clock.sleep(self._options.tick_s)
-            self._observe()
-            if self._has_unkept_jump or self._clock.monotonic_s() - kept_s >= READINGS_INTERVAL_S:
-                kept_s = self._clock.monotonic_s()
-                await self.keep_readings()
+            await self._observe_clock()
             await self.scale()
             if self._clock.monotonic_s() - retained_s >= self._options.retention_interval_s:
                 retained_s = self._clock.monotonic_s()
                 await self.retain()
 
-    async def keep_readings(self) -> None:
-        """Let the readings of the clocks outlive this server, or none; while neither works, nothing is truncated."""
-        if await asyncio.to_thread(
-            self._clock_history_file.keep, self._clock_history_file.text_of(self._clock_history)
-        ):
-            self._has_unkept_jump = False
-
-    def _observe(self) -> None:
-        if self._clock_history.observe(monotonic_s=self._clock.monotonic_s(), unix_us=self._clock.unix_us()):
-            self._has_unkept_jump = True
+    async def _observe_clock(self) -> None:
+        """Record a jump of the wall clock soon, for it is not known what was stamped between it and the record."""
+        try:
+            await self._uptime.record_jump()
+        except ServerError as error:
+            logger.warning("jump of the wall clock not recorded error=%s", error)
 
     async def _loaded(self) -> bool:
         try:
@@ -202,12 +189,8 @@ class StreamsRunner:
                 await asyncio.sleep(0)  # as above
                 if stream is None or not policy:
                     continue
-                self._observe()
-                if self._has_unkept_jump:
-                    await self.keep_readings()
-                if self._has_unkept_jump:
-                    return
                 try:
+                    await self._uptime.record_jump()
                     decision = self._decide(stream, policy, is_sharp=False)
                     if decision.near is not None:
                         await self._sharpen(decision.near)
@@ -325,18 +308,12 @@ class StreamsRunner:
     # --- retention ---
 
     def _decide(self, stream: Stream, policy: RetentionPolicy, *, is_sharp: bool) -> RetentionDecision:
-        facts = self._facts(stream)
-        now_s = self._clock.monotonic_s()
-
-        def old_before_us(age_s: float) -> int:
-            return self._clock_history.old_before_us(age_s, monotonic_s=now_s)
-
         return retention.decide(
             policy,
-            facts,
+            self._facts(stream),
             cursors=_cursors(stream),
-            young_from_us=old_before_us(policy.min_age_s or 0.0),
-            old_before_us=old_before_us(policy.max_age_s or 0.0),
+            young_from_us=self._uptime.old_before_us(policy.min_age_s or 0.0),
+            old_before_us=self._uptime.old_before_us(policy.max_age_s or 0.0),
             is_sharp=is_sharp,
         )
 

@@ -93,9 +93,10 @@ class WritersExpired(Record):
 
 @message(144)
 class UptimeCounted(Record):
-    """For how long servers ran, all of them together, by their monotonic clocks."""
+    """For how long servers ran, all of them together, by their monotonic clocks, and what the wall clock said then."""
 
     uptime_us: I64
+    unix_us: I64
 
 
 @message(135, kw_only=True)

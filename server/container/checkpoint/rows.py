@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.server.container.entity_cache import EntityCache
+from millrace.server.container.state.clock_history import Reading
 from millrace.server.container.state.container_state import Changes, ContainerState
 
 from .schema import KINDS, Detail, Key, Row, Table
@@ -27,6 +28,7 @@ class CheckpointRows:
     counts: Mapping[Table, int]
     next_id: int
     uptime_us: int
+    clock_readings: Sequence[Reading]
 
 
 def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
@@ -62,6 +64,7 @@ def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
         counts=counts,
         next_id=changes.next_id,
         uptime_us=state.uptime_us,
+        clock_readings=state.clock_history.readings,
     )
 
 

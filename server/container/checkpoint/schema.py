@@ -7,7 +7,7 @@ nothing at all, so each row carries one, and the one row of `meta` knows how man
 their checksums. So a row that is damaged, lost, doubled, moved to another table, or of an older version of its page (a
 write that the disk lost) is noticed when the checkpoint is verified.
 
-Format, version 2. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
+Format, version 3. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
 `checksum`. The checksum of a row is the CRC-32C, started with the number of the table instead of 0, of:
 
     offset   size   field
@@ -54,7 +54,7 @@ Row = tuple[Any, ...]
 Key = tuple[Any, ...]
 """The leading values of a row, at most its primary key."""
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 PRODUCT: Final = "millrace checkpoint"
 
 
@@ -479,6 +479,7 @@ META: Final = Table(
     number=2,
     key=["id"],
     integers=["id", *META_NUMBERS, *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum"))],
+    texts=["clock_readings"],  # pairs of uptime and Unix time, as JSON
 )
 
 

@@ -11,6 +11,7 @@ A crash leaves the state before or after a `save`, and maybe a journal that SQLi
 """
 
 import contextlib
+import json
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from millrace.server.container.state.container_state import StoredState
 from millrace.server.errors import CheckpointDamagedError, StorageError
@@ -147,7 +148,8 @@ class CheckpointStore:
             try:
                 self._check_header()
                 with translated(self.path), contextlib.closing(self._files.database(self.path)) as connection:
-                    return verified_meta(connection, self.path)["container_epoch"]
+                    epoch: int = verified_meta(connection, self.path)["container_epoch"]
+                    return epoch
             except CheckpointDamagedError:
                 return None
 
@@ -311,12 +313,15 @@ class CheckpointStore:
         with self._lock:
             self._close()
 
-    def _stored(self, meta: Mapping[str, int]) -> StoredState:
+    def _stored(self, meta: Mapping[str, Any]) -> StoredState:
         return StoredState(
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
+            clock_readings=[
+                (uptime_us, unix_us) for uptime_us, unix_us in json.loads(meta.get("clock_readings", "[]"))
+            ],
         )
 
     def _close(self) -> None:
@@ -350,7 +355,7 @@ class CheckpointStore:
             for statement in schema():
                 connection.execute(statement)
             _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
-            _insert(connection, META, [(0,) * (len(META.columns) - 1)])
+            _insert(connection, META, [(0,) * (len(META.columns) - 2) + ("[]",)])
             self._write(connection, rows, numbers)
         self._files.rename(self._temporary, self.path)
         self._files.sync_directory(self.path.parent)
@@ -383,7 +388,7 @@ class CheckpointStore:
         row = connection.execute(f"SELECT {', '.join(META.columns)} FROM {META.name}").fetchone()  # noqa: S608
         if row is None:
             raise CheckpointDamagedError("the row of meta is missing", subject=str(self.path))
-        row = (row[0], *numbers, *row[1 + len(numbers) : -1])
+        row = (row[0], *numbers, *row[1 + len(numbers) : -2], json.dumps(rows.clock_readings))
         figures = dict(zip(META.columns, row, strict=False))
         for table, expected in rows.counts.items():
             stored = figures[f"{table.name}_count"]

@@ -9,7 +9,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from millrace.server.errors import CheckpointDamagedError, FolderVersionError
 
@@ -18,7 +18,7 @@ from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Row, Table, c
 VERIFIED_PAGE_ROWS_COUNT: Final = 500
 
 
-def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
+def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
     """Verify format and schema, and return the columns of `meta`.
 
     Raises:
@@ -43,12 +43,12 @@ def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
     return dict(zip(META.columns, _only_row(connection, META, path=path), strict=False))
 
 
-def row_count(meta: dict[str, int]) -> int:
+def row_count(meta: dict[str, Any]) -> int:
     """Return how many rows all tables have together."""
     return sum(meta[f"{table.name}_count"] for table in TABLES)
 
 
-def verify_sums(connection: sqlite3.Connection, meta: dict[str, int], path: Path) -> None:
+def verify_sums(connection: sqlite3.Connection, meta: dict[str, Any], path: Path) -> None:
     """Raise CheckpointDamagedError if a row is lost, doubled, or older than `meta`. Reads all of the file, quickly."""
     for table in TABLES:
         expected = meta[f"{table.name}_count"], meta[f"{table.name}_sum"]

@@ -31,6 +31,7 @@ from millrace.wire.framing import decode
 
 from . import apply_segments, apply_streams, apply_writers
 from .apply_segments import Fold
+from .clock_history import ClockHistory
 from .container_state import ContainerState
 from .segment import DamagedRange, Segment
 
@@ -145,6 +146,7 @@ def _apply_run(fold: Fold, run: AppendRun, *, is_new: bool, bytes_sink: BytesSin
 def _apply_damage(fold: Fold, damage: Damage) -> None:
     """Let segments be as long as they were, and refuse reads of what is lost of them."""
     state = fold.state
+    state.clock_history = ClockHistory()  # a jump of the wall clock may be among what is lost
     for segment_id, offset, size in damage.runs:
         segment = state.segments.loaded(segment_id)
         if segment is not None and offset >= segment.flushed_offset and size:

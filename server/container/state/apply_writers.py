@@ -68,7 +68,10 @@ def _writers_expired(fold: Fold, record: m.WritersExpired) -> None:
 
 
 def _uptime_counted(fold: Fold, record: m.UptimeCounted) -> None:
-    fold.state.uptime_us = max(fold.state.uptime_us, record.uptime_us)
+    state = fold.state
+    if record.uptime_us >= state.uptime_us:
+        state.uptime_us = record.uptime_us
+        state.clock_history.observe(uptime_us=record.uptime_us, unix_us=record.unix_us)
 
 
 APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {

@@ -23,6 +23,7 @@ from millrace.server.container.entity_cache import (
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.wire import messages as m
 
+from .clock_history import ClockHistory, Reading
 from .garbage import DeleteAfter, GarbageQueue
 from .segment import ChunkRecord, Segment
 from .stream import Stream
@@ -55,12 +56,14 @@ class StoredState:
         counts: by kind, how many entities there are.
         next_id: no number from this on was given.
         uptime_us: as counted last.
+        clock_readings: for `ClockHistory`.
     """
 
     archives: Mapping[str, Archive[Any]]
     counts: Mapping[str, int]
     next_id: int
     uptime_us: int
+    clock_readings: Sequence[Reading]
 
 
 TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes")
@@ -105,8 +108,9 @@ class ContainerState:
         # to. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
         self.touched_streams: set[int] = set()
-        # For how long servers ran, as counted last: the age of writers.
+        # For how long servers ran, as counted last: the age of everything.
         self.uptime_us = stored.uptime_us
+        self.clock_history = ClockHistory(stored.clock_readings)
         self._touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
         self._forgotten_writers: Unstored[int] = Unstored()
         # For the checkpoint under way, or for the last one that failed.

@@ -181,7 +181,7 @@ class History:
         )
 
     def count_uptime(self, choice: int, amount: int) -> None:
-        self.apply(m.UptimeCounted(choice + amount))
+        self.apply(m.UptimeCounted(choice + amount, self.clock_us + choice * 1_000_000))
 
     def create_stream(self, choice: int, amount: int) -> None:
         stream_id = self.state.take_id()
@@ -331,6 +331,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "counts": (len(state.segments), len(state.writers), len(state.streams)),
         "next_id": state.next_id,
         "uptime_us": state.uptime_us,
+        "clock_readings": state.clock_history.readings,
     }
 
 

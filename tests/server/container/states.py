@@ -26,6 +26,10 @@ def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState
     """Return the state of a container before anything happened, without a checkpoint."""
     kinds = ("segments", "writers", "streams")
     stored = StoredState(
-        archives=dict.fromkeys(kinds, EmptyArchive()), counts=dict.fromkeys(kinds, 0), next_id=FIRST_ID, uptime_us=0
+        archives=dict.fromkeys(kinds, EmptyArchive()),
+        counts=dict.fromkeys(kinds, 0),
+        next_id=FIRST_ID,
+        uptime_us=0,
+        clock_readings=[],
     )
     return ContainerState(stored, resident_count_max=resident_count_max)

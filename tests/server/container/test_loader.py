@@ -70,6 +70,7 @@ def state_over(archive: SlowArchive, *, resident_count_max: int = 0) -> Containe
         counts={"segments": COUNT // 2, "writers": 0, "streams": 0},
         next_id=COUNT + 1,
         uptime_us=0,
+        clock_readings=[],
     )
     return ContainerState(stored, resident_count_max=resident_count_max)
 

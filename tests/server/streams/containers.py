@@ -13,14 +13,14 @@ from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
-from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (
     Catalog,
-    ClockHistoryFile,
     StreamController,
     StreamsOptions,
     StreamsRunner,
+    Uptime,
+    WritersOptions,
 )
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
@@ -51,6 +51,7 @@ class Streams:
     controller: StreamController
     catalog: Catalog
     runner: StreamsRunner
+    uptime: Uptime
     clock: ManualClock
 
     async def append(self, segment_id: int, payload: bytes, *, events: int = 1) -> None:
@@ -68,6 +69,13 @@ class Streams:
         block = bytes(pack_block([b"v" * size] * len(keys), keys=keys))
         await self.append(segment_id, block, events=len(keys))
 
+    async def run(self, duration_s: float) -> None:
+        """Let time pass, and record the uptime as often as a server would."""
+        while duration_s > 0:
+            self.clock.move(min(duration_s, self.uptime.record_interval_s))
+            duration_s -= self.uptime.record_interval_s
+            await self.uptime.record()
+
     async def tagged(self, tag: str) -> list[str]:
         names, more = await self.catalog.names_with_tag(tag, prefix="", after="", count_max=100)
         assert not more
@@ -81,7 +89,6 @@ async def streams_in(
     storage: MemoryStorage,
     clock: ManualClock,
     options: StreamsOptions | None = None,
-    boot: str = "the only one",
 ) -> AsyncIterator[Streams]:
     """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
     cache = PageCache(CacheOptions())
@@ -101,18 +108,19 @@ async def streams_in(
             on_failure=lambda error: None,
         )
     )
+    uptime = Uptime(opened.container, WritersOptions())
     controller = StreamController(opened.container)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)
     runner = StreamsRunner(
         container=opened.container,
         streams=controller,
         catalog=catalog,
-        clock_history_file=ClockHistoryFile(OsFileSystem(), folder, boot=boot, clock=clock),
+        uptime=uptime,
         options=options or StreamsOptions(),
     )
     await runner.load()
     try:
-        yield Streams(opened, controller, catalog, runner, clock)
+        yield Streams(opened, controller, catalog, runner, uptime, clock)
     finally:
         await opened.close(log_s=5.0, flush_s=0.0)
         await cache.close()

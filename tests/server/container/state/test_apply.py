@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.server.container.memtable import Extent
 from millrace.server.container.state.apply import BatchItem, apply_batch, items_of
+from millrace.server.container.state.clock_history import NOTHING_US
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.wal import Damage, RecoveredBatch
@@ -134,6 +135,16 @@ def test_damage_in_the_log_is_a_range_that_is_refused_and_the_segment_keeps_its_
     assert state.sequence == sequence
     apply(state, damage, sequence=sequence)
     assert segment.damages == [DamagedRange(10, 30, "wal-7 at 4096")]
+
+
+def test_what_was_stamped_before_a_damage_is_young_again() -> None:
+    """Behaviour 25: a jump of the wall clock may be among what is lost."""
+    state = new_state()
+    apply(state, m.UptimeCounted(0, 1_700_000_000_000_000))
+    assert state.clock_history.old_before_us(5, uptime_us=9) == 1_700_000_000_000_004
+    damage = Damage(place="wal-7", offset=4096, size=99, first_sequence=3, last_sequence=3, runs=(), is_complete=True)
+    apply(state, damage, sequence=state.sequence)
+    assert state.clock_history.old_before_us(5, uptime_us=9) == NOTHING_US
 
 
 def test_a_run_of_a_segment_whose_creation_was_lost_brings_it_back_under_another_name() -> None:

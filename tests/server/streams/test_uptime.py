@@ -1,0 +1,98 @@
+"""Uptime on a real container, under clocks that the test moves."""
+
+from pathlib import Path
+
+import pytest
+
+from millrace.server.streams import WritersOptions
+from millrace.server.streams.expiry import step_us
+from tests.server.streams.containers import streams_in
+from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
+
+S = 1_000_000
+STEP_US = step_us(WritersOptions())
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.mark.asyncio
+async def test_it_counts_over_restarts_what_was_recorded(tmp_path: Path, clock: ManualClock) -> None:
+    storage = MemoryStorage()
+    for run in range(3):
+        async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+            assert streams.uptime.now_us() == run * 100 * S
+            clock.move(100.0)
+            await streams.uptime.record()
+            clock.move(50.0)  # lost
+            assert streams.uptime.now_us() == (run * 100 + 150) * S
+        clock.move(1e9)  # off
+
+
+@pytest.mark.asyncio
+async def test_of_the_time_in_which_the_process_was_stopped_a_step_counts(tmp_path: Path, clock: ManualClock) -> None:
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
+        clock.move(1e9)
+        assert streams.uptime.record_interval_s == 600.0 < STEP_US / 2e6
+        assert streams.uptime.now_us() == STEP_US
+        await streams.uptime.record()
+        clock.move(1.0)
+        assert streams.uptime.now_us() == STEP_US + S
+
+
+@pytest.mark.asyncio
+async def test_a_reading_is_recorded_when_the_wall_clock_jumps(tmp_path: Path, clock: ManualClock) -> None:
+    start_us = clock.unix_us()
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
+        history = streams.opened.container.state.clock_history
+        await streams.uptime.record_jump()
+        assert history.readings == [(0, start_us)]
+        clock.move(10.0)
+        await streams.uptime.record_jump()
+        assert (len(history.readings), streams.opened.container.state.uptime_us) == (1, 0)
+        clock.jump_wall(1000 * S)
+        await streams.uptime.record_jump()
+        assert history.readings[1:] == [(10 * S, start_us + 1010 * S)]
+        assert streams.uptime.old_before_us(4.0) == start_us + 6 * S
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
+        assert streams.opened.container.state.clock_history.readings == history.readings
+
+
+@pytest.mark.asyncio
+async def test_a_clock_may_have_been_set_back_right_after_the_last_look(tmp_path: Path, clock: ManualClock) -> None:
+    """Behaviour 25: what was stamped between the jump and its reading is young, also right after a restart."""
+    storage = MemoryStorage()
+    start_us = clock.unix_us()
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        await streams.uptime.record()
+        await streams.run(1000.0)
+        clock.jump_wall(-500 * S)
+        stamp_us = clock.unix_us()
+        clock.move(2.0)
+        for _ in range(3):
+            await streams.uptime.record_jump()
+            assert streams.uptime.old_before_us(5.0) <= stamp_us
+            assert streams.uptime.old_before_us(900.0) == start_us + 102 * S
+    clock.jump_wall(-500 * S)
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        stamp_us = clock.unix_us()
+        clock.move(2.0)
+        await streams.uptime.record_jump()
+        assert streams.uptime.old_before_us(5.0) <= stamp_us
+
+
+@pytest.mark.asyncio
+async def test_readings_are_in_the_checkpoint(tmp_path: Path, clock: ManualClock) -> None:
+    storage = MemoryStorage()
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        await streams.uptime.record()
+        clock.jump_wall(1000 * S)
+        await streams.uptime.record()
+        readings = streams.opened.container.state.clock_history.readings
+        await streams.opened.flusher.checkpoint()
+    assert len(readings) == 2
+    async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
+        assert streams.opened.container.state.clock_history.readings == readings
