@@ -8,7 +8,7 @@ from .connecting import JsonOption, Server, StreamArgument
 from .figures import time_text
 from .option_groups import Commands
 from .output import print_done, print_json, print_note, print_table, print_text
-from .places import PLACES_HELP, parse_place, resolved
+from .places import PLACES_HELP, parse_place
 
 app = Commands(no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def save(
     """Save a place under a name, in place of the bookmark (or cursor) of that name."""
     place = parse_place(at)
     with server.connect() as client:
-        cut = resolved(client, stream, place)
+        cut = place(client, stream)
         saved = client.cursors(stream).set(name, cut) if as_cursor else client.bookmarks(stream).save(name, cut)
     print_done(f"saved {'cursor' if as_cursor else 'bookmark'} {name} of {stream}")
     print_text(str(saved))

@@ -46,7 +46,8 @@ def read_fields(declaration: c.Struct, data: bytes | memoryview, *, offset: int)
     stream = io.BytesIO(bytes(data))
     fields: list[DeclaredField] = []
     for renamed in declaration.subcons:
-        subcon, name, start = _unrenamed(renamed), str(renamed.name or ""), stream.tell()
+        subcon = renamed.subcon if isinstance(renamed, c.Renamed) else renamed
+        name, start = str(renamed.name or ""), stream.tell()
         problem = ""
         expected = None
         if isinstance(subcon, c.Const):
@@ -96,12 +97,6 @@ def hex_dump(data: bytes, *, offset: int) -> list[list[Any]]:
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
         rows.append([offset + start, line.hex(" ", 4), text])
     return rows
-
-
-def _unrenamed(subcon: c.Construct) -> c.Construct:
-    while isinstance(subcon, c.Renamed):
-        subcon = subcon.subcon
-    return subcon
 
 
 def _reason(error: Exception) -> str:

@@ -22,7 +22,7 @@ from .connecting import Server, StreamArgument
 from .figures import count_text, duration_text, rate_text, size_text
 from .key_fields import KeyFieldError, KeyOf, key_reader
 from .output import picked, print_done, print_json_line, print_note, progress
-from .places import PLACES_HELP, parse_place, resolved
+from .places import PLACES_HELP, parse_place
 
 INPUT_BYTES: Final = 1 * MIB
 BLOCKS_IN_FLIGHT_MAX: Final = 32
@@ -126,9 +126,7 @@ def read(
     first_place, last_place = parse_place(start), parse_place(end)
     with (
         server.connect() as client,
-        client.reader(
-            stream, start=resolved(client, stream, first_place), end=resolved(client, stream, last_place)
-        ) as reader,
+        client.reader(stream, start=first_place(client, stream), end=last_place(client, stream)) as reader,
     ):
         count = printing.print(reader)
         if count == printing.limit and sys.stderr.isatty():
@@ -146,7 +144,7 @@ def tail(
     place = parse_place(start)
     with (
         server.connect() as client,
-        client.reader(stream, start=resolved(client, stream, place)) as reader,
+        client.reader(stream, start=place(client, stream)) as reader,
     ):
         try:
             printing.print(reader, at_once=True)

@@ -1,6 +1,7 @@
 """A log file for people: its header, its batches, the runs and frames in them, and how it ends."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -198,7 +199,5 @@ def payload_fields(payload: bytes, *, offset: int) -> list[DeclaredField]:
         return [DeclaredField(offset, "payload", payload, payload)]
     block = read_fields(BlockHeader, payload[:BLOCK_HEADER_SIZE_BYTES], offset=offset)
     columns = payload[BLOCK_HEADER_SIZE_BYTES:]
-    named = [
-        DeclaredField(field.offset, f"block.{field.name}", field.value, field.raw, field.problem) for field in block
-    ]
+    named = [replace(field, name=f"block.{field.name}") for field in block]
     return [*named, DeclaredField(offset + BLOCK_HEADER_SIZE_BYTES, "block columns", columns, columns)]

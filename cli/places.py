@@ -5,7 +5,8 @@ time ago (`15m ago`).
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import typer
@@ -19,22 +20,13 @@ PLACES_HELP: Final = "head, tail, a cut, bookmark:NAME, cursor:NAME, a time, or 
 KINDS: Final = ("bookmark", "cursor")
 
 
-@dataclass(frozen=True, slots=True)
-class SavedName:
-    """A place that the server keeps under a name."""
+Place = Callable[[blocking.Client, str], Cut]
+"""Returns the cut of a stream; the server is asked only where a name or a time needs it.
 
-    kind: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The place of the first event at or after a time, in Unix microseconds."""
-
-    unix_us: int
-
-
-Place = Cut | SavedName | Moment
+Raises:
+    typer.BadParameter: the stream has no bookmark or cursor of that name.
+    StreamNotFoundError: there is no such stream.
+"""
 
 
 def parse_place(text: str) -> Place:
@@ -49,28 +41,20 @@ def parse_place(text: str) -> Place:
     if colon and kind in KINDS:
         if not name:
             raise typer.BadParameter(f"{text!r} lacks the name of the {kind}")
-        return SavedName(kind, name)
+        return partial(_saved_cut, kind=kind, name=name)
     if "@" in text or text.lower() in ("head", "tail"):
-        return parse_cut(text)
+        cut = parse_cut(text)
+        return lambda _client, _stream: cut
     try:
-        return Moment(parse_time(text, now_us=time.time_ns() // 1000))
+        unix_us = parse_time(text, now_us=time.time_ns() // 1000)
     except typer.BadParameter as error:
         raise typer.BadParameter(f"{text!r} is no place in a stream ({PLACES_HELP}): {error}") from None
+    return lambda client, stream: client.stream_cut(stream, at_time=unix_us)
 
 
-def resolved(client: blocking.Client, stream: str, place: Place) -> Cut:
-    """Return the cut of a place; the server is asked only where a name or a time needs it.
-
-    Raises:
-        typer.BadParameter: the stream has no bookmark or cursor of that name.
-        StreamNotFoundError: there is no such stream.
-    """
-    if isinstance(place, Moment):
-        return client.stream_cut(stream, at_time=place.unix_us)
-    if not isinstance(place, SavedName):
-        return place
-    saved = client.bookmarks(stream) if place.kind == "bookmark" else client.cursors(stream)
-    cut = saved.get(place.name)
+def _saved_cut(client: blocking.Client, stream: str, *, kind: str, name: str) -> Cut:
+    saved = client.bookmarks(stream) if kind == "bookmark" else client.cursors(stream)
+    cut = saved.get(name)
     if cut is None:
-        raise typer.BadParameter(f"{stream} has no {place.kind} {place.name!r}; `millrace cut list` shows what it has")
+        raise typer.BadParameter(f"{stream} has no {kind} {name!r}; `millrace cut list` shows what it has")
     return cut

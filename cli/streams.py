@@ -17,7 +17,7 @@ from .figures import count_text, size_text, time_text
 from .history import history
 from .option_groups import Commands
 from .output import picked, print_done, print_facts, print_json, print_note, print_table, print_text
-from .places import PLACES_HELP, parse_place, resolved
+from .places import PLACES_HELP, parse_place
 from .policies import PolicyOptions, TagOption, retention_text, scaling_text
 from .scaling import scale
 
@@ -201,7 +201,7 @@ def truncate(
     place = parse_place(cut)
     with server.connect() as client:
         before = client.stream_info(stream).size_bytes
-        after = client.truncate_stream(stream, resolved(client, stream, place)).size_bytes
+        after = client.truncate_stream(stream, place(client, stream)).size_bytes
     print_done(f"truncated {stream}: {size_text(before)} before, {size_text(after)} now")
 
 

@@ -17,11 +17,6 @@ app = Commands(no_args_is_help=True)
 FAILED = 1
 
 
-@app.callback()
-def _writers() -> None:
-    """Show persistent writers: those that were given an id."""
-
-
 @app.command()
 def info(
     server: Server,

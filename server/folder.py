@@ -8,6 +8,7 @@ tier2/c0000/      chunks of that container, and copies of its checkpoint
 
 import json
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,13 +69,10 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
         server_id = uuid.uuid4()
         content = json.dumps({"format_version": FORMAT_VERSION, "server_id": str(server_id)}, indent=2) + "\n"
         temporary = path / f"{IDENTITY_NAME}.new"
-        file = files.open(temporary, create=True)
-        try:
+        with closing(files.open(temporary, create=True)) as file:
             file.truncate(0)
             file.pwritev([content.encode()], 0)
             file.datasync()
-        finally:
-            file.close()
         files.rename(temporary, identity)
         files.sync_directory(path)
         return DataFolder(path, server_id, lock)
@@ -92,11 +90,8 @@ def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
     """
     identity = path / IDENTITY_NAME
     try:
-        file = files.open(identity, read_only=True)
-        try:
+        with closing(files.open(identity, read_only=True)) as file:
             content = json.loads(file.pread(file.size(), 0))
-        finally:
-            file.close()
         version, server_id = int(content["format_version"]), uuid.UUID(content["server_id"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigurationError(f"is not the identity of a data folder: {error!r}", subject=str(identity)) from error

@@ -7,7 +7,7 @@ The HTTP server is the one of `prometheus_client`, in a thread of its own.
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from socket import AF_INET6
 from socketserver import ThreadingMixIn
 from threading import Thread
@@ -36,21 +36,10 @@ class StatisticsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield one metric for each number: `millrace_<part>_<field>`."""
         for part, record in self._statistics().items():
-            for name, value in _fields(record).items():
+            for name, value in asdict(record).items():
                 if isinstance(value, bool | int | float):
-                    yield _metric(f"millrace_{part}_{name}", f"{name} of the {part}", float(value))
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    assert is_dataclass(record)
-    assert not isinstance(record, type)
-    return asdict(record)
-
-
-def _metric(name: str, text: str, value: float) -> Metric:
-    if name.endswith("_total"):
-        return CounterMetricFamily(name, text, value=value)
-    return GaugeMetricFamily(name, text, value=value)
+                    family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    yield family(f"millrace_{part}_{name}", f"{name} of the {part}", value=float(value))
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -129,7 +118,7 @@ class ConsoleSite:
             status = "503 Service Unavailable" if problem else "200 OK"
             return _json(start_response, status, {"healthy": not problem, "problem": problem})
         if path == "/":
-            parts = {part: _fields(record) for part, record in self._statistics().items()}
+            parts = {part: asdict(record) for part, record in self._statistics().items()}
             return _json(start_response, "200 OK", parts)
         return _json(start_response, "404 Not Found", {"error": "there are /, /health and /metrics"})
 
