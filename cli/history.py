@@ -1,6 +1,5 @@
 """`millrace stream history`: what was split and merged, when and why, as a table and as a picture."""
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -71,18 +70,10 @@ def print_picture(epochs: Sequence[Epoch], *, end_us: int, end_text: str = "now"
         end_text=end_text,
         width=min(width, PICTURE_WIDTH_MAX) - NOTE_WIDTH,
         height=max(PICTURE_HEIGHT_MIN, LINES_PER_EPOCH * len(epochs)),
-        ascii_only=not _writes_boxes(),
+        ascii_only=target.options.ascii_only,
     )
     for line in lines:
         print_text(line)
-
-
-def _writes_boxes() -> bool:
-    try:
-        "┼".encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _keys_text(keys: KeyRange) -> str:

@@ -13,8 +13,8 @@ import typer
 
 from millrace.client import blocking
 from millrace.model.cut import Cut, parse_cut
-
-from .quantities import parse_time
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.quantities import parse_time
 
 PLACES_HELP: Final = "head, tail, a cut, bookmark:NAME, cursor:NAME, a time, or `15m ago`"
 KINDS: Final = ("bookmark", "cursor")
@@ -47,7 +47,7 @@ def parse_place(text: str) -> Place:
         return lambda _client, _stream: cut
     try:
         unix_us = parse_time(text, now_us=time.time_ns() // 1000)
-    except typer.BadParameter as error:
+    except InvalidArgumentError as error:
         raise typer.BadParameter(f"{text!r} is no place in a stream ({PLACES_HELP}): {error}") from None
     return lambda client, stream: client.stream_cut(stream, at_time=unix_us)
 

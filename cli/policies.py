@@ -8,9 +8,9 @@ import typer
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import RetentionPolicy, ScalingKind, ScalingPolicy
+from millrace.model.quantities import parse_bounds, parse_duration, parse_size
 
 from .figures import count_text, duration_text, size_text
-from .quantities import parse_bounds, parse_duration, parse_size
 
 _option = partial(typer.Option, rich_help_panel="Policies")
 
@@ -100,7 +100,8 @@ class PolicyOptions:
         """Return the policy that is asked for; None if nothing is said.
 
         Raises:
-            typer.BadParameter: no size or duration, or bounds that make no sense together.
+            InvalidArgumentError: no size or duration, or bounds that make no sense together.
+            typer.BadParameter: bounds that need another option.
         """
         min_bytes, max_bytes = parse_bounds(self.retain_bytes or "", parse_size)
         min_age_s, max_age_s = parse_bounds(self.retain_age or "", parse_duration)

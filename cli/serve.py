@@ -12,7 +12,7 @@ import uvloop
 from rich.text import Text
 
 from millrace.server.errors import ConfigurationError
-from millrace.server.options import Address, ServerOptions, options_from_environment
+from millrace.server.options import ServerOptions, options_from_environment, parse_listen
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 from .figures import duration_text, size_text
@@ -50,8 +50,8 @@ def _options(data_dir: Path, listen: str, console: str) -> ServerOptions:
     try:
         return ServerOptions(
             data_folder=data_dir.absolute(),
-            listen=Address.parse(listen, default_port=DATA_PORT),
-            console=None if console == "none" else Address.parse(console, default_port=CONSOLE_PORT),
+            listen=parse_listen(listen, default_port=DATA_PORT),
+            console=None if console == "none" else parse_listen(console, default_port=CONSOLE_PORT),
             **options_from_environment(os.environ),
         )
     except ConfigurationError as error:

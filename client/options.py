@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass, field
 
+from millrace.model.address import Address
 from millrace.wire.limits import DATA_PORT, MIB
 
 
@@ -76,37 +77,13 @@ class ClientOptions:
         return ssl.create_default_context() if self.tls else None
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Host and port of a server."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 def parse_address(text: str) -> Address:
     """Return the address in `host`, `host:port` or `[host]:port`; the port is 9240 where none is given.
 
     Raises:
         ValueError: the text is none of these.
     """
-    text = text.strip()
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"address {text!r} is not of the form [host]:port")
-        port = rest[1:]
-    elif text.count(":") > 1:
-        raise ValueError(f"address {text!r}: write an IPv6 address as [host]:port")
-    else:
-        host, _, port = text.partition(":")
-    if not host:
-        raise ValueError(f"address {text!r} names no host")
-    if not port:
-        return Address(host, DATA_PORT)
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise ValueError(f"address {text!r}: {port!r} is not a port")
-    return Address(host, int(port))
+    address = Address.parse(text, default_port=DATA_PORT)
+    if not address.host or not address.port:
+        raise ValueError(f"address {text!r} names no {'port' if address.host else 'host'}")
+    return address

@@ -16,7 +16,7 @@ from millrace.server.host.descriptors import occupy_standard_descriptors
 
 from .app import Server
 from .errors import ServerError
-from .options import Address, ServerOptions, options_from_environment
+from .options import ServerOptions, options_from_environment, parse_listen
 
 
 async def _serve(options: ServerOptions) -> None:
@@ -41,8 +41,8 @@ def main() -> int:
     try:
         options = ServerOptions(
             data_folder=arguments.data_folder,
-            listen=Address.parse(arguments.listen, default_port=0),
-            console=Address.parse(arguments.console, default_port=0) if arguments.console else None,
+            listen=parse_listen(arguments.listen, default_port=0),
+            console=parse_listen(arguments.console, default_port=0) if arguments.console else None,
             **options_from_environment(os.environ),
         )
         uvloop.run(_serve(options))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, cast
 
+from millrace.model.address import Address
 from millrace.server.console.site import ConsoleSite
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
@@ -39,7 +40,7 @@ from millrace.wire.framing import encode
 from .cache import PageCache
 from .errors import ConfigurationError, ServerError, ThrottledError
 from .folder import DataFolder, open_folder
-from .options import Address, ServerOptions
+from .options import ServerOptions
 from .streams import (
     Catalog,
     ExpiryRunner,

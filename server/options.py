@@ -6,12 +6,12 @@ Settings come from arguments of `serve`, or from the environment: `MILLRACE_<PAR
 
 import logging
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from millrace.model.address import Address
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
 from millrace.server.streams.options import StreamsOptions, WritersOptions
@@ -26,33 +26,22 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "MILLRACE_"
 
-_ADDRESS = re.compile(r"(?:\[(?P<v6>[^][\s]+)]|(?P<host>[^][:\s]*))(?::(?P<port>[0-9]{1,5}))?")
 ANYWHERE = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen; port 0 lets the system choose."""
+def parse_listen(text: str, *, default_port: int) -> Address:
+    """Return where to listen: `host`, `host:port`, `:port` (of every interface) or `[v6]:port`; port 0 is any free one.
 
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str, *, default_port: int) -> "Address":
-        """Return the address of `host`, `host:port`, `:port` or `[v6]:port`.
-
-        Raises:
-            ConfigurationError: it is none of these.
-        """
-        match = _ADDRESS.fullmatch(text)
-        if match is None or not text or int(match["port"] or default_port) > 65535:
-            raise ConfigurationError(
-                f"{text!r} is not an address; write HOST:PORT, for instance 127.0.0.1:{default_port}"
-            )
-        return cls(match["v6"] or match["host"] or ANYWHERE, int(match["port"] or default_port))
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    try:
+        address = Address.parse(text, default_port=default_port)
+    except ValueError:
+        raise ConfigurationError(
+            f"{text!r} is not an address; write HOST:PORT, for instance 127.0.0.1:{default_port}"
+        ) from None
+    return address if address.host else Address(ANYWHERE, address.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +56,8 @@ class ServerOptions:
     """
 
     data_folder: Path
-    listen: Address = Address("127.0.0.1", DATA_PORT)
-    console: Address | None = Address("127.0.0.1", CONSOLE_PORT)
+    listen: Address = field(default=Address("127.0.0.1", DATA_PORT))
+    console: Address | None = field(default=Address("127.0.0.1", CONSOLE_PORT))
     shutdown_s: float = 10.0
     wal: WalOptions = field(default_factory=WalOptions)
     tier2: Tier2Options = field(default_factory=Tier2Options)

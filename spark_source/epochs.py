@@ -42,11 +42,8 @@ class Epochs:
 
     @property
     def head(self) -> dict[int, Mark]:
-        """The start of what is left. A mark that is not the start of its segment is uncounted."""
-        return {
-            segment.segment_id: Mark(segment.start_offset, 0, UNCOUNTED) if segment.start_offset else START_MARK
-            for segment in self.stream.lineage().head()
-        }
+        """The start of what is left, uncounted."""
+        return uncounted(self.stream.head())
 
     @property
     def tail(self) -> dict[int, Mark]:

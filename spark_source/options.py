@@ -1,14 +1,13 @@
 """The options of the source: strings from Spark, checked, to a frozen record."""
 
 import difflib
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, Cut, StreamCut, parse_cut
+from millrace.model.quantities import parse_moment, parse_size
 
 from .errors import OptionError
 
@@ -16,8 +15,6 @@ COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
 PARTITION_SIZE_BYTES: Final = 64 << 20
 
-_SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.ASCII | re.IGNORECASE)
-_POWER_OF_LETTER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 time with a zone, or Unix microseconds"
 
 
@@ -106,20 +103,13 @@ def _cut(text: str) -> CutChoice:
     if "@" in text or text.lower() in ("head", "tail"):
         return parse_cut(text)
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is none of: {_CUT_FORMS}") from None
-    if when.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone; write for example {text}Z")
-    return TimeCut(int(when.timestamp() * 1_000_000))
+        return TimeCut(parse_moment(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; {text!r} is none of: {_CUT_FORMS}") from None
 
 
 def _size(text: str) -> int:
-    """Return the bytes that a text like `64m`, `1g`, `65536` or `512 KiB` names; letters count in powers of 1024."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is no size; write bytes, or a number with k, m, g or t")
-    size = int(match[1]) << 10 * _POWER_OF_LETTER[(match[2] or "").lower()]
+    size = parse_size(text)
     if not 0 < size < 1 << 63:
         raise ValueError(f"{text!r} must be above 0 and below 8 EiB")
     return size

@@ -10,7 +10,7 @@ batch starts where the last one ended, and the first batch of a run is not limit
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -72,19 +72,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema)
         self._options = options
         self._schema = schema
-        self._forget()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Keep what a task needs: no connection is pickled."""
-        return {"_options": self._options, "_schema": self._schema}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._link = Link(self._options)
+        self._link = Link(options)
         self._state = QueryState()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[SourceOptions, StructType]]:
+        """Keep what a task needs: no connection is pickled."""
+        return type(self), (self._options, self._schema)
 
     # --- what Spark calls on the driver ---
 

@@ -30,7 +30,8 @@ from millrace.client.errors import (
     PipelineBrokenError,
     RequestTimeoutError,
 )
-from millrace.client.options import Address, ClientOptions
+from millrace.client.options import ClientOptions
+from millrace.model.address import Address
 from millrace.model.checksum import Buffer
 from millrace.model.errors import ErrorFacts, MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX

@@ -18,7 +18,8 @@ from millrace.client.errors import (
     ServerUnreachableError,
     error_of_reply,
 )
-from millrace.client.options import Address, ClientOptions
+from millrace.client.options import ClientOptions
+from millrace.model.address import Address
 from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.wire import messages as m

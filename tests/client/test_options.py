@@ -2,7 +2,8 @@ import ssl
 
 import pytest
 
-from millrace.client.options import Address, ClientOptions, parse_address
+from millrace.client.options import ClientOptions, parse_address
+from millrace.model.address import Address
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.address import Address
 from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
 from millrace.server.host.descriptors import descriptor_limit
-from millrace.server.options import Address
 from millrace.wire import messages as m
 from tests.crash.processes import ServerProcess
 from tests.support.files import MemoryFileSystem

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.server.errors import ConfigurationError
-from millrace.server.options import _PARTS, Address, ServerOptions, options_from_environment
+from millrace.server.options import _PARTS, ServerOptions, options_from_environment, parse_listen
 
 
 @pytest.mark.parametrize(
@@ -21,15 +21,15 @@ from millrace.server.options import _PARTS, Address, ServerOptions, options_from
     ],
 )
 def test_addresses_are_read(text: str, host: str, port: int) -> None:
-    address = Address.parse(text, default_port=7)
+    address = parse_listen(text, default_port=7)
     assert (address.host, address.port) == (host, port)
-    assert Address.parse(str(address), default_port=1) == address
+    assert parse_listen(str(address), default_port=1) == address
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "a:", "a:65536", "a:-1", "a:\u0661", "::1", "[::1", "a b:1"])
 def test_what_is_not_an_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT"):
-        Address.parse(text, default_port=7)
+        parse_listen(text, default_port=7)
 
 
 def test_every_option_of_every_part_can_be_set_by_the_environment() -> None:

@@ -73,10 +73,10 @@ def test_sizes_have_units(text: str, size: int) -> None:
     ("option", "text", "reason"),
     [
         ("address", "", "missing"),
-        ("address", "host:port", "is not a port"),
+        ("address", "host:port", "is no address: write HOST:PORT"),
         ("stream", " ", "missing"),
         ("startCut", "yesterday", "is none of"),
-        ("startCut", "2023-11-14T22:13:20", "no time zone"),
+        ("startCut", "2023-11-14T22:13:20", "no time zone: end it with Z"),
         ("startCut", "shop/orders@", "no position"),
         ("endCut", "shop/carts@1:0.0", "a cut of shop/carts"),
         ("maxBytesPerTrigger", "64 x", "is no size"),

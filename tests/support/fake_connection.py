@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from millrace.client.errors import ConnectionLostError
-from millrace.client.options import Address, ClientOptions
+from millrace.client.options import ClientOptions
 from millrace.client.transport.answers import Subscriber
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.address import Address
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 from millrace.wire.client_session import Chunk

@@ -12,10 +12,11 @@ from itertools import count
 from typing import NamedTuple
 
 from millrace.client.errors import ServerUnreachableError
-from millrace.client.options import Address, ClientOptions
+from millrace.client.options import ClientOptions
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.address import Address
 from millrace.model.event_block import unpack_block
 from millrace.model.key_range import equal_ranges
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from millrace.model.address import Address
 from millrace.server.container.options import ContainerOptions
-from millrace.server.options import Address, ServerOptions
+from millrace.server.options import ServerOptions
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB
 

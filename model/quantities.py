@@ -5,11 +5,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final, TypeVar
 
-import typer
+from .errors import InvalidArgumentError
 
 T = TypeVar("T")
 
-_NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _DURATIONS_S: Final = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -18,12 +18,12 @@ def parse_size(text: str) -> int:
     """Return the bytes that `4096`, `64k`, `10MiB` or `1.5 GiB` means; units are powers of 1024.
 
     Raises:
-        typer.BadParameter: it means none.
+        InvalidArgumentError: it means none.
     """
     number, unit = _parts(text)
     factor = _SIZES.get(re.sub("(?<=[kmgtp])(ib|b)$", "", unit.lower()))
     if factor is None:
-        raise typer.BadParameter(f"{text!r} is no size: write 4096, 64KiB, 10MiB or 1.5GiB")
+        raise InvalidArgumentError(f"{text!r} is no size: write 4096, 64KiB, 10MiB or 1.5GiB")
     return round(number * factor)
 
 
@@ -31,12 +31,12 @@ def parse_duration(text: str) -> float:
     """Return the seconds that `90s`, `15m`, `12h`, `7d` or `2w` means; without a unit it is seconds.
 
     Raises:
-        typer.BadParameter: it means none.
+        InvalidArgumentError: it means none.
     """
     number, unit = _parts(text)
     factor = _DURATIONS_S.get(unit.lower() or "s")
     if factor is None:
-        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 12h, 7d or 2w")
+        raise InvalidArgumentError(f"{text!r} is no duration: write 90s, 15m, 12h, 7d or 2w")
     return number * factor
 
 
@@ -44,26 +44,35 @@ def parse_bounds(text: str, parse: Callable[[str], T]) -> tuple[T | None, T | No
     """Return the two sides of `MIN:MAX`, None for one that is left out; without a colon it is the maximum.
 
     Raises:
-        typer.BadParameter: a side is not what `parse` knows.
+        InvalidArgumentError: a side is not what `parse` knows.
     """
     least, most = (parse(side) if side.strip() else None for side in text.rpartition(":")[::2])
     return least, most
 
 
 def parse_time(text: str, *, now_us: int) -> int:
-    """Return the Unix microseconds of an ISO 8601 time with a time zone, or of `15m ago`.
+    """Return the Unix microseconds of what `parse_moment` knows, or of `15m ago`.
 
     Raises:
-        typer.BadParameter: it is none, or a time of no zone.
+        InvalidArgumentError: it is none, or a time of no zone.
     """
     if text.endswith("ago"):
         return now_us - round(parse_duration(text.removesuffix("ago").strip()) * 1e6)
+    return parse_moment(text)
+
+
+def parse_moment(text: str) -> int:
+    """Return the Unix microseconds of an ISO 8601 time with a time zone.
+
+    Raises:
+        InvalidArgumentError: it is none, or a time of no zone.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time: write 2026-01-31T18:00:00Z, or 15m ago") from None
+        raise InvalidArgumentError(f"{text!r} is no time: write 2026-01-31T18:00:00Z") from None
     if moment.tzinfo is None:
-        raise typer.BadParameter(f"{text!r} names no time zone: end it with Z or +01:00")
+        raise InvalidArgumentError(f"{text!r} names no time zone: end it with Z or +01:00")
     return round(moment.timestamp() * 1e6)
 
 

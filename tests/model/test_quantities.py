@@ -1,10 +1,10 @@
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.cli.figures import time_text
-from millrace.cli.quantities import parse_bounds, parse_duration, parse_size, parse_time
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.quantities import parse_bounds, parse_duration, parse_size, parse_time
 
 NOW_US = 1_800_000_000_000_000
 
@@ -22,7 +22,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1 lightyear", "1:2", "ib", "5ib"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no size"):
+    with pytest.raises(InvalidArgumentError, match="is no size"):
         parse_size(text)
 
 
@@ -35,7 +35,7 @@ def test_durations(text: str, duration_s: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "7 years", "-3s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no duration"):
+    with pytest.raises(InvalidArgumentError, match="is no duration"):
         parse_duration(text)
 
 
@@ -60,5 +60,5 @@ def test_times_may_be_given_from_now() -> None:
 
 @pytest.mark.parametrize("text", ["2026-01-31T18:00:00", "yesterday", "long ago"])
 def test_what_names_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter):
+    with pytest.raises(InvalidArgumentError):
         parse_time(text, now_us=NOW_US)

@@ -1,0 +1,32 @@
+"""Where a server is: host and port, as values and as text."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+PORT_MAX: Final = (1 << 16) - 1
+
+_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^][\s]+)]|(?P<host>[^][:\s]*))(?::(?P<port>[0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host and port of a server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str, *, default_port: int) -> "Address":
+        """Return the address in `host`, `host:port`, `:port` (of no host) or `[v6]:port`.
+
+        Raises:
+            ValueError: the text is none of these.
+        """
+        match = _ADDRESS.fullmatch(text.strip())
+        if match is None or not match[0] or int(match["port"] or default_port) > PORT_MAX:
+            raise ValueError(f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port up to {PORT_MAX}")
+        return cls(match["v6"] or match["host"], int(match["port"] or default_port))
