@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.client.errors import BufferFullError, ConnectionLostError, SegmentNotFoundError
-from millrace.client.read.subscription import Subscription
+from millrace.client.read.subscription import ByteSubscription
 from millrace.client.transport.channel import Channel
 from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
@@ -188,7 +188,7 @@ class Segments:
         """
         info = await self.info(name)
         start = info.length if offset is None else offset
-        subscription = Subscription(self._reads, info.segment_id, offset=start, window_bytes=TAIL_WINDOW_BYTES)
+        subscription = ByteSubscription(self._reads, info.segment_id, offset=start, window_bytes=TAIL_WINDOW_BYTES)
         try:
             while (chunk := await subscription.next()) is not None:
                 yield _result(chunk)

@@ -1,21 +1,25 @@
-"""The bytes of one segment as the server pushes them, within a window of memory.
+"""What the server pushes of one segment, within a window of memory: the client's end of a subscription.
 
     IDLE         nothing was asked for yet
     CONNECTING   a task waits for a connection, or until the server is asked again, and then subscribes
     STREAMING    the server pushes as far as it has credit (`millrace.wire.credit`)
-    ENDED        the segment is sealed and all of it has come
-    FAILED       nothing more comes; `failure` says why
+    ENDED        all that is wanted, or all of a sealed segment, has come; some of it may wait to be taken
+    FAILED       nothing more comes; after what waits to be taken, `failure` says why
     CLOSED       the reader wants no more
 
 After a lost connection the stream resumes after the last byte that came. So it does where the server refuses for now,
 for as long as a request would be repeated.
+
+What comes waits as *items* until it is taken: `ByteSubscription` has the bytes as they were pushed,
+`millrace.client.read.block_stream` makes event blocks of them.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final, Generic, Self, TypeVar
 
 from millrace.client.errors import ConnectionLostError
 from millrace.client.transport.channel import Channel
@@ -25,6 +29,8 @@ from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 from millrace.wire.client_session import Chunk
 from millrace.wire.credit import ReceiveWindow
+
+Item = TypeVar("Item")
 
 
 class SubscriptionState(Enum):
@@ -45,19 +51,20 @@ class SubscriptionEvent(Enum):
     SUBSCRIBED = auto()
     INTERRUPTED = auto()
     """The connection was lost, or the server refuses for now."""
-    SEGMENT_ENDED = auto()
+    END = auto()
+    """Nothing more is wanted, or the sealed segment has no more."""
     FAIL = auto()
-    """The server refuses for good, or cannot be reached."""
+    """The server refuses for good, or cannot be reached; or its bytes are none that were asked for."""
     CLOSE = auto()
 
 
 IDLE, CONNECTING, STREAMING, ENDED, FAILED, CLOSED = SubscriptionState
-START, SUBSCRIBED, INTERRUPTED, SEGMENT_ENDED, FAIL, CLOSE = SubscriptionEvent
+START, SUBSCRIBED, INTERRUPTED, END, FAIL, CLOSE = SubscriptionEvent
 
 TRANSITIONS: Final[dict[SubscriptionState, dict[SubscriptionEvent, SubscriptionState]]] = {
-    IDLE: {START: CONNECTING, CLOSE: CLOSED},
+    IDLE: {START: CONNECTING, END: ENDED, CLOSE: CLOSED},
     CONNECTING: {SUBSCRIBED: STREAMING, FAIL: FAILED, CLOSE: CLOSED},
-    STREAMING: {INTERRUPTED: CONNECTING, SEGMENT_ENDED: ENDED, FAIL: FAILED, CLOSE: CLOSED},
+    STREAMING: {INTERRUPTED: CONNECTING, END: ENDED, FAIL: FAILED, CLOSE: CLOSED},
     ENDED: {CLOSE: CLOSED},
     FAILED: {CLOSE: CLOSED},
     CLOSED: {CLOSE: CLOSED},
@@ -65,13 +72,13 @@ TRANSITIONS: Final[dict[SubscriptionState, dict[SubscriptionEvent, SubscriptionS
 """Every legal event of every state, and the state after it."""
 
 
-class Subscription:
-    """Bytes of one segment, in order. Belongs to one reader in one event loop.
+class Subscription(ABC, Generic[Item]):
+    """Items of one segment, in order. Belongs to one reader in one event loop.
 
     Args:
         offset: where to start.
         window_bytes: the most that may wait here.
-        on_change: called in the event loop when bytes came, the segment ended or the subscription failed.
+        on_change: called in the event loop when an item came, all has come or the subscription failed.
 
     Attributes:
         failure: why the subscription failed, None in every other state.
@@ -84,7 +91,7 @@ class Subscription:
         *,
         offset: int,
         window_bytes: int,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[Self], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self.segment_id = segment_id
@@ -93,7 +100,8 @@ class Subscription:
         # The offset after the last byte that came.
         self._offset = offset
         self._window = ReceiveWindow(start=offset, size_bytes=window_bytes)
-        self._queue: deque[Chunk] = deque()
+        # What waits to be taken; a subclass says what that is.
+        self._queue: deque[Any] = deque()
         self._on_change = on_change
         self._waiter: asyncio.Future[None] | None = None
         # Set while STREAMING.
@@ -111,39 +119,36 @@ class Subscription:
             self._change(START)
             self._connect()
 
-    def take(self) -> Chunk | None:
-        """Return the next bytes if there are some now; they fill the window until they are consumed."""
-        return self._queue.popleft() if self._queue else None
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return an item or raise."""
+        return bool(self._queue) or self.state is FAILED
 
-    def consumed(self, offset: int) -> None:
-        """Say that everything before `offset` is done with, and let the server push so much more."""
-        self._grant(self._window.consume(offset))
+    @property
+    def finished(self) -> bool:
+        """Whether all items were taken and no more come."""
+        return not self._queue and self.state in (ENDED, CLOSED)
 
-    def require(self, offset: int) -> None:
-        """Let the server push up to `offset` at least, whatever the window is."""
-        self._grant(self._window.require(offset))
-
-    async def changed(self) -> None:
-        """Wait for the next change, as `on_change` is told of it. One task at a time; cancelling is safe."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
-
-    async def next(self) -> Chunk | None:
-        """Return the next bytes, consumed, or None at the end of a sealed segment. Cancelling loses nothing.
+    def take(self) -> Item | None:
+        """Return the next item, and let the server push so much more; None if none is here.
 
         Raises:
             MillraceError: the server ended the subscription, or cannot be reached.
         """
+        if self._queue:
+            return self._take()
+        if self.failure is not None:
+            raise self.failure
+        return None
+
+    async def next(self) -> Item | None:
+        """Return the next item, waiting for it; None at the end. Cancelling loses nothing. Raises like `take`."""
         self.start()
-        while (chunk := self.take()) is None:
+        while (item := self.take()) is None and not self.finished:
             self._channel.check()
-            if self.failure is not None:
-                raise self.failure
-            if self.state is ENDED:
-                return None
-            await self.changed()
-        self.consumed(chunk.offset + len(chunk.data))
-        return chunk
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return item
 
     def close(self) -> None:
         """End the subscription; what waits here is dropped. Closing again does nothing."""
@@ -154,9 +159,7 @@ class Subscription:
             return
         if self._task is not None:
             self._task.cancel()
-        if self._connection is not None:
-            self._connection.unsubscribe(self._subscription_id)
-            self._connection = None
+        self._unsubscribe()
 
     # --- what the connection tells ---
 
@@ -170,15 +173,20 @@ class Subscription:
             )
             return
         self._retry = None
-        size = len(data.data)
-        self._offset += size
-        if size:
-            self._queue.append(data)
-        if data.flags & m.DataFlag.END_OF_SEGMENT:
-            self._change(SEGMENT_ENDED)
+        self._offset += len(data.data)
+        is_end_of_segment = bool(data.flags & m.DataFlag.END_OF_SEGMENT)
+        if is_end_of_segment:
             connection.end_subscription(self._subscription_id)
-            self._connection = None
-        if size or self.state is ENDED:
+        try:
+            has_all = self._add(data)
+        except MillraceError as error:
+            self._unsubscribe()
+            self._fail(error)
+            return
+        if has_all or is_end_of_segment:
+            self._unsubscribe()
+            self._change(END)
+        if self._queue or self.state is ENDED:
             self._tell()
 
     def failed(self, error: MillraceError) -> None:
@@ -192,13 +200,35 @@ class Subscription:
         else:
             self._fail(error)
 
-    # --- inside ---
+    # --- what a subclass does ---
+
+    @abstractmethod
+    def _add(self, data: Chunk) -> bool:
+        """Queue what came; return whether nothing more is wanted.
+
+        Raises:
+            MillraceError: the bytes are none that were asked for; the subscription fails with it.
+        """
+
+    @abstractmethod
+    def _take(self) -> Item:
+        """Take the next item out of the queue, and say by `_consumed` that it is done with. Raises like `take`."""
+
+    def _consumed(self, offset: int) -> None:
+        """Let the server push more: everything before `offset` is done with."""
+        self._grant(self._window.consume(offset))
+
+    def _require(self, offset: int) -> None:
+        """Let the server push up to `offset` at least, whatever the window is."""
+        self._grant(self._window.require(offset))
 
     def _change(self, event: SubscriptionEvent) -> None:
         """Go to the state that follows; the only place that does."""
         following = TRANSITIONS[self.state].get(event)
         assert following is not None, f"{event} in {self.state}"
         self.state = following
+
+    # --- inside ---
 
     def _fail(self, error: MillraceError) -> None:
         self._change(FAIL)
@@ -208,7 +238,13 @@ class Subscription:
     def _tell(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        self._on_change()
+        self._on_change(self)
+
+    def _unsubscribe(self) -> None:
+        """End the subscription on the connection; it may have ended there already."""
+        if self._connection is not None:
+            self._connection.unsubscribe(self._subscription_id)
+            self._connection = None
 
     def _grant(self, credit_bytes: int) -> None:
         # Without a connection the credit is part of the next subscription.
@@ -239,3 +275,17 @@ class Subscription:
         else:
             self._change(SUBSCRIBED)
             self._connection = connection
+
+
+class ByteSubscription(Subscription[Chunk]):
+    """The bytes of a segment, in the pieces in which they came."""
+
+    def _add(self, data: Chunk) -> bool:
+        if len(data.data):
+            self._queue.append(data)
+        return False
+
+    def _take(self) -> Chunk:
+        data: Chunk = self._queue.popleft()
+        self._consumed(data.offset + len(data.data))
+        return data

@@ -2,17 +2,18 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.client.errors import ConnectionLostError, SegmentNotFoundError
-from millrace.client.read.block_stream import TRANSITIONS, BlockStream, BlockStreamEvent, BlockStreamState
+from millrace.client.read.block_stream import BlockStream
 from millrace.model.block_packing import pack_block
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from tests.support.fake_connection import FakeServer
+
+pytestmark = pytest.mark.asyncio
 
 WINDOW_BYTES = 1024
 
@@ -53,47 +54,6 @@ class Case:
 
     def taken(self) -> list[tuple[int, int, int]]:
         return [(placed.offset, placed.start, placed.end) for placed in iter(self.stream.take, None)]
-
-
-# --- every state with every event ---
-
-pytestmark = pytest.mark.asyncio
-
-CAUSES: dict[BlockStreamEvent, Callable[[Case], None]] = {
-    BlockStreamEvent.END_REACHED: lambda case: case.push(0, len(case.data), is_end=True),
-    BlockStreamEvent.FAIL: lambda case: case.server.connection.refuse(SegmentNotFoundError("gone")),
-    BlockStreamEvent.CLOSE: lambda case: case.stream.close(),
-}
-WAYS: dict[BlockStreamState, list[BlockStreamEvent]] = {
-    BlockStreamState.OPEN: [],
-    BlockStreamState.FINISHED: [BlockStreamEvent.END_REACHED],
-    BlockStreamState.FAILED: [BlockStreamEvent.FAIL],
-}
-
-
-@pytest.mark.parametrize(
-    ("state", "event"), list(itertools.product(BlockStreamState, BlockStreamEvent)), ids=lambda each: each.name
-)
-async def test_every_event_in_every_state(state: BlockStreamState, event: BlockStreamEvent) -> None:
-    case = Case([block(3)])
-    await case.open()
-    for step in WAYS[state]:
-        CAUSES[step](case)
-    assert case.stream.state is state
-    following = TRANSITIONS[state].get(event)
-    if following is None:
-        with pytest.raises(AssertionError):
-            case.stream._change(event)
-    else:
-        CAUSES[event](case)
-        assert case.stream.state is following
-    assert (case.stream.failure is not None) == (case.stream.state is BlockStreamState.FAILED)
-    case.stream.close()
-    assert case.stream.finished
-    assert not case.stream.ready
-
-
-# --- blocks ---
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.data())

@@ -17,7 +17,7 @@ from millrace.client.errors import (
 from millrace.client.options import ClientOptions
 from millrace.client.read.subscription import (
     TRANSITIONS,
-    Subscription,
+    ByteSubscription,
     SubscriptionEvent,
     SubscriptionState,
 )
@@ -37,11 +37,12 @@ class Case:
     def __init__(self, *, offset: int = 0) -> None:
         self.server = FakeServer()
         self.changes = 0
-        self.subscription = Subscription(
+        self.subscription = ByteSubscription(
             self.server.channel, 7, offset=offset, window_bytes=WINDOW_BYTES, on_change=self._changed
         )
 
-    def _changed(self) -> None:
+    def _changed(self, subscription: ByteSubscription) -> None:
+        assert subscription is self.subscription
         self.changes += 1
 
     @property
@@ -80,8 +81,11 @@ async def interrupted(case: Case) -> None:
     case.server.connection.lose(ConnectionLostError("cut"))
 
 
-async def segment_ended(case: Case) -> None:
-    case.server.connection.push(0, b"", end=True)
+async def end(case: Case) -> None:
+    if case.state is SubscriptionState.IDLE:
+        case.subscription._change(SubscriptionEvent.END)  # as a block stream does that is to read nothing
+    else:
+        case.server.connection.push(0, b"", end=True)
 
 
 async def fail(case: Case) -> None:
@@ -100,7 +104,7 @@ CAUSES: dict[SubscriptionEvent, Callable[[Case], Awaitable[None]]] = {
     SubscriptionEvent.START: start,
     SubscriptionEvent.SUBSCRIBED: subscribed,
     SubscriptionEvent.INTERRUPTED: interrupted,
-    SubscriptionEvent.SEGMENT_ENDED: segment_ended,
+    SubscriptionEvent.END: end,
     SubscriptionEvent.FAIL: fail,
     SubscriptionEvent.CLOSE: close,
 }
@@ -111,7 +115,7 @@ WAYS: dict[SubscriptionState, list[SubscriptionEvent]] = {
     SubscriptionState.ENDED: [
         SubscriptionEvent.START,
         SubscriptionEvent.SUBSCRIBED,
-        SubscriptionEvent.SEGMENT_ENDED,
+        SubscriptionEvent.END,
     ],
     SubscriptionState.FAILED: [SubscriptionEvent.START, SubscriptionEvent.FAIL],
     SubscriptionState.CLOSED: [SubscriptionEvent.CLOSE],
@@ -143,21 +147,23 @@ async def test_every_event_in_every_state(state: SubscriptionState, event: Subsc
 # --- bytes and credit ---
 
 
-async def test_bytes_come_in_order_and_are_granted_again_as_they_are_consumed() -> None:
+async def test_bytes_come_in_order_and_are_granted_again_as_they_are_taken() -> None:
     case = Case(offset=100)
     await case.stream()
     connection = case.server.connection
     assert connection.asked == [Asked(7, 100, WINDOW_BYTES)]
     connection.push(100, b"a" * 600)
-    connection.push(700, b"b" * 424)
-    chunks = [case.subscription.take(), case.subscription.take()]
-    assert [chunk and bytes(chunk.data)[:1] for chunk in chunks] == [b"a", b"b"]
-    assert case.subscription.take() is None
+    connection.push(700, b"b" * 50)
+    connection.push(750, b"c" * 374)
+    assert case.changes == 3
     assert connection.grants == []
-    case.subscription.consumed(700)
-    case.subscription.consumed(750)  # less than a quarter of the window is not worth a frame
-    assert connection.grants == [600]
-    assert case.changes == 2
+    # Less than a quarter of the window is not worth a frame.
+    for start, grants in ((b"a", [600]), (b"b", [600]), (b"c", [600, 424])):
+        chunk = case.subscription.take()
+        assert chunk is not None
+        assert bytes(chunk.data)[:1] == start
+        assert connection.grants == grants
+    assert case.subscription.take() is None
     case.subscription.close()
 
 
@@ -179,9 +185,10 @@ async def test_next_waits_and_consumes() -> None:
 async def test_a_lost_connection_is_resumed_after_the_last_byte_with_the_credit_that_is_left() -> None:
     case = Case()
     await case.stream()
-    case.server.connection.push(0, b"x" * 1000)
+    case.server.connection.push(0, b"x" * 10)
+    case.server.connection.push(10, b"x" * 990)
     case.server.connection.lose(ConnectionLostError("cut"))
-    case.subscription.consumed(10)  # without a connection: part of the next subscription
+    case.subscription.take()  # without a connection: part of the next subscription
     await case.settle()
     assert case.server.connection.asked == [Asked(7, 1000, 34)]
     assert case.server.connection.credit_bytes == 34
@@ -289,7 +296,7 @@ async def test_a_subscription_fails_where_the_server_stays_away(millrace_server:
     options = ClientOptions(request_timeout_s=1.5)
     async with millrace.connect(millrace_server.address, options=options) as client:
         info = await client.segments.create(name)
-        subscription = Subscription(client._reads, info.segment_id, offset=0, window_bytes=65536)
+        subscription = ByteSubscription(client._reads, info.segment_id, offset=0, window_bytes=65536)
         waiting = asyncio.ensure_future(subscription.next())
         await client.ping()
         await asyncio.to_thread(millrace_server.stop)
