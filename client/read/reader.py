@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -29,7 +30,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.event import Event
-from millrace.model.lineage import Lineage, Replacement, StreamPart, parts_of_history
+from millrace.model.lineage import Lineage, StreamPart, parts_of_history
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
@@ -96,27 +97,23 @@ class Reader:
         self._limits = {} if end is None else stream.progress(end)
         self._whole = set() if end is None else self._lineage.before(end.places)
         self._sources: dict[int, BlockStream] = {}
-        for segment_id in self._places:
-            self._add_source(segment_id)
         # Whether a segment may have been finished since the successors were last fetched.
         self._advance_wanted = True
         # Asks what the stream is now: a segment ended, and nothing is known that replaced it.
         self._refreshing: asyncio.Task[None] | None = None
-        self._failure: MillraceError | None = None
+        self._failure: BaseException | None = None
         # Sources that have something, in the order in which it came; each at most once.
         self._ready: deque[BlockStream] = deque()
         self._waiting: asyncio.Future[None] | None = None
-        # The block that is being handed out, the rest of its events, and the last of them that left.
+        # The block that is being handed out, and the rest of its events: the iterator of a list, whose length is known.
         self._current: PlacedBlock | None = None
         self._events: Iterator[Event] = iter(())
-        self._last: Event | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
         self._channel.check()
-        for source in self._sources.values():
-            source.start()
+        self._start_sources()
         return self
 
     async def __aexit__(
@@ -149,12 +146,10 @@ class Reader:
             MillraceError: the server cannot be reached.
         """
         for event in self._events:
-            self._last = event
             return event
         if not await self._next_block():
             raise StopAsyncIteration
-        self._last = next(self._events)
-        return self._last
+        return next(self._events)
 
     async def next_events(self) -> list[Event]:
         """Return the next events, as many as come without waiting twice; empty at the end. Cancelling loses nothing.
@@ -162,11 +157,8 @@ class Reader:
         Raises like `__anext__`.
         """
         events = list(self._events)
-        if not events:
-            if not await self._next_block():
-                return []
+        if not events and await self._next_block():
             events = list(self._events)
-        self._last = events[-1]
         return events
 
     async def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
@@ -174,10 +166,6 @@ class Reader:
 
         A batch counts as read when it is handed out. Raises like `__anext__`.
         """
-        rest = self._rest_of_current()
-        if rest is not None:
-            self._leave(rest)
-            yield batch_of_many([rest])
         while (placed := await self._take_block()) is not None:
             blocks = [placed]
             rows = placed.end - placed.start
@@ -195,8 +183,7 @@ class Reader:
         places = dict(self._places)
         current = self._current
         if current is not None:
-            rest = self._rest_of_current()
-            places[current.segment_id] = current.next_place if rest is None else (rest.offset, rest.start)
+            places[current.segment_id] = current._replace(end=current.end - length_hint(self._events)).next_place
         return StreamCut.of(self.stream, places)
 
     # --- inside ---
@@ -209,12 +196,17 @@ class Reader:
         events = placed.block.events(segment_id=placed.segment_id, offset=placed.offset)
         if placed.start or placed.end < len(events):
             events = events[placed.start : placed.end]
-        self._current, self._events, self._last = placed, iter(events), None
+        self._current, self._events = placed, iter(events)
         return True
 
     async def _take_block(self) -> PlacedBlock | None:
-        """Return the next block that holds an event, None at the end. Waits in one place, before anything is taken."""
-        if self._current is not None and self._rest_of_current() is None:
+        """Return what is left of the current block, or the next one that holds an event; None at the end.
+
+        Waits in one place, before anything is taken.
+        """
+        if self._current is not None:
+            if left := length_hint(self._events):
+                return self._current._replace(start=self._current.end - left)
             self._leave(self._current)
         while True:
             if self._closed:
@@ -262,9 +254,7 @@ class Reader:
             self._ready.clear()
             self._lineage, self._sealed = Lineage[StreamPart](info.segments), info.sealed
             self._places = dict(error.resume_at.positions)
-            for segment_id in self._places:
-                self._add_source(segment_id)
-                self._sources[segment_id].start()
+            self._start_sources()
             self._advance_wanted = True
             return True
         return False
@@ -277,20 +267,28 @@ class Reader:
 
     # --- successors ---
 
-    def _add_source(self, segment_id: int) -> None:
-        place = self._places[segment_id]
-        self._sources[segment_id] = BlockStream(
-            self._channel,
-            segment_id,
-            start=place,
-            end=self._limits.get(segment_id, place) if self._is_bounded else None,
-            window_bytes=self._options.segment_window_bytes(len(self._places)),
-            on_change=self._changed,
-        )
+    def _start_sources(self) -> None:
+        """Fetch from the position on; what is fetched already is left alone."""
+        for segment_id in self._places:
+            self._source(segment_id).start()
 
-    def _goes_on(self, segment_id: int) -> bool:
-        """Return whether successors of a segment, if there are any, are to be read."""
-        return not self._is_bounded or segment_id in self._whole
+    def _source(self, segment_id: int) -> BlockStream:
+        source = self._sources.get(segment_id)
+        if source is None:
+            place = self._places[segment_id]
+            source = self._sources[segment_id] = BlockStream(
+                self._channel,
+                segment_id,
+                start=place,
+                end=self._limits.get(segment_id, place) if self._is_bounded else None,
+                window_bytes=self._options.segment_window_bytes(len(self._places)),
+                on_change=self._changed,
+            )
+        return source
+
+    def _is_passed(self, segment_id: int) -> bool:
+        """Return whether a segment was handed out to its end, and its successors are to be read, if there are any."""
+        return (not self._is_bounded or segment_id in self._whole) and self._source(segment_id).finished
 
     def _is_over(self) -> bool:
         """Return whether all was read. Successors of what is finished were fetched just before."""
@@ -299,49 +297,25 @@ class Reader:
     def _advance(self) -> None:
         """Continue with the successors of what was handed out to its end. No block may be current."""
         self._advance_wanted = False
-        finished = deque(segment_id for segment_id, source in self._sources.items() if source.finished)
-        while finished:
-            segment_id = finished.popleft()
-            if segment_id not in self._sources or not self._goes_on(segment_id):
-                continue
-            replacement = self._lineage.replacement(segment_id)
-            if replacement is None:
-                if not self._sealed:
-                    self._refresh()
-            elif all(self._is_finished(each.segment_id) for each in replacement.predecessors):
-                finished.extend(self._replace(replacement))
-
-    def _is_finished(self, segment_id: int) -> bool:
-        source = self._sources.get(segment_id)
-        return source is not None and source.finished
-
-    def _replace(self, replacement: Replacement[StreamPart]) -> list[int]:
-        """Read the successors in place of their predecessors; return those of them of which nothing is wanted."""
-        for segment in replacement.predecessors:
-            self._sources.pop(segment.segment_id).close()
-            del self._places[segment.segment_id]
-        added = [segment.segment_id for segment in replacement.successors]
-        self._places.update((segment_id, (0, 0)) for segment_id in added)
-        for segment_id in added:
-            self._add_source(segment_id)
-            self._sources[segment_id].start()
-        return [segment_id for segment_id in added if self._sources[segment_id].finished]
-
-    def _refresh(self) -> None:
-        if self._refreshing is None and not self._closed:
+        for segment_id in self._lineage.advance(self._places, self._is_passed, start=(0, 0)):
+            self._sources.pop(segment_id).close()
+        self._start_sources()
+        if not self._sealed and self._refreshing is None and self._unreplaced():
             self._refreshing = asyncio.create_task(
                 self._ask_lineage(), name=f"reader of {self.stream} finds successors"
             )
             self._refreshing.add_done_callback(self._refreshed)
 
+    def _unreplaced(self) -> list[int]:
+        """Return the segments that have ended, of which it is not known yet what replaced them."""
+        return [each for each in self._places if self._is_passed(each) and self._lineage.replacement(each) is None]
+
     async def _ask_lineage(self) -> None:
         """Learn what replaced the segments that have ended."""
         # What ends while the answer is on its way is not in it: that is asked for next.
-        ended = [
-            segment_id for segment_id, source in self._sources.items() if source.finished and self._goes_on(segment_id)
-        ]
+        ended = self._unreplaced()
         info = await self._stream_now()
-        # The reader may have left some of them meanwhile: those whose replacement it knew before. They may be deleted.
+        # The reader may have left some of them meanwhile, and they may be deleted.
         ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._sources):
@@ -356,16 +330,10 @@ class Reader:
 
     def _refreshed(self, task: "asyncio.Task[None]") -> None:
         self._refreshing = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, MillraceError):
-            self._failure = error
-        elif error is not None:
-            raise error  # our own bug: the loop's exception handler names it
-        else:
-            self._advance_wanted = True
-        self._wake()
+        if not task.cancelled():
+            self._failure = task.exception()
+            self._advance_wanted |= self._failure is None
+            self._wake()
 
     # --- blocks ---
 
@@ -404,16 +372,8 @@ class Reader:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def _rest_of_current(self) -> PlacedBlock | None:
-        """Return the part of the current block that was not handed out, None if there is none."""
-        current = self._current
-        if current is None or self._last is None:
-            return current
-        start = self._last.index + 1
-        return current._replace(start=start) if start < current.end else None
-
     def _leave(self, placed: PlacedBlock) -> None:
         """Count a block as handed out."""
         self._places[placed.segment_id] = placed.next_place
         if self._current is not None and self._current[:2] == placed[:2]:
-            self._current, self._events, self._last = None, iter(()), None
+            self._current, self._events = None, iter(())
