@@ -175,10 +175,7 @@ class ServerFailedError(
 class ConnectionLostError(MillraceError, ConnectionError):
     """The connection ended while something waited for an answer."""
 
-    @property
-    def retriable(self) -> bool:
-        """Yes."""
-        return True
+    retriable = True
 
 
 class ServerUnreachableError(ConnectionLostError):
@@ -196,10 +193,7 @@ class ServerUnreachableError(ConnectionLostError):
 class RequestTimeoutError(MillraceError, TimeoutError):
     """No answer within the time limit of the client's options."""
 
-    @property
-    def retriable(self) -> bool:
-        """Yes."""
-        return True
+    retriable = True
 
 
 class ForkedClientError(MillraceError):
@@ -216,6 +210,8 @@ class ClientClosedError(MillraceError):
 class BufferFullError(MillraceError):
     """More is waiting than a writer may hold."""
 
+    retriable = True
+
     def __init__(self, *, pending_bytes: int, limit_bytes: int) -> None:
         super().__init__(pending_bytes, limit_bytes)
         self.pending_bytes = pending_bytes
@@ -229,11 +225,6 @@ class BufferFullError(MillraceError):
             f"{self.pending_bytes} bytes wait to be stored, the writer may hold {self.limit_bytes}; "
             "use `await writer.drain()` between writes"
         )
-
-    @property
-    def retriable(self) -> bool:
-        """Yes."""
-        return True
 
 
 def _buffer_full(pending_bytes: int, limit_bytes: int) -> BufferFullError:

@@ -35,66 +35,39 @@ class ErrorFacts:
 
 
 class MillraceError(Exception):
-    """Root of what the client raises."""
+    """Root of what the client raises.
 
-    @property
-    def code(self) -> int | None:
-        """Number of the error on the wire, or None for what never crosses it."""
-        return None
+    Attributes:
+        code: number of the error on the wire, or None for what never crosses it.
+        retriable: whether the same request may simply be made again, later.
+    """
 
-    @property
-    def retriable(self) -> bool:
-        """Whether the same request may simply be made again, later."""
-        return False
+    code: int | None = None
+    retriable: bool = False
 
 
 class RequestError(MillraceError):
-    """A request that was refused: by the server, or before it was sent."""
+    """A request that was refused: by the server, or before it was sent. Has the attributes of its facts."""
 
     def __init__(self, facts: ErrorFacts | str) -> None:
         super().__init__(facts)
         self.facts = ErrorFacts(message=facts) if isinstance(facts, str) else facts
+        self.code = self.facts.code
+        self.retriable = self.facts.retriable
+        self.subject = self.facts.subject
+        self.start_offset = self.facts.start_offset
+        self.length = self.facts.length
+        self.retry_after_s = self.facts.retry_after_s
 
     def __str__(self) -> str:
-        facts = self.facts
-        parts = [f"{facts.subject}: {facts.message}" if facts.subject else facts.message]
-        if facts.start_offset is not None:
-            parts.append(f"start_offset={facts.start_offset}")
-        if facts.length is not None:
-            parts.append(f"length={facts.length}")
-        if facts.retry_after_s:
-            parts.append(f"retry_after_s={facts.retry_after_s:g}")
+        parts = [f"{self.subject}: {self.facts.message}" if self.subject else self.facts.message]
+        if self.start_offset is not None:
+            parts.append(f"start_offset={self.start_offset}")
+        if self.length is not None:
+            parts.append(f"length={self.length}")
+        if self.retry_after_s:
+            parts.append(f"retry_after_s={self.retry_after_s:g}")
         return " ".join(parts)
-
-    @property
-    def code(self) -> int | None:
-        """Number of the error on the wire."""
-        return self.facts.code
-
-    @property
-    def retriable(self) -> bool:
-        """What the server said."""
-        return self.facts.retriable
-
-    @property
-    def subject(self) -> str:
-        """Name or id of what the request was about."""
-        return self.facts.subject
-
-    @property
-    def start_offset(self) -> int | None:
-        """First valid offset of the segment, where the server named it."""
-        return self.facts.start_offset
-
-    @property
-    def length(self) -> int | None:
-        """Length of the segment, where the server named it."""
-        return self.facts.length
-
-    @property
-    def retry_after_s(self) -> float:
-        """When to try again; 0 where the server has no opinion."""
-        return self.facts.retry_after_s
 
 
 class InvalidArgumentError(RequestError, ValueError):

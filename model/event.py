@@ -1,8 +1,7 @@
 """Events as they are read."""
 
-from collections import namedtuple
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 
 class EventPosition(NamedTuple):
@@ -13,13 +12,20 @@ class EventPosition(NamedTuple):
     event_index: int
 
 
-# Its attributes are the quickest that Python has for the items of a tuple.
-_Items = namedtuple("_Items", "value key timestamp_us segment offset index headers_or_none")  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]  # typed below
-
 _FIELDS: Final = ("value", "key", "timestamp_us", "segment", "offset", "index", "headers")
 
 
-class Event(tuple[bytes, str | None, int | None, int, int, int, dict[str, bytes] | None]):
+class _Items(NamedTuple):
+    value: bytes
+    key: str | None
+    timestamp_us: int | None
+    segment: int
+    offset: int
+    index: int  # type: ignore[assignment]  # hides the method of tuples
+    headers_or_none: dict[str, bytes] | None
+
+
+class Event(_Items):
     """One event of a stream. A tuple, so that a million of them are made in a tenth of a second.
 
     Attributes:
@@ -42,48 +48,12 @@ class Event(tuple[bytes, str | None, int | None, int, int, int, dict[str, bytes]
         headers: Mapping[str, bytes] | None = None,
     ) -> Self:
         """Return the event of these fields."""
-        items = (value, key, timestamp_us, segment, offset, index, dict(headers) if headers else None)
-        return super().__new__(cls, items)
-
-    if TYPE_CHECKING:
-
-        @property
-        def value(self) -> bytes:
-            """What was written."""
-            ...
-
-        @property
-        def key(self) -> str | None:
-            """The routing key, None without one."""
-            ...
-
-        @property
-        def timestamp_us(self) -> int | None:
-            """Unix microseconds."""
-            ...
-
-        @property
-        def segment(self) -> int:
-            """Id of the segment."""
-            ...
-
-        @property
-        def offset(self) -> int:
-            """Of its block."""
-            ...
-
-        @property
-        def index(self) -> int:  # type: ignore[override]  # the field, not the method of tuples
-            """Its place in the block."""
-            ...
-    else:
-        value, key, timestamp_us = _Items.value, _Items.key, _Items.timestamp_us
-        segment, offset, index = _Items.segment, _Items.offset, _Items.index
+        return super().__new__(cls, value, key, timestamp_us, segment, offset, index, dict(headers) if headers else None)
 
     @property
     def headers(self) -> dict[str, bytes]:
         """The headers by their names; empty if it has none."""
-        return self[6] or {}
+        return self.headers_or_none or {}
 
     @property
     def count(self) -> int:  # type: ignore[override]  # a tuple's method, which means nothing here
@@ -105,6 +75,3 @@ class Event(tuple[bytes, str | None, int | None, int, int, int, dict[str, bytes]
 
     def __repr__(self) -> str:
         return f"Event({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIELDS)})"
-
-    def __getnewargs__(self) -> tuple[object, ...]:
-        return tuple(self)

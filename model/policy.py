@@ -16,7 +16,7 @@ by the client when the policy is made, by the server when the stream is created 
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -192,13 +192,7 @@ class RetentionPolicy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as it is in the JSON of a configuration."""
-        return {
-            "kind": self.kind,
-            "min_bytes": self.min_bytes,
-            "max_bytes": self.max_bytes,
-            "min_age_s": self.min_age_s,
-            "max_age_s": self.max_age_s,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "RetentionPolicy":
@@ -245,28 +239,24 @@ class StreamConfig:
         return json.dumps(content, separators=(",", ":"))
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def from_json(text: str) -> "StreamConfig":
         """Return the configuration in a text.
 
         Raises:
             InvalidArgumentError: it is no JSON object, or a value in it is wrong; the message names it.
         """
-        return _parsed(text)
-
-
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> StreamConfig:
-    try:
-        content = json.loads(text) if text else {}
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"the configuration is not JSON: {error}") from None
-    content = _object(content, "the configuration")
-    retention = content.get("retention")
-    return StreamConfig(
-        scaling=ScalingPolicy.from_dict(_object(content.get("scaling"), "scaling")),
-        retention=None if retention is None else RetentionPolicy.from_dict(_object(retention, "retention")),
-        tags=() if content.get("tags") is None else content["tags"],
-    )
+        try:
+            content = json.loads(text) if text else {}
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"the configuration is not JSON: {error}") from None
+        content = _object(content, "the configuration")
+        retention = content.get("retention")
+        return StreamConfig(
+            scaling=ScalingPolicy.from_dict(_object(content.get("scaling"), "scaling")),
+            retention=None if retention is None else RetentionPolicy.from_dict(_object(retention, "retention")),
+            tags=() if content.get("tags") is None else content["tags"],
+        )
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
