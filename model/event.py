@@ -48,7 +48,9 @@ class Event(_Items):
         headers: Mapping[str, bytes] | None = None,
     ) -> Self:
         """Return the event of these fields."""
-        return super().__new__(cls, value, key, timestamp_us, segment, offset, index, dict(headers) if headers else None)
+        return super().__new__(
+            cls, value, key, timestamp_us, segment, offset, index, dict(headers) if headers else None
+        )
 
     @property
     def headers(self) -> dict[str, bytes]:

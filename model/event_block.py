@@ -5,10 +5,8 @@ fit are a `BlockCorruptError`, found before anything is allocated for them.
 """
 
 import sys
-from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +28,6 @@ from .errors import BlockCorruptError
 from .event import Event
 from .limits import APPEND_SIZE_BYTES_MAX
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 # Arrow buffers and numpy views take the columns as they are.
 assert sys.byteorder == "little", "event columns are little-endian"
 
@@ -50,24 +45,18 @@ class HeaderColumns(NamedTuple):
     value_data: memoryview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventBlock:
+class EventBlock(NamedTuple):
     """A valid block. Its columns are views of the bytes it was decoded from, and keep them alive.
 
     Attributes:
-        size: bytes of the block in the segment.
-        timestamp_us_min, timestamp_us_max: 0 without timestamps.
+        fields: of its header.
         value_offsets: int32, one more than there are events; `key_offsets` too.
         key_validity: a bit per event, or None where every event has a key.
         timestamps: int64, or None.
         header_columns: None where no event has headers.
     """
 
-    size: int
-    event_count: int
-    first_event_number: int
-    timestamp_us_min: int
-    timestamp_us_max: int
+    fields: BlockFields
     value_offsets: npt.NDArray[np.int32]
     value_data: memoryview
     key_offsets: npt.NDArray[np.int32] | None
@@ -89,7 +78,7 @@ class EventBlock:
             BlockCorruptError: a key that is not UTF-8.
         """
         if self.key_offsets is None or self.key_data is None:
-            return [None] * self.event_count
+            return [None] * self.fields.event_count
         borders = self.key_offsets.tolist()
         data = bytes(self.key_data)
         try:
@@ -97,7 +86,7 @@ class EventBlock:
         except UnicodeDecodeError as error:
             raise BlockCorruptError(f"a key is not UTF-8: {error}") from None
         if self.key_validity is not None:
-            for index in np.flatnonzero(~_bits(self.key_validity, self.event_count)).tolist():
+            for index in np.flatnonzero(~_bits(self.key_validity, self.fields.event_count)).tolist():
                 keys[index] = None
         return keys
 
@@ -109,7 +98,7 @@ class EventBlock:
         """
         columns = self.header_columns
         if columns is None:
-            return [None] * self.event_count
+            return [None] * self.fields.event_count
         names, values = bytes(columns.name_data), bytes(columns.value_data)
         try:
             entries = [
@@ -130,88 +119,17 @@ class EventBlock:
         """
         times: Any = repeat(None) if self.timestamps is None else self.timestamps.tolist()
         headers: Any = repeat(None) if self.header_columns is None else self.headers()
-        places = repeat(segment_id), repeat(offset), range(self.event_count)
+        places = repeat(segment_id), repeat(offset), range(self.fields.event_count)
         fields = zip(self.values(), self.keys(), times, *places, headers, strict=False)
         # Without the frame of `Event.__new__`: half of the time of a hand-out one by one.
         return list(map(tuple.__new__, repeat(Event), fields))
 
     def first_at_or_after(self, timestamp_us: int) -> int | None:
         """Return the index of the first event with that timestamp or a later one, None if there is none."""
-        if self.timestamps is None or self.timestamp_us_max < timestamp_us:
+        if self.timestamps is None or self.fields.timestamp_us_max < timestamp_us:
             return None
         found = np.flatnonzero(self.timestamps >= timestamp_us)
         return int(found[0]) if len(found) else None
-
-    def to_arrow(self, *, start: int = 0, end: int | None = None) -> "list[pa.Array]":
-        """Return value, key, timestamp and headers of the events [start, end) as Arrow arrays.
-
-        Their types are binary, string, timestamp[us, UTC] and map<string, binary>.
-
-        Nothing is copied: the arrays are views of the block.
-
-        Raises:
-            BlockCorruptError: a key, or the name of a header, that is not UTF-8.
-        """
-        import pyarrow as pa
-
-        count = self.event_count
-        values = pa.Array.from_buffers(
-            pa.binary(), count, [None, pa.py_buffer(self.value_offsets), pa.py_buffer(self.value_data)]
-        )
-        if self.key_offsets is None or self.key_data is None:
-            keys = pa.nulls(count, pa.string())
-        else:
-            validity = None if self.key_validity is None else pa.py_buffer(self.key_validity)
-            keys = _text_array(count, validity, self.key_offsets, self.key_data)
-        if self.timestamps is None:
-            times = pa.nulls(count, pa.timestamp("us", tz="UTC"))
-        else:
-            times = pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), count, [None, pa.py_buffer(self.timestamps)])
-        arrays = [values, keys, times, self._header_array()]
-        if start or (end is not None and end < count):
-            stop = count if end is None else min(end, count)
-            arrays = [array.slice(start, max(0, stop - start)) for array in arrays]
-        return arrays
-
-    def _header_array(self) -> "pa.Array":
-        import pyarrow as pa
-
-        columns = self.header_columns
-        if columns is None:
-            none = np.zeros(self.event_count + 1, dtype=np.int32)
-            columns = HeaderColumns(none, none[:1], memoryview(b""), none[:1], memoryview(b""))
-        count = len(columns.name_offsets) - 1
-        values = pa.Array.from_buffers(
-            pa.binary(), count, [None, pa.py_buffer(columns.value_offsets), pa.py_buffer(columns.value_data)]
-        )
-        names = _text_array(count, None, columns.name_offsets, columns.name_data)
-        kind = header_type()
-        entries = pa.Array.from_buffers(
-            pa.struct([kind.key_field, kind.item_field]), count, [None], children=[names, values]
-        )
-        return pa.Array.from_buffers(kind, self.event_count, [None, pa.py_buffer(columns.offsets)], children=[entries])
-
-
-@cache
-def header_type() -> "pa.DataType":
-    """Return the Arrow type of the headers of an event: names to bytes."""
-    import pyarrow as pa
-
-    return pa.map_(pa.string(), pa.binary())
-
-
-def _text_array(
-    count: int, validity: "pa.Buffer | None", offsets: npt.NDArray[np.int32], data: memoryview
-) -> "pa.Array":
-    """Return a column of text. Arrow trusts text to be UTF-8; a stranger's block is not trusted."""
-    import pyarrow as pa
-
-    array = pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise BlockCorruptError(f"a text is not UTF-8: {error}") from None
-    return array
 
 
 def unpack_block(data: Buffer) -> EventBlock:
@@ -275,11 +193,7 @@ def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
         place += 8 * event_count
     header_columns = _header_columns(columns[place:], event_count) if flags & FLAG_HEADERS else None
     return EventBlock(
-        size=fields.size,
-        event_count=event_count,
-        first_event_number=fields.first_event_number,
-        timestamp_us_min=fields.timestamp_us_min,
-        timestamp_us_max=fields.timestamp_us_max,
+        fields=fields,
         value_offsets=value_offsets,
         value_data=value_data,
         key_offsets=key_offsets,

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millrace.model.event_block import header_type
+from millrace.client.read.arrow import HEADER_TYPE
 
 from .errors import SchemaError
 from .options import COLUMN_NAMES
@@ -112,7 +112,7 @@ _ARROW_FIELDS: Final = {
         pa.field("segment", pa.int64()),
         pa.field("offset", pa.int64()),
         pa.field("index", pa.int32()),
-        pa.field("headers", header_type()),
+        pa.field("headers", HEADER_TYPE),
     )
 }
 assert list(_ARROW_FIELDS) == SCHEMA.names

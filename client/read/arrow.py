@@ -1,7 +1,8 @@
 """Event blocks as Arrow record batches.
 
 A large block becomes a batch as it is: its columns are the buffers of the batch. Small ones are put together, for
-a batch of a few rows costs more than copying them. Needs pyarrow (`pip install millrace[arrow]`).
+a batch of a few rows costs more than copying them. Needs pyarrow (`pip install millrace[arrow]`), so this module is
+imported where batches are asked for.
 
     value         binary
     key           string    null where an event has none
@@ -14,75 +15,125 @@ a batch of a few rows costs more than copying them. Needs pyarrow (`pip install 
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from millrace.model.event_block import header_type
+from millrace.model.errors import BlockCorruptError
+from millrace.model.event_block import EventBlock, HeaderColumns
 
 from .block_stream import PlacedBlock
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LARGE_BLOCK_ROWS_MIN: Final = 4096
 """A block from this many events on becomes a batch by itself."""
 BATCH_ROWS_MAX: Final = 65536
 """Small blocks are put together up to about this many events."""
 
+TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
+HEADER_TYPE: Final = pa.map_(pa.string(), pa.binary())
+ENTRY_TYPE: Final = pa.struct([HEADER_TYPE.key_field, HEADER_TYPE.item_field])
 
-@cache
-def event_schema() -> "pa.Schema":
-    """Return the schema of every batch."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("value", pa.binary(), nullable=False),
-            pa.field("key", pa.string()),
-            pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-            pa.field("segment", pa.int64(), nullable=False),
-            pa.field("offset", pa.int64(), nullable=False),
-            pa.field("index", pa.int32(), nullable=False),
-            pa.field("headers", header_type(), nullable=False),
-        ]
-    )
-
-
-def batch_of(placed: PlacedBlock) -> "pa.RecordBatch":
-    """Return the events of one block, without copying them.
-
-    Raises:
-        BlockCorruptError: a key that is not UTF-8.
-    """
-    import pyarrow as pa
-
-    count = placed.end - placed.start
-    *columns, headers = placed.block.to_arrow(start=placed.start, end=placed.end)
-    columns += [
-        _column(pa.int64(), np.full(count, placed.segment_id, dtype=np.int64)),
-        _column(pa.int64(), np.full(count, placed.offset, dtype=np.int64)),
-        _column(pa.int32(), np.arange(placed.start, placed.end, dtype=np.int32)),
-        headers,
+EVENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("key", pa.string()),
+        pa.field("timestamp", TIME_TYPE),
+        pa.field("segment", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("index", pa.int32(), nullable=False),
+        pa.field("headers", HEADER_TYPE, nullable=False),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=event_schema())
+)
+"""Of every batch."""
 
 
-def batch_of_many(blocks: Sequence[PlacedBlock]) -> "pa.RecordBatch":
+def batch_of_many(blocks: Sequence[PlacedBlock]) -> pa.RecordBatch:
     """Return the events of several blocks as one batch.
 
     Raises:
-        BlockCorruptError: a key that is not UTF-8.
+        BlockCorruptError: a key, or the name of a header, that is not UTF-8.
     """
-    import pyarrow as pa
-
     if len(blocks) == 1:
         return batch_of(blocks[0])
     return pa.concat_batches([batch_of(placed) for placed in blocks])
 
 
-def _column(kind: "pa.DataType", values: "np.ndarray[Any, Any]") -> "pa.Array":
-    """Wrap numbers without a copy. `pa.array` would do too, but imports pandas first, which takes 0.3 s."""
-    import pyarrow as pa
+def batch_of(placed: PlacedBlock) -> pa.RecordBatch:
+    """Return the events of one block, without copying them. Raises like `batch_of_many`."""
+    block, start, count = placed.block, placed.start, placed.end - placed.start
+    of_block = _values(block), _keys(block), _timestamps(block), _headers(block)
+    if count < block.fields.event_count:
+        of_block = tuple(array.slice(start, count) for array in of_block)
+    values, keys, timestamps, headers = of_block
+    columns = [
+        values,
+        keys,
+        timestamps,
+        _column(pa.int64(), np.full(count, placed.segment_id, dtype=np.int64)),
+        _column(pa.int64(), np.full(count, placed.offset, dtype=np.int64)),
+        _column(pa.int32(), np.arange(start, placed.end, dtype=np.int32)),
+        headers,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 
+
+def _values(block: EventBlock) -> pa.Array:
+    return _variable(pa.binary(), block.value_offsets, block.value_data)
+
+
+def _keys(block: EventBlock) -> pa.Array:
+    if block.key_offsets is None or block.key_data is None:
+        return pa.nulls(block.fields.event_count, pa.string())
+    return _text(block.key_offsets, block.key_data, block.key_validity)
+
+
+def _timestamps(block: EventBlock) -> pa.Array:
+    if block.timestamps is None:
+        return pa.nulls(block.fields.event_count, TIME_TYPE)
+    return _column(TIME_TYPE, block.timestamps)
+
+
+def _headers(block: EventBlock) -> pa.Array:
+    if block.header_columns is None:
+        # Most blocks have none: a part of an array that is made once for many sizes.
+        count = block.fields.event_count
+        return _no_headers(1 << count.bit_length()).slice(0, count)
+    return _maps(block.header_columns)
+
+
+@cache
+def _no_headers(count: int) -> pa.Array:
+    none = np.zeros(count + 1, dtype=np.int32)
+    return _maps(HeaderColumns(none, none[:1], memoryview(b""), none[:1], memoryview(b"")))
+
+
+def _maps(columns: HeaderColumns) -> pa.Array:
+    names = _text(columns.name_offsets, columns.name_data)
+    values = _variable(pa.binary(), columns.value_offsets, columns.value_data)
+    entries = pa.Array.from_buffers(ENTRY_TYPE, len(names), [None], children=[names, values])
+    count = len(columns.offsets) - 1
+    return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(columns.offsets)], children=[entries])
+
+
+def _text(offsets: npt.NDArray[np.int32], data: memoryview, validity: memoryview | None = None) -> pa.Array:
+    """Return a column of text. Arrow trusts text to be UTF-8; a stranger's block is not trusted."""
+    array = _variable(pa.string(), offsets, data, validity)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise BlockCorruptError(f"a text is not UTF-8: {error}") from None
+    return array
+
+
+def _variable(
+    kind: pa.DataType, offsets: npt.NDArray[np.int32], data: memoryview, validity: memoryview | None = None
+) -> pa.Array:
+    valid = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _column(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
+    """Wrap numbers without a copy. `pa.array` would do too, but imports pandas first, which takes 0.3 s."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

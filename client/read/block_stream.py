@@ -32,9 +32,9 @@ class PlacedBlock(NamedTuple):
     @property
     def next_place(self) -> tuple[int, int]:
         """The place after the part: (offset, index)."""
-        if self.end < self.block.event_count:
+        if self.end < self.block.fields.event_count:
             return self.offset, self.end
-        return self.offset + self.block.size, 0
+        return self.offset + self.block.fields.size, 0
 
 
 class BlockStream(Subscription[PlacedBlock]):
@@ -80,13 +80,11 @@ class BlockStream(Subscription[PlacedBlock]):
         except BlockCorruptError as error:
             raise BlockCorruptError(f"segment {self.segment_id} at offset {offset}: {error}") from None
         start = self._start[1] if offset == self._start[0] else 0
-        end = block.event_count
+        end = count = block.fields.event_count
         if self._end is not None and offset == self._end[0]:
             end = self._end[1]
-        if start > block.event_count or end > block.event_count:
-            raise CutInvalidError(
-                f"segment {self.segment_id}: the block at offset {offset} has {block.event_count} events"
-            )
+        if max(start, end) > count:
+            raise CutInvalidError(f"segment {self.segment_id}: the block at offset {offset} has {count} events")
         self._queue.popleft()
         self._consumed(offset + len(data))
         return PlacedBlock(self.segment_id, offset, block, start, max(start, end))

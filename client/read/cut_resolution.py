@@ -172,8 +172,9 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
         data += chunk.data
         wanted = wanted or block_size(data)
     block = unpack_block(memoryview(data)[:wanted])
-    if not 0 <= event_index < block.event_count:
-        raise CutInvalidError(f"segment {segment_id}: the block at offset {offset} has {block.event_count} events")
+    count = block.fields.event_count
+    if not 0 <= event_index < count:
+        raise CutInvalidError(f"segment {segment_id}: the block at offset {offset} has {count} events")
     return block.events(segment_id=segment_id, offset=offset)[event_index]
 
 

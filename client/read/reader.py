@@ -35,7 +35,6 @@ from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
-from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .block_stream import BlockStream, PlacedBlock
 from .cut_resolution import resolve_cut
 
@@ -166,6 +165,8 @@ class Reader:
 
         A batch counts as read when it is handed out. Raises like `__anext__`.
         """
+        from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
+
         while (placed := await self._take_block()) is not None:
             blocks = [placed]
             rows = placed.end - placed.start

@@ -19,7 +19,6 @@ from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
-from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
 from .block_stream import BlockStream, PlacedBlock
 
 if TYPE_CHECKING:
@@ -114,6 +113,8 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
         SegmentTruncatedError: what comes next was truncated; without a `start_offset` where the whole segment was.
         SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
     """
+    from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
+
     blocks = BlockStream(
         channel,
         part.segment_id,

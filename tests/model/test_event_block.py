@@ -1,5 +1,4 @@
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +17,7 @@ from millrace.model.limits import (
     HEADERS_SIZE_BYTES_MAX,
     ROUTING_KEY_SIZE_BYTES_MAX,
 )
-
-KEYS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-EVENTS = st.lists(st.tuples(st.binary(max_size=40), KEYS, st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
-COMPRESSIONS = st.sampled_from(Compression)
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-HEADERS = st.dictionaries(st.integers(0, 29), st.dictionaries(NAMES, st.binary(max_size=9), min_size=1, max_size=4))
+from tests.support.event_blocks import COMPRESSIONS, EVENTS, HEADERS, NAMES, resealed, strangers_blocks
 
 
 def example() -> bytes:
@@ -43,7 +37,7 @@ def test_the_example_in_the_docstring_is_the_block_it_describes() -> None:
     block = unpack_block(data)
 
     assert rows(block) == [(b"hi", "k", 1_000_000), (b"yo!", None, 1_000_001)]
-    assert block.first_event_number == 7
+    assert block.fields.first_event_number == 7
     assert block.headers() == [{"a": b"1"}, None]
     packed = pack_block(
         [b"hi", b"yo!"],
@@ -68,33 +62,16 @@ def test_what_was_packed_is_unpacked(
 
     assert rows(block) == events
     assert len(data) % 8 == 0
-    assert block_size(data) == block.size == len(data)
-    assert (block.first_event_number, block.timestamp_us_min, block.timestamp_us_max) == (
+    assert block_size(data) == block.fields.size == len(data)
+    assert (block.fields.first_event_number, block.fields.timestamp_us_min, block.fields.timestamp_us_max) == (
         number,
         min(times),
         max(times),
     )
 
 
-@given(events=EVENTS, compression=COMPRESSIONS)
-def test_arrow_sees_the_same_events(events: list[tuple[bytes, str | None, int]], compression: Compression) -> None:
-    values, keys, times = (list(column) for column in zip(*events, strict=True))
-    block = unpack_block(pack_block(values, keys=keys, timestamps_us=times, compression=compression))
-
-    columns = [_listed(array) for array in block.to_arrow()]
-    assert columns == [values, keys, times, [[]] * len(values)]
-    part = [_listed(array) for array in block.to_arrow(start=1, end=3)]
-    assert part == [values[1:3], keys[1:3], times[1:3], [[]] * len(values[1:3])]
-
-
-def _listed(array: Any) -> list[Any]:
-    """The items of a column; times as numbers, for Python's own end before those of 64 bits."""
-    listed: list[Any] = (array.cast("int64") if str(array.type).startswith("timestamp") else array).to_pylist()
-    return listed
-
-
 @given(events=EVENTS, headers=HEADERS, compression=COMPRESSIONS)
-def test_headers_come_back_with_and_without_arrow(
+def test_headers_come_back(
     events: list[tuple[bytes, str | None, int]], headers: dict[int, dict[str, bytes]], compression: Compression
 ) -> None:
     values, keys, times = (list(column) for column in zip(*events, strict=True))
@@ -106,11 +83,6 @@ def test_headers_come_back_with_and_without_arrow(
     assert rows(block) == events
     assert [event.headers for event in block.events(segment_id=1, offset=0)] == expected
     assert len(data) % 8 == 0
-    *columns, mapped = block.to_arrow()
-    assert [_listed(array) for array in columns] == [values, keys, times]
-    mapped.validate(full=True)
-    assert [dict(each) for each in mapped.to_pylist()] == expected
-    assert [dict(each) for each in block.to_arrow(start=1, end=3)[-1].to_pylist()] == expected[1:3]
 
 
 def test_a_block_without_headers_costs_nothing_for_them() -> None:
@@ -151,15 +123,14 @@ def test_columns_that_were_not_given_are_not_stored() -> None:
     block = unpack_block(pack_block([b"a", b"b"]))
 
     assert rows(block) == [(b"a", None, None), (b"b", None, None)]
-    assert [array.to_pylist() for array in block.to_arrow()] == [[b"a", b"b"], [None] * 2, [None] * 2, [[], []]]
-    assert block.size == 56 + 16 + 8
+    assert block.fields.size == 56 + 16 + 8
 
 
 def test_one_key_and_one_timestamp_serve_all_events() -> None:
     block = unpack_block(pack_block([b"a", b"b"], keys="é", timestamps_us=np.array([3, 4])))
 
     assert rows(block) == [(b"a", "é", 3), (b"b", "é", 4)]
-    assert unpack_block(pack_block([b"a"], timestamps_us=-5)).timestamp_us_min == -5
+    assert unpack_block(pack_block([b"a"], timestamps_us=-5)).fields.timestamp_us_min == -5
 
 
 def test_the_first_event_at_or_after_a_time_is_found() -> None:
@@ -191,39 +162,11 @@ def test_every_truncation_is_noticed() -> None:
             unpack_block(data[:size])
 
 
-def resealed(data: bytearray) -> bytearray:
-    """The block with a checksum that fits, as a stranger could make it."""
-    from millrace.model.checksum import crc32c
-
-    data[52:56] = crc32c(data[56:], crc32c(data[:52])).to_bytes(4, "little")
-    return data
-
-
 @settings(max_examples=500)
-@given(
-    place=st.integers(4, 280),
-    value=st.integers(0, 255),
-    compression=COMPRESSIONS,
-)
-def test_a_strangers_block_with_a_right_checksum_is_read_or_refused(
-    place: int, value: int, compression: Compression
-) -> None:
-    data = pack_block(
-        [b"abc" * 20, b"", b"x"],
-        keys=["k", None, "l"],
-        timestamps_us=[1, 2, 3],
-        headers={0: {"a": b"1", "b": b""}, 2: {"a": b"22"}},
-        compression=compression,
-    )
-    place %= len(data)
-    if place < 8 or place >= 12:  # its size says where a block ends; a segment is walked by it
-        data[place] = value
-    data = resealed(data)
+@given(strangers_blocks())
+def test_a_strangers_block_with_a_right_checksum_is_read_or_refused(data: bytearray) -> None:
     try:
-        block = unpack_block(data)
-        rows(block)
-        for array in block.to_arrow():
-            array.validate(full=True)
+        rows(unpack_block(data))
     except BlockCorruptError:
         pass
 
@@ -254,7 +197,7 @@ def test_sizes_above_the_limits_are_refused() -> None:
     """Behaviour 8: one byte more is refused before it is sent."""
     largest = bytes(EVENT_SIZE_BYTES_MAX)
 
-    assert unpack_block(pack_block([largest], timestamps_us=1)).event_count == 1
+    assert unpack_block(pack_block([largest], timestamps_us=1)).fields.event_count == 1
     with pytest.raises(EventTooLargeError):
         pack_block([largest + b"x"])
     with pytest.raises(EventTooLargeError):

@@ -223,8 +223,8 @@ class ModelServer:
         if append.event_number != segment.last_number + 1:
             return error_frame(ErrorCode.EVENT_NUMBER_GAP, append.request_id)
         block = unpack_block(append.payload)
-        assert block.first_event_number == append.event_number
-        assert block.event_count == append.event_count
+        assert block.fields.first_event_number == append.event_number
+        assert block.fields.event_count == append.event_count
         segment.events += zip(block.keys(), block.values(), strict=True)
         segment.last_number = last
         offset, segment.length = segment.length, segment.length + len(append.payload)
