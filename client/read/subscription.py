@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from millrace.client.errors import ConnectionLostError
 from millrace.client.transport.channel import Channel
@@ -78,7 +78,7 @@ class Subscription(ABC, Generic[Item]):
     Args:
         offset: where to start.
         window_bytes: the most that may wait here.
-        on_change: called in the event loop when an item came, all has come or the subscription failed.
+        on_change: called in the event loop, with this, when an item came, all has come or the subscription failed.
 
     Attributes:
         failure: why the subscription failed, None in every other state.
@@ -91,7 +91,7 @@ class Subscription(ABC, Generic[Item]):
         *,
         offset: int,
         window_bytes: int,
-        on_change: Callable[[Self], None] = lambda _: None,
+        on_change: Callable[[Any], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self.segment_id = segment_id
