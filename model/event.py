@@ -71,7 +71,7 @@ class Event(_Items):
         # Without the headers, a dictionary; the None keeps it equal to that of a tuple which equals the event.
         return hash((*self[:6], None))
 
-    def _replace(self, **changes: Any) -> Self:
+    def _replace(self, **changes: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]  # it names `headers`
         """Return an event with other values in some fields, as of a named tuple."""
         return type(self)(**{name: getattr(self, name) for name in _FIELDS} | changes)
 
