@@ -27,7 +27,7 @@ from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import Distance, cut_at_time, distance, fetch_event
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
-from millrace.client.read.splits import SegmentRange, SegmentSlice, plan_ranges, read_range, slices_between
+from millrace.client.read.splits import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.byte_writer import ByteWriter
@@ -376,8 +376,8 @@ class Client:
             raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
 
         async def plan(info: StreamInfo) -> list[SegmentRange]:
-            slices = slices_between(await self._cuts.resolve(start, info), await self._cuts.resolve(end, info), info)
-            return await plan_ranges(self._reads, slices, max_bytes=max_bytes)
+            ranges = ranges_between(await self._cuts.resolve(start, info), await self._cuts.resolve(end, info), info)
+            return [part for whole in ranges for part in await self.split_range(whole, max_bytes=max_bytes)]
 
         return await self._cuts.search(stream, plan)
 
@@ -385,9 +385,9 @@ class Client:
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `splits.read_range`."""
         return read_range(self._reads, part)
 
-    async def plan_slice(self, part: SegmentSlice, *, max_bytes: int) -> list[SegmentRange]:
-        """Return ranges that hold exactly the events of a slice of one segment, each about `max_bytes`."""
-        return await plan_ranges(self._reads, [part], max_bytes=max_bytes)
+    async def split_range(self, part: SegmentRange, *, max_bytes: int) -> list[SegmentRange]:
+        """Return ranges that hold exactly the events of a range, each about `max_bytes`."""
+        return await split_range(self._reads, part, max_bytes=max_bytes)
 
     def segment_scan(self, segment_id: int) -> SegmentScan:
         """Return the scan of one segment of events: it finds positions by counting events or bytes."""

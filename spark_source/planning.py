@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
-from millrace.client.read.splits import slices_between
+from millrace.client.read.splits import ranges_between
 from millrace.model.cut import HEAD, StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
@@ -212,9 +212,9 @@ class Planner:
         Segments that were replaced come before their successors.
         """
         name = epochs.stream.name
-        slices = slices_between(cut_of(name, start), cut_of(name, end), epochs.stream)
+        parts = ranges_between(cut_of(name, start), cut_of(name, end), epochs.stream)
         size_bytes = self.options.partition_bytes
-        planned = await asyncio.gather(*(self.client.plan_slice(part, max_bytes=size_bytes) for part in slices))
+        planned = await asyncio.gather(*(self.client.split_range(part, max_bytes=size_bytes) for part in parts))
         return pack([part for parts in planned for part in parts], partition_bytes=size_bytes)
 
     # --- lag ---

@@ -11,6 +11,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.block_scan import block_size
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from millrace.model.event_block import EventBlock, unpack_block
+from millrace.model.position import Position
 from millrace.wire import messages as m
 from millrace.wire.client_session import Chunk
 
@@ -30,11 +31,11 @@ class PlacedBlock(NamedTuple):
     end: int
 
     @property
-    def next_place(self) -> tuple[int, int]:
-        """The place after the part: (offset, index)."""
+    def next_place(self) -> Position:
+        """The place after the part."""
         if self.end < self.block.fields.event_count:
-            return self.offset, self.end
-        return self.offset + self.block.fields.size, 0
+            return Position(self.offset, self.end)
+        return Position(self.offset + self.block.fields.size, 0)
 
 
 class BlockStream(Subscription[PlacedBlock]):

@@ -5,7 +5,7 @@ that were replaced together are at their ends it continues in their successors. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from operator import index
 from typing import Final
@@ -19,6 +19,7 @@ from millrace.model.event import Event, EventPosition
 from millrace.model.event_block import unpack_block
 from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.position import START, START_MARK, Mark, Position
+from millrace.model.shares import shares_of
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
@@ -206,7 +207,7 @@ async def _cut_after(
         amounts = {segment_id: between(marks[segment_id], lineage.by_id[segment_id].end) for segment_id in wanted}
         total = sum(amounts.values())
         if total > amount:
-            shares = _shares(amount, amounts)
+            shares = shares_of(amount, amounts)
             reached = await asyncio.gather(
                 *(
                     advance(segment_id, marks[segment_id], lineage.by_id[segment_id].end, share)
@@ -223,16 +224,6 @@ async def _cut_after(
         )
         wanted = [segment_id for segment_id in marks if segment_id not in counted]
     return StreamCut.of(stream.name, {segment_id: mark.position for segment_id, mark in marks.items()})
-
-
-def _shares(amount: int, amounts: Mapping[int, int]) -> dict[int, int]:
-    """Share an amount out by what each one holds, to the last unit, none more than it holds."""
-    total = sum(amounts.values())
-    shares = {each: amount * held // total for each, held in amounts.items()}
-    left = amount - sum(shares.values())
-    for each in sorted(amounts, key=lambda each: (-(amount * amounts[each] % total), each))[:left]:
-        shares[each] += 1
-    return shares
 
 
 async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> Position:

@@ -6,9 +6,9 @@ exactly the events between the cuts. They may be read in any order, by any proce
 """
 
 import itertools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Self
 
 from millrace.client.errors import OffsetBeyondEndError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.transport.channel import Channel
@@ -28,14 +28,6 @@ RANGE_WINDOW_BYTES: Final = 16 * MIB
 INDEX_PAGE_COUNT: Final = 1000
 
 
-class SegmentSlice(NamedTuple):
-    """The events of one segment from one position up to, not with, another."""
-
-    segment_id: int
-    start: Position
-    end: Position
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRange:
     """Events of one segment: from (start_offset, start_index) up to, not with, (end_offset, end_index)."""
@@ -46,35 +38,54 @@ class SegmentRange:
     end_offset: int
     end_index: int
 
+    @classmethod
+    def between(cls, segment_id: int, start: Position, end: Position) -> Self:
+        """Return the range of a segment between two positions."""
+        return cls(
+            segment_id=segment_id,
+            start_offset=start.offset,
+            start_index=start.event_index,
+            end_offset=end.offset,
+            end_index=end.event_index,
+        )
+
+    @property
+    def start(self) -> Position:
+        """The position at which it starts."""
+        return Position(self.start_offset, self.start_index)
+
+    @property
+    def end(self) -> Position:
+        """The position before which it ends."""
+        return Position(self.end_offset, self.end_index)
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the blocks that are wholly in the range; a block that is cut at its end is not counted."""
         return self.end_offset - self.start_offset
 
 
-def slices_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentSlice]:
+def ranges_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentRange]:
     """Return the part between two resolved cuts of each segment that has one, older segments first."""
     starts, ends = stream.progress(start), stream.progress(end)
     parts = sorted(stream.segments, key=lambda segment: (segment.epoch, segment.key_range.low))
     return [
-        SegmentSlice(part.segment_id, starts[part.segment_id], ends[part.segment_id])
+        SegmentRange.between(part.segment_id, starts[part.segment_id], ends[part.segment_id])
         for part in parts
         if starts[part.segment_id] < ends[part.segment_id]
     ]
 
 
-async def plan_segment(
-    channel: Channel, segment_id: int, *, start: Position, end: Position, max_bytes: int
-) -> list[SegmentRange]:
-    """Return the ranges of one segment between two positions, each of about `max_bytes`. Cancelling is safe."""
+async def split_range(channel: Channel, part: SegmentRange, *, max_bytes: int) -> list[SegmentRange]:
+    """Return the ranges, each of about `max_bytes`, that together are a range. Cancelling is safe."""
     if max_bytes < 1:
         raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
-    places = [start]
-    while start < end and places[-1][0] + max_bytes < end[0]:
+    places, end = [part.start], part.end
+    while places[-1].offset + max_bytes < end.offset:
         request = m.GetIndex(
-            segment_id=segment_id,
-            start=places[-1][0],
-            end=end[0],
+            segment_id=part.segment_id,
+            start=places[-1].offset,
+            end=end.offset,
             spacing_bytes=max_bytes,
             count_max=INDEX_PAGE_COUNT,
         )
@@ -84,25 +95,7 @@ async def plan_segment(
             break
         places += borders
     places.append(end)
-    return [
-        SegmentRange(
-            segment_id=segment_id,
-            start_offset=a.offset,
-            start_index=a.event_index,
-            end_offset=b.offset,
-            end_index=b.event_index,
-        )
-        for a, b in itertools.pairwise(places)
-        if a < b
-    ]
-
-
-async def plan_ranges(channel: Channel, slices: Iterable[SegmentSlice], *, max_bytes: int) -> list[SegmentRange]:
-    """Return the ranges of slices of segments, in the order of slices and offsets. Cancelling is safe."""
-    ranges: list[SegmentRange] = []
-    for segment_id, start, end in slices:
-        ranges += await plan_segment(channel, segment_id, start=start, end=end, max_bytes=max_bytes)
-    return ranges
+    return [SegmentRange.between(part.segment_id, a, b) for a, b in itertools.pairwise(places) if a < b]
 
 
 async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
@@ -115,23 +108,17 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
     """
     from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
 
-    blocks = BlockStream(
-        channel,
-        part.segment_id,
-        start=(part.start_offset, part.start_index),
-        end=(part.end_offset, part.end_index),
-        window_bytes=RANGE_WINDOW_BYTES,
-    )
+    place, end = part.start, part.end
+    blocks = BlockStream(channel, part.segment_id, start=place, end=end, window_bytes=RANGE_WINDOW_BYTES)
     try:
         gathered: list[PlacedBlock] = []
         rows = 0
-        place, end = (part.start_offset, part.start_index), (part.end_offset, part.end_index)
         while True:
             try:
                 placed = await blocks.next()
             except SegmentNotFoundError as error:
                 raise SegmentTruncatedError(
-                    f"segment {part.segment_id} has no range from {place[0]} to {end[0]} any more: "
+                    f"segment {part.segment_id} has no range from {place.offset} to {end.offset} any more: "
                     "it was truncated away, or its stream was deleted"
                 ) from error
             if placed is None:
@@ -147,6 +134,6 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
         if gathered:
             yield batch_of_many(gathered)
         if place < end:
-            raise OffsetBeyondEndError(f"segment {part.segment_id} ends at {place[0]}, the range at {end[0]}")
+            raise OffsetBeyondEndError(f"segment {part.segment_id} ends at {place.offset}, the range at {end.offset}")
     finally:
         blocks.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.read.splits import slices_between
+from millrace.client.read.splits import ranges_between
 from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange
@@ -114,10 +114,10 @@ class Model:
     def between(self, start: Marks, end: Marks, epochs: Epochs) -> list[tuple[int, Written]]:
         """Return the events that tasks read, with their segments, in the order of the partitions."""
         return [
-            (segment_id, event)
-            for segment_id, first, last in slices_between(cut_of("a/b", start), cut_of("a/b", end), epochs.stream)
-            for place, event in self.events[segment_id].items()
-            if first <= place < last
+            (part.segment_id, event)
+            for part in ranges_between(cut_of("a/b", start), cut_of("a/b", end), epochs.stream)
+            for place, event in self.events[part.segment_id].items()
+            if part.start <= place < part.end
         ]
 
     def inside(self, gap: MissingRange) -> list[Written]:

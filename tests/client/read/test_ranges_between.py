@@ -5,11 +5,12 @@ import pytest
 
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.read.cut_resolution import resolve_cut
-from millrace.client.read.splits import slices_between
+from millrace.client.read.splits import SegmentRange, ranges_between
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.policy import StreamConfig
+from millrace.model.position import Position
 from millrace.model.stream import StreamInfo, StreamSegment
 
 HALF = KEY_SPACE // 2
@@ -54,15 +55,19 @@ def test_head_and_tail_are_those_of_the_stream() -> None:
     assert INFO.size_bytes == 3900
 
 
-def test_slices_go_across_epochs_and_hold_each_place_once() -> None:
+def between(segment_id: int, start: tuple[int, int], end: tuple[int, int]) -> SegmentRange:
+    return SegmentRange.between(segment_id, Position(*start), Position(*end))
+
+
+def test_ranges_go_across_epochs_and_hold_each_place_once() -> None:
     start, end = cut({11: (500, 3)}), cut({12: (64, 1), 13: (0, 0)})
 
-    assert slices_between(start, end, INFO) == [(11, (500, 3), (1000, 0)), (12, (0, 0), (64, 1))]
-    assert slices_between(end, start, INFO) == []
-    assert slices_between(end, resolve_cut(TAIL, INFO), INFO) == [
-        (12, (64, 1), (1000, 0)),
-        (13, (0, 0), (1000, 0)),
-        (14, (0, 0), (1000, 0)),
+    assert ranges_between(start, end, INFO) == [between(11, (500, 3), (1000, 0)), between(12, (0, 0), (64, 1))]
+    assert ranges_between(end, start, INFO) == []
+    assert ranges_between(end, resolve_cut(TAIL, INFO), INFO) == [
+        between(12, (64, 1), (1000, 0)),
+        between(13, (0, 0), (1000, 0)),
+        between(14, (0, 0), (1000, 0)),
     ]
 
 

@@ -1,0 +1,18 @@
+"""Sharing an amount among segments in proportion to what each holds."""
+
+from collections.abc import Mapping
+
+
+def shares_of(amount: int, held: Mapping[int, int]) -> dict[int, int]:
+    """Return the share of each: exactly the amount in all, none more than it holds; all of it where the amount suffices.
+
+    What rounding left goes to those it took most from, the lower id first.
+    """
+    total = sum(held.values())
+    if total <= amount:
+        return dict(held)
+    shares = {each: amount * size // total for each, size in held.items()}
+    by_rest = sorted(held, key=lambda each: (-(amount * held[each] % total), each))
+    for each in by_rest[: amount - sum(shares.values())]:
+        shares[each] += 1
+    return shares
