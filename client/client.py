@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Self
 from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.cuts import CutRequest, Cuts
 from millrace.client.admin.segments import Segments
-from millrace.client.admin.streams import stream_history, stream_info
 from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import Distance, cut_at_time, distance, fetch_event
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.splits import SegmentRange, ranges_between, read_range, split_range
+from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.byte_writer import ByteWriter
@@ -125,7 +125,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return await self._cuts.stream_info(name)
+        return await self._cuts.fetch(name)
 
     async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
         """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
@@ -181,7 +181,7 @@ class Client:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return stream_history(await self._writes.request(m.GetStreamHistory(_checked(name))))
+        return await fetch_history(self._writes, _checked(name))
 
     async def explain_stream(self, name: str) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.

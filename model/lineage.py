@@ -108,12 +108,6 @@ class Lineage(Generic[PartT]):
         part = self.by_id[segment_id]
         return [] if replacement is None else [each for each in replacement.predecessors if each.overlaps(part)]
 
-    def successors(self, segment_id: int) -> list[PartT]:
-        """Return the segments that replaced a segment, in the order of their keys."""
-        replacement = self._replaced_by.get(segment_id)
-        part = self.by_id[segment_id]
-        return [] if replacement is None else [each for each in replacement.successors if each.overlaps(part)]
-
     def head(self) -> list[PartT]:
         """Return the segments without a known predecessor, in the order of their keys."""
         return sorted((part for part in self.by_id.values() if not self.predecessors(part.segment_id)), key=_low)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def shares_of(amount: int, held: Mapping[int, int]) -> dict[int, int]:
-    """Return the share of each: exactly the amount in all, none more than it holds; all of it where the amount suffices.
+    """Return the share of each: the amount in all, or all that they hold where that is less.
 
     What rounding left goes to those it took most from, the lower id first.
     """

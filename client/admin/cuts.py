@@ -6,15 +6,13 @@ from typing import Any, TypeVar
 
 from millrace.client.errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, cut_at_time, resolve_cut
+from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, Cut, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.model.names import checked_name
 from millrace.model.stream import StreamInfo
-from millrace.wire import messages as m
-
-from .streams import stream_history, stream_info
 
 R = TypeVar("R")
 
@@ -24,16 +22,7 @@ class Cuts:
 
     def __init__(self, *, writes: Channel, reads: Channel) -> None:
         self._writes = writes
-        self._reads = reads
-
-    async def stream_info(self, stream: str) -> StreamInfo:
-        """Return what a stream is now.
-
-        Raises:
-            StreamNotFoundError: there is none.
-            InvalidNameError: the name is not of the form scope/name.
-        """
-        return stream_info(await self._writes.request(m.GetStream(checked_name(stream, kind="stream"))))
+        self.reads = reads
 
     async def resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
         """Return a cut, checked; segments that the stream no longer has are looked up in its history.
@@ -45,13 +34,21 @@ class Cuts:
         if isinstance(cut, StreamCut) and cut.stream == info.name:
             listed = {segment.segment_id for segment in info.segments}
             if not listed.issuperset(cut.places):
-                known = parts_of_history(stream_history(await self._writes.request(m.GetStreamHistory(info.name))))
+                known = parts_of_history(await fetch_history(self._writes, info.name))
         return resolve_cut(cut, info, known=known)
+
+    async def fetch(self, stream: str) -> StreamInfo:
+        """Return what a stream is now.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        return await fetch_stream(self._writes, checked_name(stream, kind="stream"))
 
     async def use(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
         """Return what the server answers about a cut; about HEAD and TAIL as they are when it does."""
         while True:
-            place = await self.resolve(cut, await self.stream_info(stream))
+            place = await self.resolve(cut, await self.fetch(stream))
             try:
                 return await use(place)
             except CutTruncatedError:
@@ -61,38 +58,17 @@ class Cuts:
 
     async def search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
         """Return what a search finds in a stream, also if the stream is truncated under it."""
-        info = await self.stream_info(stream)
+        info = await self.fetch(stream)
         while True:
             try:
                 return await search(info)
             except CutTruncatedError:
                 raise
             except (SegmentTruncatedError, SegmentNotFoundError):
-                now = await self.stream_info(stream)
+                now = await self.fetch(stream)
                 if now.head() == info.head():
                     raise
                 info = now
-
-    async def at_time(self, stream: str, timestamp_us: int) -> StreamCut:
-        """Return the cut before the first event with this timestamp or a later one."""
-        return await self.search(stream, lambda info: cut_at_time(self._reads, info, timestamp_us))
-
-    async def after_events(self, stream: str, start: Cut, *, count: int) -> StreamCut:
-        """Return a cut with so many events between `start` and it."""
-
-        async def go(info: StreamInfo) -> StreamCut:
-            return await cut_after_events(self._reads, info, start=await self.resolve(start, info), count=count)
-
-        return await self.search(stream, go)
-
-    async def after_bytes(self, stream: str, start: Cut, *, size_bytes: int) -> StreamCut:
-        """Return a cut about so many bytes after `start`."""
-
-        async def go(info: StreamInfo) -> StreamCut:
-            place = await self.resolve(start, info)
-            return await cut_after_bytes(self._reads, info, start=place, size_bytes=size_bytes)
-
-        return await self.search(stream, go)
 
 
 class CutRequest:
@@ -109,11 +85,11 @@ class CutRequest:
 
     async def tail(self) -> StreamCut:
         """Return the cut after everything that is durable now."""
-        return (await self._cuts.stream_info(self._stream)).tail()
+        return (await self._cuts.fetch(self._stream)).tail()
 
     async def head(self) -> StreamCut:
         """Return the cut before everything that is left."""
-        return (await self._cuts.stream_info(self._stream)).head()
+        return (await self._cuts.fetch(self._stream)).head()
 
     async def at_time(self, when: int | datetime) -> StreamCut:
         """Return the cut before the first event with this timestamp or a later one, of all keys.
@@ -124,7 +100,8 @@ class CutRequest:
         Args:
             when: Unix microseconds, or a datetime with a time zone.
         """
-        return await self._cuts.at_time(self._stream, _unix_us(when))
+        timestamp_us = _unix_us(when)
+        return await self._cuts.search(self._stream, lambda info: cut_at_time(self._cuts.reads, info, timestamp_us))
 
     async def after_events(self, count: int, *, start: Cut = HEAD) -> StreamCut:
         """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
@@ -133,14 +110,24 @@ class CutRequest:
 
         Raises like `reader`.
         """
-        return await self._cuts.after_events(self._stream, start, count=count)
+
+        async def find(info: StreamInfo) -> StreamCut:
+            place = await self._cuts.resolve(start, info)
+            return await cut_after_events(self._cuts.reads, info, start=place, count=count)
+
+        return await self._cuts.search(self._stream, find)
 
     async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
         """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
 
         Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
         """
-        return await self._cuts.after_bytes(self._stream, start, size_bytes=size_bytes)
+
+        async def find(info: StreamInfo) -> StreamCut:
+            place = await self._cuts.resolve(start, info)
+            return await cut_after_bytes(self._cuts.reads, info, start=place, size_bytes=size_bytes)
+
+        return await self._cuts.search(self._stream, find)
 
 
 def _unix_us(when: int | datetime) -> int:

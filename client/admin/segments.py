@@ -5,9 +5,9 @@ resolved again, so a segment that was deleted and created again is found.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from millrace.client.errors import BufferFullError, ConnectionLostError, SegmentNotFoundError
 from millrace.client.read.subscription import ByteSubscription
@@ -19,6 +19,8 @@ from millrace.model.names import checked_name
 from millrace.wire import messages as m
 from millrace.wire.client_session import Chunk
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
+
+R = TypeVar("R")
 
 IDS_REMEMBERED_MAX: Final = 65536
 TAIL_WINDOW_BYTES: Final = 4 * MIB
@@ -137,13 +139,9 @@ class Segments:
         if expected_offset is not None and expected_offset < 0:
             raise InvalidArgumentError(f"expected_offset={expected_offset} is no offset")
         expected = -1 if expected_offset is None else expected_offset
-        remembered = self._ids.get(name)
-        segment_id = remembered or await self._resolve(name)
-        try:
-            return await self._writes.append(data, segment_id=segment_id, expected_offset=expected)
-        except SegmentNotFoundError as error:
-            segment_id = await self._resolve_again(name, remembered, error)
-            return await self._writes.append(data, segment_id=segment_id, expected_offset=expected)
+        return await self._with_id(
+            name, lambda segment_id: self._writes.append(data, segment_id=segment_id, expected_offset=expected)
+        )
 
     async def open(self, name: str) -> "Segment":
         """Return a handle whose appends need no look-up: for pipelines."""
@@ -165,15 +163,12 @@ class Segments:
             raise InvalidArgumentError(f"offset={offset}, max_bytes={max_bytes}, wait_s={wait_s} cannot be read")
         size_max = min(max_bytes, READ_SIZE_BYTES_MAX)
         wait_ms = int(min(wait_s, READ_WAIT_S_MAX) * 1000)
-        remembered = self._ids.get(name)
-        segment_id = remembered or await self._resolve(name)
-        request = m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
-        try:
-            chunk = await self._reads.read(request)
-        except SegmentNotFoundError as error:
-            segment_id = await self._resolve_again(name, remembered, error)
-            request = m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
-            chunk = await self._reads.read(request)
+        chunk = await self._with_id(
+            name,
+            lambda segment_id: self._reads.read(
+                m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
+            ),
+        )
         return _result(chunk)
 
     async def tail(self, name: str, offset: int | None = None) -> AsyncGenerator[ReadResult, None]:
@@ -282,15 +277,16 @@ class Segments:
     async def _resolve(self, name: str) -> int:
         return (await self.info(name)).segment_id
 
-    async def _resolve_again(self, name: str, remembered: int | None, error: SegmentNotFoundError) -> int:
-        """Return the id that the name has now, or raise `error` if it is the one that was not found."""
-        self._ids.pop(name, None)
-        if remembered is None:
-            raise error
-        segment_id = await self._resolve(name)
-        if segment_id == remembered:
-            raise error
-        return segment_id
+    async def _with_id(self, name: str, ask: Callable[[int], Awaitable[R]]) -> R:
+        """Return the answer about the id of a name; if that is a remembered one that is gone, about its id now."""
+        remembered = self._ids.get(name)
+        try:
+            return await ask(remembered or await self._resolve(name))
+        except SegmentNotFoundError:
+            self._ids.pop(name, None)
+            if remembered is None or remembered == (segment_id := await self._resolve(name)):
+                raise
+            return await ask(segment_id)
 
 
 class Segment:

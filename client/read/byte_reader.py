@@ -5,12 +5,13 @@ async with client.byte_reader("logs/raw", follow=True) as reader:
 """
 
 import io
+import sys
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from millrace.client.admin.streams import fetch_byte_stream
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
+from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
@@ -86,15 +87,7 @@ class ByteReader:
             SegmentDamagedError: the bytes fail their checksum on the server.
         """
         if size < 0:
-            pieces = []
-            start = self._offset
-            try:
-                while piece := await self.read(READ_SIZE_BYTES_MAX):
-                    pieces.append(piece)
-            except BaseException:
-                await self.seek(start)
-                raise
-            return b"".join(pieces)
+            return await self._gather(sys.maxsize)
         while size and not self._ahead:
             chunk = await self._fetch(size)
             self._ahead = chunk.data
@@ -112,13 +105,17 @@ class ByteReader:
             EOFError: the stream ends before; the place is where it was.
         """
         start = self._offset
-        pieces = []
-        missing = size
+        data = await self._gather(size)
+        if len(data) < size:
+            await self.seek(start)
+            raise EOFError(f"{self.stream} ends {size - len(data)} bytes before {start + size}")
+        return data
+
+    async def _gather(self, size: int) -> bytes:
+        """Return so many bytes, fewer where the stream ends before; if that fails, the place is where it was."""
+        start, pieces, missing = self._offset, [], size
         try:
-            while missing:
-                piece = await self.read(missing)
-                if not piece:
-                    raise EOFError(f"{self.stream} ends {missing} bytes before {start + size}")
+            while missing and (piece := await self.read(min(missing, READ_SIZE_BYTES_MAX))):
                 pieces.append(piece)
                 missing -= len(piece)
         except BaseException:

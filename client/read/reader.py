@@ -17,7 +17,6 @@ from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from millrace.client.admin.streams import stream_history, stream_info
 from millrace.client.errors import (
     ClientClosedError,
     CutTruncatedError,
@@ -26,13 +25,13 @@ from millrace.client.errors import (
     ServerFailedError,
     StreamNotFoundError,
 )
+from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.event import Event
 from millrace.model.lineage import Lineage, StreamPart, parts_of_history
 from millrace.model.stream import StreamInfo
-from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
 from .block_stream import BlockStream, PlacedBlock
@@ -261,7 +260,7 @@ class Reader:
         return False
 
     async def _stream_now(self) -> StreamInfo:
-        info = stream_info(await self._channel.request(m.GetStream(self.stream)))
+        info = await fetch_stream(self._channel, self.stream)
         if info.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         return info
@@ -321,7 +320,7 @@ class Reader:
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._sources):
             # Truncated away after it was read: who replaced it is left in the history.
-            history = stream_history(await self._channel.request(m.GetStreamHistory(self.stream)))
+            history = await fetch_history(self._channel, self.stream)
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:

@@ -77,13 +77,7 @@ class SegmentScan:
         if limit >= end.offset:
             return end
         low = m.IndexEntry(start.offset, start.events - start.event_index, 0)
-        borders = await self._borders(
-            start=max(start.offset, limit - INDEX_GAP_BYTES_MAX),
-            end=limit + 1,
-            spacing_bytes=INDEX_SPACING_BYTES,
-        )
-        if borders:
-            low = borders[-1]
+        low = await self._last_border(above=start.offset, up_to=limit) or low
         found = Mark(low.offset, 0, low.events) if low.offset > start.offset else start
         events = low.events
         async for header in self._headers(start=low.offset, end=end.offset):
@@ -107,13 +101,8 @@ class SegmentScan:
         The append at the offset itself came at most a second later, while the segment was written to.
         Cancelling is safe.
         """
-        borders = await self._borders(
-            start=max(0, offset - INDEX_GAP_BYTES_MAX),
-            end=offset + 1,
-            spacing_bytes=INDEX_SPACING_BYTES,
-        )
-        if borders:
-            return borders[-1].wall_time_us
+        if border := await self._last_border(above=0, up_to=offset):
+            return border.wall_time_us
         first = (await self._channel.request(m.Seek(self.segment_id, -(1 << 63)))).entries
         return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
@@ -159,6 +148,12 @@ class SegmentScan:
             if reply.entries and reply.entries[0].offset > offset:
                 return reply.entries[0]
         return m.IndexEntry(tail.offset, tail.events, 0)
+
+    async def _last_border(self, *, above: int, up_to: int) -> m.IndexEntry | None:
+        """Return the last noted border above one offset and not above another, None if there is none."""
+        start = max(above, up_to - INDEX_GAP_BYTES_MAX)
+        borders = await self._borders(start=start, end=up_to + 1, spacing_bytes=INDEX_SPACING_BYTES)
+        return borders[-1] if borders else None
 
     async def _borders(self, *, start: int, end: int, spacing_bytes: int) -> list[m.IndexEntry]:
         """Return the noted borders inside (start, end), so far apart."""

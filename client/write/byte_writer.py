@@ -14,7 +14,6 @@ import logging
 from types import TracebackType
 from typing import Final, Self
 
-from millrace.client.admin.streams import fetch_byte_stream
 from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
@@ -23,6 +22,7 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterExpiredError,
 )
+from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError

@@ -1,4 +1,4 @@
-"""What the server says of streams, as values of the model."""
+"""What the server says of streams, as values of the model: for readers, writers and requests."""
 
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
@@ -35,8 +35,22 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
     )
 
 
-def stream_history(message: m.StreamHistory) -> list[Epoch]:
-    """Return what a message says of the epochs of a stream."""
+async def fetch_stream(channel: Channel, stream: str) -> StreamInfo:
+    """Return what a stream is now.
+
+    Raises:
+        StreamNotFoundError: there is none.
+    """
+    return stream_info(await channel.request(m.GetStream(stream)))
+
+
+async def fetch_history(channel: Channel, stream: str) -> list[Epoch]:
+    """Return the epochs of a stream, the first one first.
+
+    Raises:
+        StreamNotFoundError: there is none.
+    """
+    history = await channel.request(m.GetStreamHistory(stream))
     return [
         Epoch(
             number=epoch.number,
@@ -45,7 +59,7 @@ def stream_history(message: m.StreamHistory) -> list[Epoch]:
             sealed_ids=tuple(epoch.sealed_ids),
             created=tuple((segment_id, KeyRange.inclusive(low, last)) for segment_id, low, last in epoch.created),
         )
-        for epoch in message.epochs
+        for epoch in history.epochs
     ]
 
 
@@ -56,7 +70,7 @@ async def fetch_byte_stream(channel: Channel, stream: str) -> StreamInfo:
         StreamNotFoundError: there is none.
         InvalidArgumentError: it has, or had, more than one segment.
     """
-    info = stream_info(await channel.request(m.GetStream(stream)))
+    info = await fetch_stream(channel, stream)
     if info.epoch or len(info.segments) != 1:
         raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
     return info
