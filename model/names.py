@@ -2,7 +2,10 @@
 
 A name is `scope/name`. Each part has 1 to 100 characters, starts with a letter or digit, and continues with letters,
 digits, `.`, `_` and `-` (ASCII). So a name needs no escaping anywhere, never becomes a path that leaves its folder, and
-cannot collide with the internal names of stream segments, which hold a `#`.
+cannot collide with the names that only the server gives, which hold a `#`:
+
+    scope/name#epoch.index    a segment of a stream
+    #kind/name                an internal segment: what the server keeps for itself
 """
 
 import re
@@ -12,6 +15,11 @@ from .errors import InvalidNameError
 from .limits import WRITER_ID_SIZE_BYTES_MAX
 
 PART_LENGTH_MAX: Final = 100
+
+INTERNAL_MARK: Final = "#"
+AFTER_INTERNAL: Final = "$"
+"""Every internal name is before this, and every other one after it: they begin with a letter or digit."""
+assert INTERNAL_MARK < AFTER_INTERNAL < "0"
 
 _PART: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{PART_LENGTH_MAX - 1}}}")
 _RULE: Final = f"letters, digits, '.', '_' and '-', at most {PART_LENGTH_MAX}, starting with a letter or digit"
@@ -28,6 +36,8 @@ def checked_name(name: str, *, kind: str) -> str:
     """
     if not isinstance(name, str):
         raise _invalid(kind, repr(name), "is not text")
+    if is_internal(name):
+        raise _invalid(kind, name, f"names that start with '{INTERNAL_MARK}' are those of internal segments")
     parts = name.split("/")
     if len(parts) != 2:
         raise _invalid(kind, name, "is not of the form scope/name")
@@ -40,6 +50,20 @@ def checked_name(name: str, *, kind: str) -> str:
 def segment_of_stream(stream: str, *, epoch: int, index: int) -> str:
     """Return the internal name of a segment of a stream: `scope/name#epoch.index`."""
     return f"{stream}#{epoch}.{index}"
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a name is that of an internal segment."""
+    return name.startswith(INTERNAL_MARK)
+
+
+def internal_name(kind: str, name: str) -> str:
+    """Return the name of an internal segment: `#kind/name`.
+
+    Raises:
+        InvalidNameError: one of the two is no valid part of a name.
+    """
+    return INTERNAL_MARK + checked_name(f"{kind}/{name}", kind="internal segment")
 
 
 def checked_writer_id(writer_id: str) -> str:

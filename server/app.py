@@ -232,7 +232,7 @@ class Server:
         state = opened.container.state
         return parts | {
             "server": ServerStatistics(
-                segments=len(state.segments),
+                segments=state.user_segment_count,
                 streams=len(state.streams),
                 writers=len(state.writers),
                 connections=len(self._connections),

@@ -132,12 +132,13 @@ class SegmentContainer:
 
     # --- appends ---
 
-    def append(self, run: AppendRun, owner: Owner) -> list[PendingAppend]:
+    def append(self, run: AppendRun, owner: Owner, *, is_internal: bool = False) -> list[PendingAppend]:
         """Admit a run of appends and queue it for the log.
 
         Args:
             run: what `scan_run` found; kept, and given its place in the segment.
             owner: told by `settle` once the outcome of what this returns is known.
+            is_internal: whether the server itself appends, as only it may to internal segments.
 
         Returns:
             One or two pending appends in the order of their request ids.
@@ -147,6 +148,8 @@ class SegmentContainer:
         """
         self._check_running()
         segment = self.segment(run.segment_id)
+        if not is_internal:
+            segment.check_changeable()
         if run.writer_number:
             check_writer(self.state, run)
             # Kept in the segment only once something of the writer is admitted.

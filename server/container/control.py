@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from millrace.model.names import checked_name, checked_writer_id
+from millrace.model.names import checked_name, checked_writer_id, internal_name
 from millrace.server.container.state.apply_segments import merge_marker
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.writer import Writer
@@ -67,7 +67,20 @@ class SegmentControl:
             InvalidNameError: the name is not of the form scope/name.
             SegmentExistsError: there is one of that name.
         """
-        checked_name(name, kind="segment name")
+        return await self._create(checked_name(name, kind="segment name"))
+
+    async def create_internal(self, kind: str, name: str) -> Segment:
+        """Create a segment for the server itself, `#kind/name`: requests cannot change it, lists do not show it.
+
+        The caller has loaded the name, so that looking it up blocks nothing.
+
+        Raises:
+            InvalidNameError: one of the two is no valid part of a name.
+            SegmentExistsError: there is one of that name.
+        """
+        return await self._create(internal_name(kind, name))
+
+    async def _create(self, name: str) -> Segment:
         if (m.SegmentCreated, name) in self._queued or self._state.segments.find(name) is not None:
             raise SegmentExistsError("the segment exists", subject=name)
         segment_id = self._state.take_id()
@@ -76,7 +89,7 @@ class SegmentControl:
 
     async def seal(self, segment: Segment) -> None:
         """Let the segment take no more appends, forever. Appends admitted before are stored."""
-        self._refuse_part_of_stream(segment)
+        self._check_raw(segment)
         if not segment.sealed:
             decided = self._decide(m.SegmentSealed(segment.segment_id), segment.segment_id)
             segment.closing = True
@@ -88,7 +101,7 @@ class SegmentControl:
         Raises:
             OffsetBeyondEndError: the segment is not that long.
         """
-        self._refuse_part_of_stream(segment)
+        self._check_raw(segment)
         if offset > segment.length:
             raise segment.error(
                 OffsetBeyondEndError,
@@ -108,7 +121,7 @@ class SegmentControl:
             InvalidArgumentError: the source is not sealed, or is the target.
             SegmentError: the target takes no appends, or there is no such source.
         """
-        self._refuse_part_of_stream(target)
+        self._check_raw(target)
         # How much there is to merge is known when it is truncated.
         while (truncating := self._queued.get((m.SegmentTruncated, source_id))) and not truncating.decided.done():
             await asyncio.shield(truncating.decided)
@@ -119,7 +132,7 @@ class SegmentControl:
             await asyncio.shield(under_way.decided)
             return
         source = self._container.segment(source_id)
-        self._refuse_part_of_stream(source)
+        self._check_raw(source)
         if source is target:
             raise InvalidArgumentError("a segment cannot be merged into itself", subject=source.name)
         if not source.sealed:
@@ -143,7 +156,7 @@ class SegmentControl:
 
     async def delete(self, segment: Segment) -> None:
         """Delete the segment with everything in it."""
-        self._refuse_part_of_stream(segment)
+        self._check_raw(segment)
         self._refuse_merging(segment)
         decided = self._decide(m.SegmentDeleted(segment.segment_id), segment.segment_id)
         segment.closing = True
@@ -155,6 +168,7 @@ class SegmentControl:
         Raises:
             AttributeConditionFailedError: it has another value.
         """
+        segment.check_changeable()
         if key.startswith("#") or not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
             raise InvalidArgumentError(
                 f"the key of an attribute has 1 to {NAME_SIZE_BYTES_MAX} bytes and does not start with #"
@@ -270,7 +284,8 @@ class SegmentControl:
         if (m.SegmentMerged, segment.segment_id) in self._queued:
             raise SegmentNotFoundError("the segment is being merged into another", subject=segment.name)
 
-    def _refuse_part_of_stream(self, segment: Segment) -> None:
+    def _check_raw(self, segment: Segment) -> None:
+        segment.check_changeable()
         if segment.stream_id:
             raise InvalidArgumentError("the segment belongs to a stream; ask for the stream", subject=segment.name)
 

@@ -9,7 +9,7 @@ from dataclasses import astuple
 from typing import Any, Final
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.model.names import checked_writer_id
+from millrace.model.names import AFTER_INTERNAL, checked_writer_id
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
@@ -102,7 +102,8 @@ class Handlers:
         return segment_info(target)
 
     async def _list_segments(self, message: m.ListSegments) -> m.SegmentList:
-        after = message.after
+        # So internal segments are not even passed over.
+        after = max(message.after, AFTER_INTERNAL)
         segments: list[Segment] = []
         more = True
         # A page of nothing but segments that were merged is not the last one.

@@ -15,6 +15,7 @@ from millrace.server.app import Server
 from millrace.wire.append_run import Sequences
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_inspect import chunk_of, flip, log_file
+from tests.support.internal import internal_segment
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
 
@@ -311,3 +312,23 @@ def test_sequenced_appends_are_shown_and_checked(run: Run, verify: Verify, tmp_p
     assert shown.count("first_sequence") > 1
     assert shown.count("1041") > 1
     assert "SEQUENCED_APPEND" in shown
+
+
+def test_internal_segments_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with Server(server_options(tmp_path)) as started:
+            assert started._open is not None
+            await internal_segment(started._open.container, "kept", "a", b"x" * 1000)
+            await started._open.flusher.flush()
+            await internal_segment(started._open.container, "kept", "b", b"y" * 500)
+
+    asyncio.run(fill())
+
+    assert verify(tmp_path) == []
+    assert "2 segments" in run("verify", tmp_path).out
+    rows = {row["segment"]: row for row in run("inspect", tmp_path, "--json").json["segments"]}
+    assert (rows["#kept/a"]["in tier 2"], rows["#kept/b"]["length"]) == (1000, 500)
+
+    flip(chunk_of(tmp_path, rows["#kept/a"]["id"]), 100)
+    (finding,) = verify(tmp_path)
+    assert finding["file"] == chunk_of(tmp_path, rows["#kept/a"]["id"]).relative_to(tmp_path).as_posix()

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from millrace.model.errors import InvalidNameError
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX, WRITER_ID_SIZE_BYTES_MAX
-from millrace.model.names import PART_LENGTH_MAX, checked_name, checked_writer_id, segment_of_stream
+from millrace.model.names import (
+    AFTER_INTERNAL,
+    PART_LENGTH_MAX,
+    checked_name,
+    checked_writer_id,
+    internal_name,
+    is_internal,
+    segment_of_stream,
+)
 from millrace.wire.limits import NAME_SIZE_BYTES_MAX
 
 ALNUM = string.ascii_letters + string.digits
@@ -66,6 +74,25 @@ def test_no_user_can_name_the_segment_of_a_stream(scope: str, name: str, number:
     """Behaviour 52: internal names cannot be reached from outside."""
     with pytest.raises(InvalidNameError):
         checked_name(segment_of_stream(f"{scope}/{name}", epoch=number, index=number), kind="segment")
+
+
+@given(parts, parts)
+def test_internal_names_are_before_all_others_and_users_cannot_give_them(scope: str, name: str) -> None:
+    """Behaviour 52: internal names cannot be reached from outside."""
+    internal, other = internal_name(scope, name), checked_name(f"{scope}/{name}", kind="segment")
+
+    assert is_internal(internal)
+    assert not is_internal(other)
+    assert not is_internal(segment_of_stream(other, epoch=0, index=0))
+    assert internal < AFTER_INTERNAL < other
+    with pytest.raises(InvalidNameError, match="internal"):
+        checked_name(internal, kind="segment")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("", "a"), ("a", ""), ("#a", "b"), ("a/b", "c"), ("a", "b#c"), ("a", "..")])
+def test_the_parts_of_an_internal_name_are_as_of_others(kind: str, name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        internal_name(kind, name)
 
 
 @pytest.mark.parametrize("writer_id", ["a", "till-7", "a b/c#d", "ä\N{SNOWMAN}", "x" * WRITER_ID_SIZE_BYTES_MAX])

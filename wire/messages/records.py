@@ -21,7 +21,7 @@ from .stream import CutPosition, SavedPosition, SegmentRangeRecord
 
 @message(128)
 class SegmentCreated(Record):
-    """A segment exists from here on."""
+    """A segment exists from here on; it is an internal one if its name starts with `#`."""
 
     segment_id: U64
     created_us: I64

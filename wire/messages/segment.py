@@ -112,7 +112,10 @@ class SegmentInfo(FromServer):
 
 @message(18)
 class CreateSegment(Request[SegmentInfo]):
-    """Create a segment."""
+    """Create a segment. Names that start with `#` are those of internal segments, which only the server makes.
+
+    A request that would change an internal segment is refused as INVALID_ARGUMENT.
+    """
 
     name: SegmentName
 
@@ -165,7 +168,7 @@ class SegmentList(FromServer):
 
 @message(25)
 class ListSegments(Request[SegmentList]):
-    """List segments by name: those with the prefix, after `after`."""
+    """List segments by name: those with the prefix, after `after`; no internal ones."""
 
     prefix: Text
     after: Text

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Generic
 
+from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -184,6 +185,10 @@ class SegmentArchive(KindArchive[Segment]):
     def damaged(self) -> list[int]:
         """Return the numbers of the segments of which bytes were lost to damage."""
         return self._reader.column("SELECT DISTINCT segment_id FROM damages ORDER BY segment_id")
+
+    def internal_count(self) -> int:
+        """Return how many segments are internal; takes time for these only."""
+        return sum(self._reader.column("SELECT count(*) FROM segments WHERE name < ?", [AFTER_INTERNAL]))
 
     def links(self) -> list[LinkedExtent]:
         """Return where the bytes of merged segments are."""

@@ -317,6 +317,7 @@ class CheckpointStore:
         return StoredState(
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
+            internal_count=self.segments.internal_count(),
             next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
             clock_readings=[

@@ -34,11 +34,8 @@ def merge_marker(source_id: int) -> str:
 
 def create_segment(fold: Fold, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
     """Create a segment of a stream, or a raw one, whose `stream_id` is 0."""
-    state = fold.state
-    if state.segments.peek(segment_id) is not None:
-        return
-    state.use_id(segment_id)
-    state.segments.add(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
+    if fold.state.segments.peek(segment_id) is None:
+        fold.state.add_segment(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
 
 
 def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:

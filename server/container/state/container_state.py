@@ -54,6 +54,7 @@ class StoredState:
     Attributes:
         archives: by kind, where the entities are that are not in memory.
         counts: by kind, how many entities there are.
+        internal_count: how many of the segments are internal.
         next_id: no number from this on was given.
         uptime_us: as counted last.
         clock_readings: for `ClockHistory`.
@@ -61,6 +62,7 @@ class StoredState:
 
     archives: Mapping[str, Archive[Any]]
     counts: Mapping[str, int]
+    internal_count: int
     next_id: int
     uptime_us: int
     clock_readings: Sequence[Reading]
@@ -100,6 +102,7 @@ class ContainerState:
             "writers": self.writers,
             "streams": self.streams,
         }
+        self._internal_count = stored.internal_count
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
@@ -147,6 +150,17 @@ class ContainerState:
         """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""
         for cache, keys in self.required(required):
             cache.pin(keys, into=into)
+
+    @property
+    def user_segment_count(self) -> int:
+        """How many segments there are that are not internal."""
+        return len(self.segments) - self._internal_count
+
+    def add_segment(self, segment: Segment) -> None:
+        """Take in a new segment."""
+        self.use_id(segment.segment_id)
+        self.segments.add(segment)
+        self._internal_count += segment.is_internal
 
     def take_id(self) -> int:
         """Return a fresh id for a segment, a writer or a stream; never given twice."""
@@ -262,8 +276,7 @@ class ContainerState:
     def orphan(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""
         segment = Segment(segment_id=segment_id, name=f"lost/segment-{segment_id}", created_us=0)
-        self.use_id(segment_id)
-        self.segments.add(segment)
+        self.add_segment(segment)
         return segment
 
     def add_damage(self, segment: Segment, start: int, end: int, source: str) -> None:
@@ -287,6 +300,7 @@ class ContainerState:
             if self.merged.pop(segment_id, None) is not None:
                 self._link_pins.pop(segment_id).release()
             segment.deleted = True
+            self._internal_count -= segment.is_internal
             self.garbage.add((chunk.name for chunk in segment.chunks), delete_after=delete_after)
             self.release(segment, segment.length, delete_after=delete_after)
             self.wake(segment)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+from millrace.model.names import is_internal
 from millrace.server.container.memtable import LinkedExtent, Memtable
 from millrace.server.errors import (
+    InvalidArgumentError,
     OffsetBeyondEndError,
     SegmentDamagedError,
     SegmentNotFoundError,
@@ -105,10 +107,13 @@ class Segment:
     # Admitted: where the next append goes, and whether a seal or a delete is queued.
     next_offset: int = field(init=False)
     closing: bool = False
+    # Whether it is the server's own: requests do not change it, and no list or count for users has it.
+    is_internal: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
         self.next_offset = self.length
+        self.is_internal = is_internal(self.name)
 
     def progress_of(self, writer_number: int) -> WriterProgress:
         """Return how far a writer is here, from nothing if it never wrote."""
@@ -145,6 +150,11 @@ class Segment:
                 raise self.error(
                     SegmentDamagedError, f"bytes [{damage.start}, {damage.end}) are damaged in {damage.source}"
                 )
+
+    def check_changeable(self) -> None:
+        """Raise InvalidArgumentError if no request of a user may change the segment."""
+        if self.is_internal:
+            raise InvalidArgumentError("the segment is internal; only the server changes it", subject=self.name)
 
     def error(self, kind: type[ServerError], message: str) -> ServerError:
         """Return an error that tells which bytes the segment holds."""

@@ -79,7 +79,8 @@ class History:
 
     def create(self, choice: int, amount: int) -> None:
         segment_id = self.state.take_id()
-        self.apply(m.SegmentCreated(segment_id, self.clock_us, f"scope/segment-{segment_id}-{amount}"))
+        name = f"scope/segment-{segment_id}-{amount}"
+        self.apply(m.SegmentCreated(segment_id, self.clock_us, f"#{name}" if amount % 3 == 1 else name))
 
     def append(self, choice: int, amount: int) -> None:
         if segment := self._segment(choice):

@@ -28,6 +28,7 @@ def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState
     stored = StoredState(
         archives=dict.fromkeys(kinds, EmptyArchive()),
         counts=dict.fromkeys(kinds, 0),
+        internal_count=0,
         next_id=FIRST_ID,
         uptime_us=0,
         clock_readings=[],

@@ -12,11 +12,13 @@ from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
+from millrace.server.errors import SegmentExistsError
 from millrace.server.wal import Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.files import MemoryFileSystem
+from tests.support.internal import internal_segment
 from tests.support.protocol import Peer, RefusedError, code_of, set_attribute
 from tests.support.servers import BUSY, QUIET, server_options
 from tests.support.waiting import PATIENCE_S, until
@@ -260,6 +262,69 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
         files.capacity_bytes = 1 << 40
         await until(lambda: not server.health())
         await peer.store(segment_id, b"x", event_number=1, **fields)
+
+
+@pytest.mark.asyncio
+async def test_no_request_makes_or_changes_an_internal_segment(server: Server, peer: Peer) -> None:
+    """Each is refused by an error that says why; reading stays possible."""
+    assert server._open is not None
+    internal = await internal_segment(server._open.container, "kept", "a", b"content")
+    number = internal.segment_id
+    raw = await peer.create_segment("raw/a")
+    for request, kind in (
+        (m.SealSegment(number), m.SegmentInfo),
+        (m.TruncateSegment(number, 3), m.SegmentInfo),
+        (m.DeleteSegment(number), m.Done),
+        (m.MergeSegment(target_id=number, source_id=raw), m.SegmentInfo),
+        (m.MergeSegment(target_id=raw, source_id=number), m.SegmentInfo),
+        (set_attribute(number, "key", expected=None, value=b"value"), m.Attribute),
+    ):
+        with pytest.raises(RefusedError, match="internal") as refused:
+            await peer.ask(request, kind)
+        assert refused.value.reply.code == ErrorCode.INVALID_ARGUMENT
+        assert not refused.value.reply.retriable
+    assert await peer.settled(await peer.append(number, b"more")) == [ErrorCode.INVALID_ARGUMENT]
+    assert await code_of(peer.create_segment("#kept/b")) is ErrorCode.INVALID_NAME
+
+    info = await peer.ask(m.GetSegment(0, "#kept/a"), m.SegmentInfo)
+    assert (info.segment_id, info.start_offset, info.length, info.sealed) == (number, 0, 7, 0)
+    assert await peer.read_all(number) == b"content"
+
+
+@pytest.mark.asyncio
+async def test_internal_segments_are_neither_listed_nor_counted(tmp_path: Path) -> None:
+    """Also not those that are in the checkpoint; a name of theirs is free again when they are deleted."""
+    options = server_options(tmp_path, container=replace(QUIET, resident_count_max=0))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        container = server._open.container
+        for number in range(5):
+            await internal_segment(container, "kept", f"{number}", b"content")
+        await peer.create_segment("raw/a")
+        await server._open.flusher.flush()
+        await server._open.flusher.checkpoint()
+        await peer.create_segment("raw/b")
+        await internal_segment(container, "kept", "new")
+        with pytest.raises(SegmentExistsError):
+            await internal_segment(container, "kept", "new")
+
+        for prefix, names in (("", ["raw/a", "raw/b"]), ("raw/a", ["raw/a"]), ("#", []), ("#kept/", [])):
+            for after in ("", "#kept/2"):
+                page = await peer.ask(m.ListSegments(prefix, after, 2), m.SegmentList)
+                assert ([segment.name for segment in page.segments], page.more) == (names, 0)
+        assert server.statistics()["server"].segments == 2
+        await peer.ask(m.DeleteSegment((await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)).segment_id), m.Done)
+    async with Server(options) as server:
+        assert server._open is not None
+        container = server._open.container
+        assert len(container.state.segments) == 7
+        assert server.statistics()["server"].segments == 1
+        with container.state.segments.pin(["#kept/0"]):
+            kept = container.state.segments.find("#kept/0")
+            assert kept is not None
+            await container.decide(m.SegmentDeleted(kept.segment_id))
+        await internal_segment(container, "kept", "0")
+        assert server.statistics()["server"].segments == 1
 
 
 async def _sets(peer: Peer, segment_id: int, key: str, value: bytes) -> bool:

@@ -68,6 +68,7 @@ def state_over(archive: SlowArchive, *, resident_count_max: int = 0) -> Containe
     stored = StoredState(
         archives={"segments": archive, "writers": EmptyArchive(), "streams": EmptyArchive()},
         counts={"segments": COUNT // 2, "writers": 0, "streams": 0},
+        internal_count=0,
         next_id=COUNT + 1,
         uptime_us=0,
         clock_readings=[],

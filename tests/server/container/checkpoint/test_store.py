@@ -150,6 +150,7 @@ def test_what_is_loaded_is_what_was_saved_bit_by_bit(steps: list[tuple[str, int,
                 checkpoint = loaded(store)
                 state = state_of(store, checkpoint, resident_count_max=sequence % 4)
                 assert durable_view(state) == durable_view(past.state)
+                assert state.user_segment_count == past.state.user_segment_count
                 assert (checkpoint.sequence, checkpoint.replay_from) == (sequence, sequence // 2)
                 assert not state.changed_count
                 if kind == "restart":

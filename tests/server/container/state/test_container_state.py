@@ -46,6 +46,7 @@ def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]
             assert len(shelf) == len(items)
             assert state.next_id > max([0, *map(shelf.number_of, items)])
         assert all(state.segments.find(segment.name) is segment for segment in state.segments.values())
+        assert state.user_segment_count == sum(segment.name[0] != "#" for segment in state.segments.values())
         assert all(state.streams.find(stream.name) is stream for stream in state.streams.values())
         for stream in state.streams.values():
             assert covers_once(part.key_range for part in stream.open_parts)
