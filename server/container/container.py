@@ -15,7 +15,7 @@ Only `decide` and `read` and the life cycle wait; all of it runs in the event lo
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -148,7 +148,7 @@ class SegmentContainer:
         """
         self._check_running()
         segment = self.segment(run.segment_id)
-        if not is_internal:
+        if segment.is_internal and not is_internal:
             segment.check_changeable()
         if run.writer_number:
             check_writer(self.state, run)
@@ -316,12 +316,13 @@ class SegmentContainer:
             logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
             return
-        settled = [self._in_flight.popleft() for _ in runs]
-        for run, pending in zip(runs, settled, strict=True):
+        owners: set[Owner] = set()
+        for run in runs:
+            pending = self._in_flight.popleft()
             assert pending is run.context
             # Its bytes stay in memory, so it must not refer to its requester any more.
             run.context = None
-        owners = self._settle(settled)
+            self._settle(pending, owners)
         # Before the acks: so what is pushed to a reader at the tail is there when the ack is.
         for segment in woken:
             segment.notify()
@@ -331,16 +332,13 @@ class SegmentContainer:
         self.on_progress()
 
     def _settle(
-        self, pending: Iterable[PendingAppend | PendingDecision], error: ServerError | None = None
-    ) -> set[Owner]:
-        """End requests and those which end with them; return the owners of appends, which are to be told."""
-        owners: set[Owner] = set()
-        for each in pending:
-            for ended in (each, *each.followers):
-                ended.settle(error)
-                if isinstance(ended, PendingAppend):
-                    owners.add(ended.owner)
-        return owners
+        self, pending: PendingAppend | PendingDecision, owners: set[Owner], *, error: ServerError | None = None
+    ) -> None:
+        """End a request and those which end with it; add the owners of appends, which are to be told."""
+        for ended in (pending, *pending.followers):
+            ended.settle(error)
+            if isinstance(ended, PendingAppend):
+                owners.add(ended.owner)
 
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
@@ -349,7 +347,9 @@ class SegmentContainer:
         # What comes from now on was certainly not stored, and may be tried again.
         self._failure = LogClosedError("the log failed and is being recovered", retry_after_ms=1000)
         logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self._in_flight), error)
-        owners = self._settle(self._in_flight, failure)
+        owners: set[Owner] = set()
+        for pending in self._in_flight:
+            self._settle(pending, owners, error=failure)
         self._in_flight.clear()
         for owner in owners:
             owner.settle()

@@ -30,9 +30,9 @@ Loading blocks. For the event loop, `loader.EntityLoader` does it before, in a t
 identity map with a unit of work (M. Fowler, Patterns of Enterprise Application Architecture).
 """
 
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
@@ -318,15 +318,16 @@ class EntityCache(Generic[Item]):
 
     def values(self) -> Iterator[Item]:
         """Yield everything, by number; keeps nothing of it in memory. Blocks, and nothing may change meanwhile."""
-        new = sorted(self._dirty)
-        place = 0
         last = 0
-        while stored := self.archive.numbers(after=last, count_max=ARCHIVE_PAGE_COUNT):
-            last = stored[-1]
-            end = bisect_right(new, last)
-            yield from self._existing(sorted({*stored, *new[place:end]}))
-            place = end
-        yield from self._existing(new[place:])
+        for number in merge(self._stored_numbers(), sorted(self._dirty)):
+            if number == last:
+                continue
+            last = number
+            item = self._resident.get(number)
+            if item is None and number not in self._dirty:
+                item = self.archive.load(number)
+            if item is not None:
+                yield item
 
     def names(self, stored: Sequence[str], *, prefix: str, after: str, last: str | None) -> list[str]:
         """Return the names in use with a prefix, above `after` and up to `last`, ascending.
@@ -388,13 +389,11 @@ class EntityCache(Generic[Item]):
 
     # --- inside ---
 
-    def _existing(self, numbers: Sequence[int]) -> Iterator[Item]:
-        for number in numbers:
-            item = self._resident.get(number)
-            if item is None and number not in self._dirty:
-                item = self.archive.load(number)
-            if item is not None:
-                yield item
+    def _stored_numbers(self) -> Iterator[int]:
+        last = 0
+        while page := self.archive.numbers(after=last, count_max=ARCHIVE_PAGE_COUNT):
+            yield from page
+            last = page[-1]
 
     def _find_number(self, name: str) -> int:
         """Return the number that a name leads to, 0 if there is none. Blocks if the archive must be asked."""

@@ -23,31 +23,25 @@ BATCH_COUNT_MAX: Final = 500
 """Read in one go: other requests wait no longer than for that."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """An entity that is to be loaded into a cache, by number or by name."""
-
-    cache: EntityCache[Any]
-    key: int | str
-
-    def read(self) -> tuple[int, Any]:
-        """Return number and entity as they are stored, 0 and None if there is none; blocks."""
-        number = self.cache.archive.find(self.key) if isinstance(self.key, str) else self.key
-        item = self.cache.archive.load(number) if number else None
-        return (number if item is not None else 0), item
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Load:
-    """A load that is queued or under way.
+    """An entity that is being loaded into a cache, by number or by name.
 
     Attributes:
         is_current: resolves when it ended, to whether what was read was taken over.
         pins: get the entity pinned before anything else can run.
     """
 
+    cache: EntityCache[Any]
+    key: int | str
     is_current: asyncio.Future[bool]
     pins: list[Pins] = field(default_factory=list)
+
+    def read(self) -> tuple[int, Any]:
+        """Return number and entity as they are stored, 0 and None if there is none; blocks."""
+        number = self.cache.archive.find(self.key) if isinstance(self.key, str) else self.key
+        item = self.cache.archive.load(number) if number else None
+        return (number if item is not None else 0), item
 
 
 class EntityLoader:
@@ -59,7 +53,7 @@ class EntityLoader:
 
     def __init__(self, state: ContainerState) -> None:
         self._state = state
-        self._queue: dict[LoadRequest, _Load] = {}
+        self._queue: dict[tuple[EntityCache[Any], int | str], _Load] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def pin(
@@ -79,7 +73,7 @@ class EntityLoader:
         required = m.Required(segments=tuple(segments), writers=tuple(writers), streams=tuple(streams))
         with Pins() as pins:
             for cache, keys in self._state.required(required):
-                await self._pin([LoadRequest(cache, key) for key in keys], pins)
+                await self._pin(cache, keys, pins)
             return pins.transfer()
 
     async def names(
@@ -108,28 +102,27 @@ class EntityLoader:
             after = last
         return found[:count_max], len(found) > count_max
 
-    async def _pin(self, requests: Sequence[LoadRequest], pins: Pins) -> None:
+    async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> None:
         missing = []
-        for request in requests:
-            if request.cache.is_resident(request.key):
-                request.cache.pin([request.key], into=pins)
+        for key in keys:
+            if cache.is_resident(key):
+                cache.pin([key], into=pins)
             else:
-                missing.append(request)
+                missing.append(key)
         for _ in range(ATTEMPTS_COUNT):
             if not missing:
                 return
-            loads = [self._load(request, pins) for request in missing]
+            loads = [self._load(cache, key, pins) for key in missing]
             await asyncio.wait(loads)
-            missing = [request for request, load in zip(missing, loads, strict=True) if not load.result()]
+            missing = [key for key, load in zip(missing, loads, strict=True) if not load.result()]
         # Checkpoints were stored faster than we could read: read what is missing here and now.
-        for request in missing:
-            request.cache.pin([request.key], into=pins)
+        cache.pin(missing, into=pins)
 
-    def _load(self, request: LoadRequest, pins: Pins) -> asyncio.Future[bool]:
+    def _load(self, cache: EntityCache[Any], key: int | str, pins: Pins) -> asyncio.Future[bool]:
         """Return a future of whether what was read is current, and has been pinned."""
-        load = self._queue.get(request)
+        load = self._queue.get((cache, key))
         if load is None:
-            load = self._queue[request] = _Load(asyncio.get_running_loop().create_future())
+            load = self._queue[cache, key] = _Load(cache, key, asyncio.get_running_loop().create_future())
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._work(), name="load")
         load.pins.append(pins)
@@ -137,23 +130,23 @@ class EntityLoader:
 
     async def _work(self) -> None:
         while self._queue:
-            batch = dict(islice(self._queue.items(), BATCH_COUNT_MAX))
-            for request in batch:
-                del self._queue[request]
-            generations = [request.cache.generation for request in batch]
+            batch = list(islice(self._queue.values(), BATCH_COUNT_MAX))
+            for load in batch:
+                del self._queue[load.cache, load.key]
+            generations = [load.cache.generation for load in batch]
             try:
-                found = await asyncio.to_thread(_read, list(batch))
+                found = await asyncio.to_thread(_read, batch)
             except Exception as error:  # noqa: BLE001  # all who wait get it
-                for load in batch.values():
+                for load in batch:
                     load.is_current.set_exception(error)
                     load.is_current.exception()  # its waiters may have been cancelled
                 continue
-            for (request, load), (number, item), generation in zip(batch.items(), found, generations, strict=True):
+            for load, (number, item), generation in zip(batch, found, generations, strict=True):
                 load.is_current.set_result(
-                    request.cache.install(request.key, number, item, generation=generation, pins=load.pins)
+                    load.cache.install(load.key, number, item, generation=generation, pins=load.pins)
                 )
         self._task = None
 
 
-def _read(requests: Sequence[LoadRequest]) -> list[tuple[int, Any]]:
-    return [request.read() for request in requests]
+def _read(loads: Sequence[_Load]) -> list[tuple[int, Any]]:
+    return [load.read() for load in loads]

@@ -7,7 +7,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
 from .apply_segments import Fold
-from .segment import Segment
+from .segment import Segment, WriterProgress
 from .writer import Writer
 
 ACTIVITY_STEP_US: Final = 60_000_000
@@ -17,7 +17,9 @@ ACTIVITY_STEP_US: Final = 60_000_000
 def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
     """Record how far a writer is in a segment after a run."""
     state = fold.state
-    progress = segment.progress_of(run.writer_number)
+    progress = segment.writers.get(run.writer_number)
+    if progress is None:
+        progress = segment.writers[run.writer_number] = WriterProgress()
     progress.durable = max(progress.durable, run.last_event_number)
     progress.last_offset = run.last_append_offset
     state.touch("progress", segment.segment_id, run.writer_number)

@@ -115,13 +115,6 @@ class Segment:
         self.next_offset = self.length
         self.is_internal = is_internal(self.name)
 
-    def progress_of(self, writer_number: int) -> WriterProgress:
-        """Return how far a writer is here, from nothing if it never wrote."""
-        progress = self.writers.get(writer_number)
-        if progress is None:
-            progress = self.writers[writer_number] = WriterProgress()
-        return progress
-
     def check_appendable(self) -> None:
         """Raise if the segment takes no more appends."""
         if self.deleted:

@@ -4,37 +4,34 @@ At any time the open segments of a stream partition the key space. Scaling repla
 a new epoch; which segment precedes which is told by `millrace.model.lineage`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch, StreamPart, parts_of_history
 from millrace.wire import messages as m
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Stream:
     """A stream; `parts` holds every segment that still has something to read, in the order of creation."""
 
-    __slots__ = (
-        "admitted_epoch", "closing", "configuration", "created_us", "cuts", "epoch", "epochs",
-        "name", "parts", "sealed", "stream_id",
-    )  # fmt: skip
+    stream_id: int
+    name: str
+    configuration: str
+    created_us: int
+    parts: list[StreamPart] = field(default_factory=list)
+    epoch: int = 0
+    epochs: list[m.EpochRecord] = field(default_factory=list)
+    # By kind and name.
+    cuts: dict[tuple[int, str], m.SavedCut] = field(default_factory=dict)
+    sealed: bool = False
+    # Admitted: a seal or a delete is queued; the epoch that a queued scale begins.
+    closing: bool = False
+    admitted_epoch: int = field(init=False)
 
-    def __init__(
-        self, *, stream_id: int, name: str, configuration: str, created_us: int, epoch: int = 0, sealed: bool = False
-    ) -> None:
-        self.stream_id = stream_id
-        self.name = name
-        self.configuration = configuration
-        self.created_us = created_us
-        self.parts: list[StreamPart] = []
-        self.epoch = epoch
-        self.epochs: list[m.EpochRecord] = []
-        # By kind and name.
-        self.cuts: dict[tuple[int, str], m.SavedCut] = {}
-        self.sealed = sealed
-        # Admitted: a seal or a delete is queued; the epoch that a queued scale begins.
-        self.closing = False
-        self.admitted_epoch = epoch
+    def __post_init__(self) -> None:
+        """Begin with the admitted view of the durable one."""
+        self.admitted_epoch = self.epoch
 
     @property
     def segment_ids(self) -> list[int]:
