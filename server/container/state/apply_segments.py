@@ -97,9 +97,12 @@ def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
         target.index.add(record.target_offset, events=target.event_count, wall_time_us=fold.wall_time_us)
     target.length = max(target.length, record.target_offset + record.size)
     target.event_count += record.event_count
-    if source is None or not record.size:
-        if record.size:
-            target.damages.append(DamagedRange(record.target_offset, target.length, "the log"))
+    # The log may have lost the end of the source, or all of it.
+    held = 0 if source is None else max(0, min(record.size, source.length - record.source_start))
+    if held < record.size:
+        lost_offset = record.target_offset + held
+        target.damages.append(DamagedRange(lost_offset, record.target_offset + record.size, "the log"))
+    if source is None or not held:
         state.delete_segments([record.source_id])
     else:
         # Its name is free again; the one it has now cannot be asked for.
@@ -109,7 +112,7 @@ def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
             LinkedExtent(
                 target_id=target.segment_id,
                 offset=record.target_offset,
-                size=record.size,
+                size=held,
                 source_id=source.segment_id,
                 source_offset=record.source_start,
                 event_count=record.event_count,

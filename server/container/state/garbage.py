@@ -41,13 +41,6 @@ class GarbageQueue:
         # Numbers of the checkpoint that began last, of the newest stored one, and of the newest in a published copy.
         self._begun = self._stored = self._copied = 0
 
-    def __len__(self) -> int:
-        return sum(map(len, self._entries.values()))
-
-    def names(self, delete_after: DeleteAfter) -> list[str]:
-        """Return the names that wait for this, in the order in which they were added."""
-        return [name for name, _ in self._entries[delete_after]]
-
     def add(self, names: Iterable[str], *, delete_after: DeleteAfter) -> None:
         """Add chunks that nothing in memory refers to any more."""
         self._entries[delete_after].extend((name, self._begun + 1) for name in names)

@@ -2,6 +2,7 @@
 
 from millrace.server.container.entity_cache import RESIDENT_COUNT_MAX
 from millrace.server.container.state.container_state import ContainerState, StoredState
+from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
 
 FIRST_ID = 1
 
@@ -34,3 +35,8 @@ def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState
         clock_readings=[],
     )
     return ContainerState(stored, resident_count_max=resident_count_max)
+
+
+def waiting(garbage: GarbageQueue, delete_after: DeleteAfter) -> list[str]:
+    """Return the names of the chunks that wait for this, in the order in which they were added."""
+    return [name for name, _ in garbage._entries[delete_after]]

@@ -22,6 +22,7 @@ from millrace.server.tier2 import ChunkId, ScopedStorage, chunk_name
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
+from tests.server.container.states import waiting
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.memory_log import LogMedium, MemoryLog
@@ -145,7 +146,7 @@ async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -
     async with homes[0].opened(cache) as one:
         before = homes[1].names()
         await one.collect_orphans()
-        garbage = one.container.state.garbage.names(DeleteAfter.COPY)
+        garbage = waiting(one.container.state.garbage, DeleteAfter.COPY)
         assert [scope_of(ONE) + name for name in garbage] == [orphans[ONE]]
         await published(one)
         assert orphans[ONE] not in storage._chunks

@@ -28,6 +28,7 @@ from millrace.server.wal import Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
+from tests.server.container.states import waiting
 from tests.support.clock import ManualClock
 from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
@@ -514,7 +515,7 @@ async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tm
         async with asyncio.timeout(PATIENCE_S):
             await running
         assert container.container.checkpoint_damage is None
-        assert container.container.state.garbage.names(DeleteAfter.COPY) == (
+        assert waiting(container.container.state.garbage, DeleteAfter.COPY) == (
             [orphan] if task == "collect_orphans" else []
         )
 
@@ -546,4 +547,4 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
         clock.move(3600.0)
         async with asyncio.timeout(PATIENCE_S):
             await running
-        assert container.container.state.garbage.names(DeleteAfter.COPY) == [orphan]
+        assert waiting(container.container.state.garbage, DeleteAfter.COPY) == [orphan]

@@ -3,6 +3,7 @@
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,6 +146,26 @@ def test_what_was_stamped_before_a_damage_is_young_again() -> None:
     damage = Damage(place="wal-7", offset=4096, size=99, first_sequence=3, last_sequence=3, runs=(), is_complete=True)
     apply(state, damage, sequence=state.sequence)
     assert state.clock_history.old_before_us(5, uptime_us=9) == NOTHING_US
+
+
+@pytest.mark.parametrize(("source_start", "held"), [(0, 10), (4, 6), (10, 0), (12, 0)])
+def test_a_merge_of_what_has_lost_its_end_is_refused_from_there_on(source_start: int, held: int) -> None:
+    """Behaviour 41: the record of the merge is there, and what was appended last before it is not."""
+    state, target = with_segment()
+    apply(state, m.SegmentCreated(2, 0, "raw/b"))
+    apply(state, run_of(state.segments[2], offset=0, size=10, event_count=1))
+
+    apply(
+        state,
+        m.SegmentMerged(
+            target_id=1, source_id=2, target_offset=0, source_start=source_start, size=20 - source_start, event_count=2
+        ),
+    )
+
+    assert [(extent.offset, extent.end) for extent in target.tail.extents] == [(0, held)] * bool(held)
+    assert target.damages == [DamagedRange(held, 20 - source_start, "the log")]
+    assert target.length == 20 - source_start
+    assert (2 in state.segments) == bool(held)
 
 
 def test_a_run_of_a_segment_whose_creation_was_lost_brings_it_back_under_another_name() -> None:

@@ -11,7 +11,7 @@ from millrace.server.container.state.segment import ChunkRecord, DamagedRange, S
 from millrace.wire import messages as m
 from tests.server.container.extents import extent
 from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
-from tests.server.container.states import FIRST_ID, new_state
+from tests.server.container.states import FIRST_ID, new_state, waiting
 
 
 def run(
@@ -119,7 +119,7 @@ def test_truncation_releases_all_that_is_before() -> None:
     assert segment.start_offset == 25
     assert segment.chunks == []
     assert state.take_changes().touched["chunks"] == [(segment.segment_id, 0), (segment.segment_id, 6)]
-    assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first", "second"]
+    assert waiting(state.garbage, DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
     assert woken == {segment}
@@ -149,7 +149,7 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     assert segment.deleted
     assert (list(state.segments.values()), state.segments.find(segment.name)) == ([], None)
     assert (state.unflushed, state.tail_bytes) == ({}, 0)
-    assert state.garbage.names(DeleteAfter.CHECKPOINT) == ["first"]
+    assert waiting(state.garbage, DeleteAfter.CHECKPOINT) == ["first"]
     assert woken == {segment}
     assert state.take_changes().entities["segments"] == ({}, [segment.segment_id])
     apply(state, m.SegmentCreated(state.take_id(), 18, "scope/segment"))
@@ -330,8 +330,8 @@ def test_chunks_of_merged_segments_wait_for_a_copy_however_deep_they_are() -> No
 
     state.release(segment, segment.length, delete_after=DeleteAfter.COPY)
 
-    assert state.garbage.names(DeleteAfter.CHECKPOINT) == []
-    assert sorted(state.garbage.names(DeleteAfter.COPY)) == [f"chunk-{first}", f"chunk-{second}"]
+    assert waiting(state.garbage, DeleteAfter.CHECKPOINT) == []
+    assert sorted(waiting(state.garbage, DeleteAfter.COPY)) == [f"chunk-{first}", f"chunk-{second}"]
 
 
 def test_chunks_are_replaced_in_their_places() -> None:
