@@ -6,7 +6,6 @@ The format is declared in `millrace.wire.schema.log`. Nothing here reads a file,
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from struct import Struct
 from typing import Final
 
@@ -280,9 +279,15 @@ def _entries(data: memoryview, offset: int, run_count: int) -> Sequence[tuple[in
 def _pieces(frames: Sequence[Buffer]) -> list[Buffer]:
     """Join neighbours that are small, so that a batch of thousands of runs stays within a few system calls."""
     pieces: list[Buffer] = []
-    for is_small, neighbours in groupby(frames, key=lambda data: len(data) < _PIECE_SIZE_BYTES_MIN):
-        if is_small:
-            pieces.append(b"".join(neighbours))
-        else:
-            pieces.extend(neighbours)
+    small: list[Buffer] = []
+    for data in frames:
+        if len(data) < _PIECE_SIZE_BYTES_MIN:
+            small.append(data)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(data)
+    if small:
+        pieces.append(b"".join(small))
     return pieces
