@@ -37,7 +37,7 @@ class Events(NamedTuple):
     """Events in the order written: with a future each, or with one for all if they were written as one block.
 
     Attributes:
-        cost_bytes: what the writer counts for them until they are settled.
+        cost_bytes: what the writer counts for them until they have their outcome.
         headers: by the index of the event, of those that have some.
     """
 
@@ -68,7 +68,7 @@ class Block:
     """A packed block and the futures that its outcome resolves.
 
     Attributes:
-        cost_bytes: what the writer counts for its events until they are settled.
+        cost_bytes: what the writer counts for its events until they have their outcome.
         error: why it will never be stored, once that is known.
     """
 
@@ -84,20 +84,20 @@ class Block:
         """The number of its last event."""
         return self.event_number + self.event_count - 1
 
-    def settle(self, result: Stored | MillraceError) -> None:
+    def resolve(self, outcome: Stored | MillraceError) -> None:
         """Resolve the futures, those that were not cancelled."""
         futures, self.futures = self.futures, []
-        if isinstance(result, MillraceError):
+        if isinstance(outcome, MillraceError):
             for future in futures:
                 if not future.done():
-                    future.set_exception(result)
+                    future.set_exception(outcome)
                     # Retrieved here: flush() and leaving the writer raise the same error, so silence loses nothing,
                     # and a report by asyncio for each of a million events would bury it.
                     future.exception()
         else:
             for future in futures:
                 if not future.done():
-                    future.set_result(result)
+                    future.set_result(outcome)
 
     def unpack(self) -> Events:
         """Return the events, so that they can go into other blocks."""
@@ -146,16 +146,16 @@ class Accumulator:
         self.futures += events.futures
         self.gathered_bytes += events.cost_bytes
 
-    def take(self) -> Events:
+    def remove_all(self) -> Events:
         """Return what was gathered, and start from nothing."""
         events = Events(self.values, self.keys, self.times, self.futures, self.gathered_bytes, self.headers)
         self.scheduled = False
         self._clear()
         return events
 
-    def seal(self, size_bytes_max: int) -> list[Block]:
+    def pack_gathered(self, size_bytes_max: int) -> list[Block]:
         """Pack what was gathered: no block if that is nothing. See `pack`."""
-        return self.pack(self.take(), size_bytes_max) if self.values else []
+        return self.pack(self.remove_all(), size_bytes_max) if self.values else []
 
     def pack(self, events: Events, size_bytes_max: int) -> list[Block]:
         """Return the block of these events, or several where the server takes no append as large as one.

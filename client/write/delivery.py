@@ -3,12 +3,12 @@
 The segment writers say what may be sent and what became of it; here it is sent, counted and told. All calls go down,
 from the writer to this to the segment writers; what comes up are only the answers of the connection. There is one
 `Retry` for all segments, since what interrupts one (a lost connection, a full disk) interrupts all: it starts with the
-first failure and ends with the first block that is stored.
+first failure and ends with the first block that is stored. The one for finding successors ends when no segment refuses
+any more: what other segments store says nothing of those.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +24,7 @@ from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 from .accumulator import Accumulator, Block, Events, Stored, refused_block
 from .options import WriterOptions
-from .reroute import Plan, Rerouter, split_events
+from .reroute import Rerouter, Successors, split_events
 from .routing import Router
 from .segment_writer import SegmentWriter, SenderState, passes
 
@@ -53,7 +53,7 @@ class Delivery:
     """The blocks of one writer, from the accumulators to its segments. Belongs to one event loop.
 
     Attributes:
-        pending_bytes: what was written and is not settled; `Writer.write` adds what it takes.
+        pending_bytes: what was written and has no outcome yet; `Writer.write` adds what it takes.
         refusal: why nothing more can be written; set once.
         failure: why events were lost, until a caller was told.
         append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
@@ -84,16 +84,16 @@ class Delivery:
         self.retries = 0
         self.reroutes = 0
         # Segments with blocks that wait for room, in the order they came.
-        self._waiting: deque[SegmentWriter] = deque()
+        self._waiting: list[SegmentWriter] = []
         # The attempts since a block was stored last; None as long as none failed.
         self._retry: Retry | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._rerouting: asyncio.Task[None] | None = None
-        # The attempts to find successors since a block was stored or segments were switched last, over all tasks.
+        # The attempts to find successors since a segment began to refuse, over all tasks.
         self._reroute_retry: Retry | None = None
-        # Those who wait for room, in the order they came, and whether they are being let go.
-        self._draining: deque[asyncio.Future[None]] = deque()
-        self._releasing = False
+        # How many wait in `drain`, and the turn of the first of them.
+        self._draining_count = 0
+        self._drain_turn = asyncio.Lock()
         # Set with each answer, and when blocks were moved to other segments.
         self._answered = asyncio.Event()
 
@@ -124,8 +124,7 @@ class Delivery:
 
     def send_gathered(self, segment: SegmentWriter) -> None:
         """Send what was gathered, as far as there is room."""
-        for block in segment.accumulator.seal(self.append_size_max):
-            self._add(segment, block)
+        self._add_gathered(segment)
         self.pump(segment)
 
     def pack(
@@ -138,8 +137,7 @@ class Delivery:
         self, segment: SegmentWriter, payload: bytearray, event_count: int, future: "asyncio.Future[Stored]"
     ) -> None:
         """Send what `pack` returned last for this segment, after what was gathered."""
-        for block in segment.accumulator.seal(self.append_size_max):
-            self._add(segment, block)
+        self._add_gathered(segment)
         self.pending_bytes += len(payload)
         self._add(segment, segment.accumulator.number(payload, event_count, [future], cost_bytes=len(payload)))
         self.pump(segment)
@@ -154,43 +152,31 @@ class Delivery:
 
         First come, first served: who comes while others wait, waits after them.
         """
-        if self.refusal is None and not self.has_room(0):
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._draining.append(waiter)
-            await waiter
+        if self.has_room(0):
+            return
+        self._draining_count += 1
+        try:
+            async with self._drain_turn:
+                limit_bytes = self._options.drain_high_bytes  # for those who waited for their turn
+                while self.refusal is None and self.pending_bytes > limit_bytes:
+                    limit_bytes = self._options.drain_low_bytes
+                    await self._next_answer()
+        finally:
+            self._draining_count -= 1
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether `drain` would not wait if so much more were pending. May be called in any thread."""
-        return (
-            self.pending_bytes + size_bytes <= self._options.drain_high_bytes
-            and not self._draining
-            and not self._releasing
-        )
-
-    def _release(self) -> None:
-        """Let the first go who waits for room; the next when that one has written, if there is room still."""
-        while self._draining and self._draining[0].done():  # cancelled
-            del self._draining[0]
-        self._releasing = bool(self._draining) and self.pending_bytes <= self._options.drain_high_bytes
-        if self._releasing:
-            self._draining.popleft().set_result(None)
-            # Its task runs before this. If it was cancelled meanwhile, its turn is that of the next.
-            self._loop.call_soon(self._release)
+        return self.pending_bytes + size_bytes <= self._options.drain_high_bytes and not self._draining_count
 
     async def flush(self) -> None:
-        """Wait until everything written before this call is settled. Cancelling is safe."""
+        """Wait until everything written before this call has its outcome. Cancelling is safe."""
         while True:
             reroutes = self.reroutes
-            unsettled = []
             for segment in self.segments:
                 self.send_gathered(segment)
-                unsettled.append((segment, segment.accumulator.last_number))
-            while unsettled:
-                segment, last_number = unsettled[-1]
-                if segment.holds(last_number):
+            for segment, last_number in [(each, each.accumulator.last_number) for each in self.segments]:
+                while segment.holds(last_number):
                     await self._next_answer()
-                else:
-                    unsettled.pop()
             if reroutes == self.reroutes:
                 return
             # What was waited for was moved to other segments: wait there.
@@ -229,29 +215,31 @@ class Delivery:
         if connection is None:
             self._resume_later(ConnectionLostError(f"not connected to {self._channel.address}"))
             return None
-        if self.in_flight_bytes and self.in_flight_bytes + size > self._options.in_flight_bytes_max:
+        is_full = not connection.has_room(size)
+        if is_full or (self.in_flight_bytes and self.in_flight_bytes + size > self._options.in_flight_bytes_max):
             if segment not in self._waiting:
                 self._waiting.append(segment)
-            return None
-        if not connection.has_room(size):
-            if segment not in self._waiting:
-                self._waiting.append(segment)
-                connection.room_waiter().add_done_callback(lambda _: self._pump_waiting())
+                if is_full:
+                    connection.room_waiter().add_done_callback(lambda _: self._pump_waiting())
             return None
         return connection
 
     def _pump_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, []
         for segment in waiting:
             self.pump(segment)
 
+    def _add_gathered(self, segment: SegmentWriter) -> None:
+        for block in segment.accumulator.pack_gathered(self.append_size_max):
+            self._add(segment, block)
+
     def _add(self, segment: SegmentWriter, block: Block) -> None:
         if block.error is not None:  # what follows may not overtake it
-            self._settle(block, block.error)
+            self._resolve(block, block.error)
             self.fail(block.error)
-        elif segment.state is SenderState.STOPPED:
+        elif segment.answered_state is SenderState.STOPPED:
             assert self.refusal is not None
-            self._settle(block, self.refusal)
+            self._resolve(block, self.refusal)
         else:
             segment.add(block)
 
@@ -263,11 +251,14 @@ class Delivery:
     # --- answers in ---
 
     def block_acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
-        """Settle a block that is durable, and send what gathered meanwhile; called by the connection."""
+        """Resolve a block that is durable, and send what gathered meanwhile; called by the connection."""
         self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
         segment.acked(block)
-        self._settle(block, Stored(segment.segment_id, offset, block.event_number, block.event_count))
-        self._answer(segment)
+        self._resolve(block, Stored(segment.segment_id, offset, block.event_number, block.event_count))
+        self._retry = None
+        if self._reroute_retry is not None and not any(each.is_refusing for each in self.segments):
+            self._reroute_retry = None
+        self._go_on(segment)
 
     def block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
         """Keep a block for another attempt, or end the writer; called by the connection."""
@@ -275,35 +266,31 @@ class Delivery:
         segment.failed(block, error)
         if block.error is not None:
             self.fail(block.error)
-        self._answer(segment)
+        self._go_on(segment)
 
-    def _answer(self, segment: SegmentWriter) -> None:
+    def _go_on(self, segment: SegmentWriter) -> None:
         """Do what the state of a segment asks for after an answer."""
         self._answered.set()
         if self._waiting:
             self._pump_waiting()
-        state = segment.state
-        if state is SenderState.SENDING:
+        if segment.state is SenderState.SENDING:
             if segment.is_idle:
                 self.send_gathered(segment)
             else:
                 self.pump(segment)
-        elif state is SenderState.PAUSED:
+        elif segment.answered_state is SenderState.INTERRUPTED:
             assert segment.interruption is not None
             self._resume_later(segment.interruption)
-        elif state is SenderState.REJECTED:
+        elif segment.answered_state is SenderState.REJECTED:
             self._reroute_later()
-        elif state is SenderState.STOPPED:
+        elif segment.answered_state is SenderState.STOPPED:
             self._abandon(segment)
 
-    def _settle(self, block: Block, result: Stored | MillraceError) -> None:
+    def _resolve(self, block: Block, outcome: Stored | MillraceError) -> None:
         """Tell those who wait, and give the memory back."""
-        block.settle(result)
+        block.resolve(outcome)
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0
-        self._retry = self._reroute_retry = None
-        if self._draining and not self._releasing and self.pending_bytes <= self._options.drain_low_bytes:
-            self._release()
 
     # --- another attempt ---
 
@@ -331,7 +318,7 @@ class Delivery:
         self._resuming = None
         self._heed_limits()
         for segment in self.segments:
-            if segment.state is SenderState.PAUSED:
+            if segment.answered_state is SenderState.INTERRUPTED:
                 segment.resume()
             self.pump(segment)
 
@@ -353,40 +340,34 @@ class Delivery:
             self._reroute_retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
         retry = self._reroute_retry
         try:
-            while any(segment.state is SenderState.REJECTED for segment in self.segments):
-                plan = await self._rerouter.plan(self.segments, retry)
-                if plan is None:
+            while any(segment.answered_state is SenderState.REJECTED for segment in self.segments):
+                successors = await self._rerouter.find(self.segments, retry)
+                if successors is None:
                     for segment in self.segments:
                         self.pump(segment)
                     continue
-                replaced = [each for each in self.segments if each.segment_id not in plan.router.segment_ids]
+                replaced = [each for each in self.segments if each.segment_id not in successors.router.segment_ids]
                 while not all(segment.is_drained for segment in replaced):
                     await self._next_answer()
-                self._switch(plan, replaced)
+                self._switch(successors, replaced)
         except MillraceError as error:
             self.fail(error)
         self._rerouting = None
 
-    def _switch(self, plan: Plan, replaced: list[SegmentWriter]) -> None:
+    def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:
         """Give the events of replaced segments to the successors; from now on all are written there."""
-        self._route(plan.router, self.last_event_numbers | plan.last_numbers, left_ids=plan.left_ids)
-        count = 0
+        numbers = self.last_event_numbers | successors.last_numbers
+        self._route(successors.router, numbers, left_ids=successors.left_ids)
         for segment in replaced:
+            self._add_gathered(segment)
             segment.stop()
-            for block in segment.take():
-                count += block.event_count
+            for block in segment.remove_all():
                 self._write_again(block.unpack())
-            gathered = segment.accumulator.take()
-            count += len(gathered.values)
-            if gathered.values:
-                self._write_again(gathered)
         self.reroutes += 1
         self._reroute_retry = None
         self._answered.set()
-        logger.debug(
-            "stream scaled under writer stream=%s replaced=%s events=%d",
-            self._stream, [segment.segment_id for segment in replaced], count,
-        )  # fmt: skip
+        replaced_ids = [segment.segment_id for segment in replaced]
+        logger.debug("stream scaled under writer stream=%s replaced=%s", self._stream, replaced_ids)
         for segment in self.segments:
             if segment.accumulator.values and not segment.accumulator.scheduled:
                 self.schedule(segment)
@@ -404,8 +385,7 @@ class Delivery:
                 segment.accumulator.extend(part)
                 if segment.accumulator.gathered_bytes < self.block_size_bytes:
                     continue
-            for block in segment.accumulator.seal(self.append_size_max):
-                self._add(segment, block)
+            self._add_gathered(segment)
             if part.is_block:
                 for block in segment.accumulator.pack(part, self.append_size_max):
                     self._add(segment, block)
@@ -452,24 +432,20 @@ class Delivery:
                 task.cancel()
         for segment in self.segments:
             segment.stop()
-            if segment.state is SenderState.STOPPED:
+            if segment.answered_state is SenderState.STOPPED:
                 self._abandon(segment)
         self._answered.set()
-        while self._draining:
-            waiter = self._draining.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _abandon(self, segment: SegmentWriter) -> None:
         """Fail what a segment writer holds that was stopped."""
         error = self.refusal
         assert error is not None
-        blocks = segment.take()
-        gathered = segment.accumulator.take()
+        blocks = segment.remove_all()
+        gathered = segment.accumulator.remove_all()
         if gathered.values:
             blocks.append(refused_block(gathered, error))
         for block in blocks:
-            self._settle(block, segment.reason(block, error))
+            self._resolve(block, segment.reason(block, error))
 
     def _start(self, body: Coroutine[Any, Any, None], purpose: str) -> "asyncio.Task[None]":
         task = asyncio.create_task(body, name=f"writer of {self._stream} {purpose}")

@@ -26,8 +26,8 @@ _FETCHES_BEFORE_RESUME: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Where a writer sends from now on.
+class Successors:
+    """The segments that a writer sends to from now on.
 
     Attributes:
         last_numbers: the last event number of this writer in segments that are new to it.
@@ -48,8 +48,10 @@ class Rerouter:
         self._stream_id = stream.stream_id
         self._writer_id = writer_id
 
-    async def plan(self, segments: Sequence[SegmentWriter], retry: Retry) -> Plan | None:
-        """Fetch the stream and plan; None if it has to be fetched again, after a wait of `retry`. Cancelling is safe.
+    async def find(self, segments: Sequence[SegmentWriter], retry: Retry) -> Successors | None:
+        """Fetch where to send from now on; None if it has to be fetched again, after a wait of `retry`.
+
+        Cancelling is safe.
 
         A segment that rejects, and is open in the stream, was sealed by what is not durable yet, and never will be if
         the server was killed before. So now and then it is resumed; the caller sends.
@@ -63,7 +65,7 @@ class Rerouter:
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
         router = Router.of_stream(self._name, stream.segments)
-        rejected = [each for each in segments if each.state is SenderState.REJECTED]
+        rejected = [each for each in segments if each.answered_state is SenderState.REJECTED]
         still_open = [each for each in rejected if each.segment_id in router.segment_ids]
         if still_open:
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments refuse, and nothing replaces them"))
@@ -78,7 +80,7 @@ class Rerouter:
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments are replaced all the time: {error}"))
             return None
         left_ids = frozenset(segment.segment_id for segment in stream.segments)
-        return Plan(router=router, last_numbers=last, left_ids=left_ids)
+        return Successors(router=router, last_numbers=last, left_ids=left_ids)
 
     async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.

@@ -4,13 +4,13 @@ Its blocks are sent in order. After an error that passes (a lost connection, a f
 once each sent block has been answered for, those without an ack go back before the queue, and the same blocks are sent
 again, under the same event numbers, of which the server stores each once.
 
-    SENDING     blocks are sent, as far as there is room
-    RECALLING   an error that passes came; answers of other sent blocks are awaited
-    PAUSED      all are answered; what has no ack is queued again, and waits to be resumed
-    REJECTING   the segment takes no more appends; answers of other sent blocks are awaited
-    REJECTED    all are answered; what is held is not stored, and must go to the successors of the segment
-    STOPPING    nothing is sent any more; answers are awaited
-    STOPPED     all are answered; what is held fails, or was moved
+    SENDING      blocks are sent, as far as there is room
+    INTERRUPTED  an error that passes came; what has no ack waits to be resumed
+    REJECTED     the segment takes no more appends; what is held is not stored, and must go to its successors
+    STOPPED      nothing is sent any more; what is held fails, or was moved
+
+Each answer leaves the state or changes it to a later one of these; only what was interrupted or rejected is resumed.
+What a state asks for is done when all that was sent is answered: `answered_state` tells.
 
 A segment that was sealed acks what it has stored, also when that is sent again, and stores nothing from the first block
 on that it rejects. So what a REJECTED writer holds is exactly what the successors must get. Of a deleted segment it is
@@ -18,8 +18,8 @@ not known what it had stored: then a block that was sent before on a connection 
 """
 
 from collections import deque
-from enum import Enum, auto
-from typing import Final
+from enum import IntEnum
+from operator import attrgetter
 
 from millrace.client.errors import (
     ConnectionLostError,
@@ -35,69 +35,36 @@ from millrace.model.errors import MillraceError
 from .accumulator import Accumulator, Block
 
 
-class SenderState(Enum):
-    """What a segment writer does; see the module docstring."""
+class SenderState(IntEnum):
+    """What a segment writer does, the later the more final; see the module docstring."""
 
-    SENDING = auto()
-    RECALLING = auto()
-    PAUSED = auto()
-    REJECTING = auto()
-    REJECTED = auto()
-    STOPPING = auto()
-    STOPPED = auto()
-
-
-class SenderEvent(Enum):
-    """What changes the state of a segment writer."""
-
-    INTERRUPT = auto()
-    """A sent block was answered with an error that passes."""
-    REJECT = auto()
-    """A sent block was rejected, as the segment takes no more appends."""
-    FAIL = auto()
-    """A sent block was answered with an error that ends the writer."""
-    ANSWER = auto()
-    """No sent block is without an answer any more."""
-    RESUME = auto()
-    """What was interrupted, or rejected by a segment that turned out to be open, is to be sent again."""
-    STOP = auto()
-    """The writer ends, or the segment was replaced."""
-
-
-SENDING, RECALLING, PAUSED, REJECTING, REJECTED, STOPPING, STOPPED = SenderState
-INTERRUPT, REJECT, FAIL, ANSWER, RESUME, STOP = SenderEvent
-
-TRANSITIONS: Final[dict[SenderState, dict[SenderEvent, SenderState]]] = {
-    SENDING: {INTERRUPT: RECALLING, REJECT: REJECTING, FAIL: STOPPING, ANSWER: SENDING, STOP: STOPPING},
-    RECALLING: {INTERRUPT: RECALLING, REJECT: REJECTING, FAIL: STOPPING, ANSWER: PAUSED, STOP: STOPPING},
-    PAUSED: {RESUME: SENDING, STOP: STOPPING},
-    REJECTING: {INTERRUPT: REJECTING, REJECT: REJECTING, FAIL: STOPPING, ANSWER: REJECTED, STOP: STOPPING},
-    REJECTED: {RESUME: SENDING, STOP: STOPPING},
-    STOPPING: {INTERRUPT: STOPPING, REJECT: STOPPING, FAIL: STOPPING, ANSWER: STOPPED, STOP: STOPPING},
-    STOPPED: {STOP: STOPPED},
-}
-"""Every legal event of every state, and the state after it. Where nothing is in flight, no answer can come."""
+    SENDING = 0
+    INTERRUPTED = 1
+    REJECTED = 2
+    STOPPED = 3
 
 
 class SegmentWriter:
-    """The blocks of one writer for one segment, until they are stored or taken out.
+    """The blocks of one writer for one segment, until they are stored or removed.
 
     Attributes:
         last_acked_number: of the last event that is known to be stored.
         interruption: the error that sent blocks were recalled for last.
+        is_refusing: whether a block was rejected, and none was stored since sending was resumed.
     """
 
     __slots__ = (
-        "_queue", "_returned", "_sent", "_unknown_through", "accumulator", "interruption", "last_acked_number",
-        "segment_id", "state",
+        "_queue", "_returned", "_sent", "_unknown_through", "accumulator", "interruption", "is_refusing",
+        "last_acked_number", "segment_id", "state",
     )  # fmt: skip
 
     def __init__(self, segment_id: int, accumulator: Accumulator) -> None:
         self.segment_id = segment_id
         self.accumulator = accumulator
         self.last_acked_number = accumulator.last_number
-        self.state = SENDING
+        self.state = SenderState.SENDING
         self.interruption: MillraceError | None = None
+        self.is_refusing = False
         # To be sent, in order.
         self._queue: deque[Block] = deque()
         # In flight, in the order sent.
@@ -107,6 +74,11 @@ class SegmentWriter:
         # The last event number that was sent on a connection that was lost. Of a block up to it that has no ack, only
         # the segment can tell whether it is stored.
         self._unknown_through = 0
+
+    @property
+    def answered_state(self) -> SenderState | None:
+        """The state, if all that was sent is answered."""
+        return None if self._sent else self.state
 
     @property
     def is_idle(self) -> bool:
@@ -121,10 +93,10 @@ class SegmentWriter:
     @property
     def is_drained(self) -> bool:
         """Whether nothing of what it holds is stored, or ever will be without being sent again."""
-        return self.state is REJECTED or not (self._sent or self.has_unknown)
+        return self.answered_state is SenderState.REJECTED or not (self._sent or self.has_unknown)
 
     def holds(self, event_number: int) -> bool:
-        """Whether an event up to that number is not settled."""
+        """Whether an event up to that number is neither stored nor removed."""
         return bool(self._returned) or any(
             bool(blocks) and blocks[0].event_number <= event_number for blocks in (self._sent, self._queue)
         )
@@ -137,63 +109,64 @@ class SegmentWriter:
 
     def next_block(self) -> Block | None:
         """Return the block to be sent now, if one is."""
-        return self._queue[0] if self.state is SENDING and self._queue else None
+        return self._queue[0] if self.state is SenderState.SENDING and self._queue else None
 
     def sent(self) -> None:
         """Count the next block as in flight."""
-        assert self.state is SENDING
+        assert self.state is SenderState.SENDING
         self._sent.append(self._queue.popleft())
 
     # --- answers in, once for each sent block ---
 
     def acked(self, block: Block) -> None:
         """Forget a block that is stored."""
-        self._answered(block)
+        self._land(block)
         self.last_acked_number = max(self.last_acked_number, block.last_number)
-        self._change_if_answered()
+        if self.state is SenderState.SENDING:
+            self.is_refusing = False
 
     def failed(self, block: Block, error: MillraceError) -> None:
         """Keep a block that has no ack; its own `error` is set where that ends the writer."""
-        self._answered(block)
         self._returned.append(block)
+        self._land(block)
         if isinstance(error, ConnectionLostError | OutcomeUnknownError):
             self._unknown_through = max(self._unknown_through, block.last_number)
-        event = self._event_of(error)
-        if event is INTERRUPT:
-            if self.state is SENDING:  # those after it only follow from it
+        following = self._state_after(error)
+        if following is SenderState.INTERRUPTED:
+            if self.state is SenderState.SENDING:  # those after it only follow from it
                 self.interruption = error
-        elif isinstance(error, SegmentSealedError):
-            # The segment would have acked what it had stored, so this is final for all that was sent.
-            self._unknown_through = 0
-        elif event is FAIL:
+        elif following is SenderState.REJECTED:
+            self.is_refusing = True
+            if isinstance(error, SegmentSealedError):
+                # The segment would have acked what it had stored, so this is final for all that was sent.
+                self._unknown_through = 0
+        else:
             block.error = error
             if isinstance(error, SegmentNotFoundError):
                 block.error = OutcomeUnknownError(f"segment {self.segment_id} was deleted, and may have stored this")
                 block.error.__cause__ = error
-        self._change(event)
-        self._change_if_answered()
+        self.state = max(self.state, following)
 
     # --- what the writer decides ---
 
     def resume(self) -> None:
         """Send again what was recalled or rejected."""
-        self._change(RESUME)
+        assert self.answered_state in {SenderState.INTERRUPTED, SenderState.REJECTED}
+        self.state = SenderState.SENDING
 
     def stop(self) -> None:
-        """Send nothing any more; once nothing is in flight, `take` returns what is held."""
-        if self.state is not STOPPED:
-            self._change(STOP)
-            self._change_if_answered()
+        """Send nothing any more; once nothing is in flight, `remove_all` returns what is held."""
+        self.state = SenderState.STOPPED
 
-    def take(self) -> list[Block]:
-        """Take out what is held by a segment writer that was stopped, in the order written."""
-        assert self.state is STOPPED
+    def remove_all(self) -> list[Block]:
+        """Remove what is held by a segment writer that was stopped, and return it in the order written."""
+        assert self.answered_state is SenderState.STOPPED
         blocks = list(self._queue)
         self._queue.clear()
         return blocks
 
     def reason(self, block: Block, error: MillraceError) -> MillraceError:
-        """Return why a block that was taken out is lost, if `error` ended the writer."""
+        """Return why a block that was removed is lost, if `error` ended the writer."""
         error = block.error or error
         if not (isinstance(error, WriterExpiredError) and 0 < block.event_number <= self._unknown_through):
             return error
@@ -203,38 +176,26 @@ class SegmentWriter:
 
     # --- inside ---
 
-    def _change(self, event: SenderEvent) -> None:
-        """Go to the state that follows; the only place that does."""
-        following = TRANSITIONS[self.state].get(event)
-        assert following is not None, f"{event} in {self.state}"
-        self.state = following
-
-    def _change_if_answered(self) -> None:
-        if not self._sent:
-            self._queue.extendleft(sorted(self._returned, key=_number, reverse=True))
-            self._returned.clear()
-            self._change(ANSWER)
-
-    def _answered(self, block: Block) -> None:
+    def _land(self, block: Block) -> None:
+        """Count a block as not in flight any more; the last one brings back those that failed."""
         assert self._sent, "nothing is in flight"
         if self._sent[0] is block:
             self._sent.popleft()
         else:
             self._sent.remove(block)
+        if not self._sent:
+            self._queue.extendleft(sorted(self._returned, key=attrgetter("event_number"), reverse=True))
+            self._returned.clear()
 
-    def _event_of(self, error: MillraceError) -> SenderEvent:
+    def _state_after(self, error: MillraceError) -> SenderState:
         if isinstance(error, SegmentSealedError) or (isinstance(error, SegmentNotFoundError) and not self.has_unknown):
-            return REJECT
+            return SenderState.REJECTED
         # After a block that was not stored, the numbers of those sent after it leave a gap.
-        if passes(error) or (isinstance(error, EventNumberError) and self.state is not SENDING):
-            return INTERRUPT
-        return FAIL
+        if passes(error) or (isinstance(error, EventNumberError) and self.state is not SenderState.SENDING):
+            return SenderState.INTERRUPTED
+        return SenderState.STOPPED
 
 
 def passes(error: MillraceError) -> bool:
     """Whether a numbered block may be sent again after this error: the server stores each number once."""
     return error.retriable or isinstance(error, OutcomeUnknownError | PipelineBrokenError)
-
-
-def _number(block: Block) -> int:
-    return block.event_number

@@ -37,12 +37,11 @@ from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
 
-from .accumulator import EVENT_COST_BYTES, Join, Stored
+from .accumulator import EVENT_COST_BYTES, Events, Stored
 from .delivery import Delivery
 from .options import WriterOptions
-from .reroute import Rerouter
+from .reroute import Rerouter, split_events
 from .routing import Router, encoded_key
-from .segment_writer import SegmentWriter
 from .writer_info import stream_changed
 
 logger = logging.getLogger(__name__)
@@ -393,26 +392,17 @@ class Writer:
             raise InvalidArgumentError(f"{len(values)} events need as many keys, and as many timestamps or one")
         if not len(values):
             raise InvalidArgumentError("there are no events")
-        numbers = self._delivery.router.numbers_of(keys)
-        times = None if isinstance(timestamps_us, int) else np.asarray(timestamps_us, dtype=np.int64)
-        prepared: list[tuple[SegmentWriter, bytearray, int]] = []
-        for number in np.unique(numbers).tolist():
-            chosen = np.flatnonzero(numbers == number)
-            places = chosen.tolist()
-            segment = self._delivery.segments[number]
-            payload = self._delivery.pack(
-                segment,
-                [values[place] for place in places],
-                [keys[place] for place in places],
-                timestamps_us if times is None else times[chosen],
-                headers and {new: headers[place] for new, place in enumerate(places) if place in headers},
-            )
-            prepared.append((segment, payload, len(places)))
-        # Nothing was taken until here, where all is known to fit.
+        times = [timestamps_us] * len(values) if isinstance(timestamps_us, int) else list(timestamps_us)
         result = self._create_future()
-        join = Join(result, len(prepared))
-        for segment, payload, count in prepared:
-            self._delivery.send_packed(segment, payload, count, join.part())
+        events = Events(list(values), list(keys), times, [result], 0, headers)
+        delivery = self._delivery
+        packed = []
+        for number, part in split_events(events, delivery.router.numbers_of(keys).tolist()):
+            segment = delivery.segments[number]
+            packed.append((segment, part, delivery.pack(segment, part.values, part.keys, part.times, part.headers)))
+        # Nothing was taken until here, where all is known to fit.
+        for segment, part, payload in packed:
+            delivery.send_packed(segment, payload, len(part.values), part.futures[0])
         return result
 
 

@@ -41,7 +41,7 @@ def test_gathered_events_become_blocks_that_fit_in_order_and_without_a_gap(
 ) -> None:
     made = gathering(events, last)
     futures = list(made.futures)
-    blocks = made.seal(size_max)
+    blocks = made.pack_gathered(size_max)
     assert [block.event_number for block in blocks] == [
         last + 1 + sum(block.event_count for block in blocks[:index]) for index in range(len(blocks))
     ]
@@ -52,12 +52,12 @@ def test_gathered_events_become_blocks_that_fit_in_order_and_without_a_gap(
     unpacked = [block.unpack() for block in blocks]
     assert [event for part in unpacked for event in zip(part.values, part.keys, strict=True)] == events
     assert [time for part in unpacked for time in part.times] == list(range(len(events)))
-    assert made.seal(size_max) == []
+    assert made.pack_gathered(size_max) == []
 
 
 def test_an_event_that_no_append_can_hold_any_more_is_a_block_with_an_error() -> None:
     made = gathering([(b"a", None), (bytes(2000), None), (b"b", None)])
-    blocks = made.seal(1000)
+    blocks = made.pack_gathered(1000)
     assert [(block.event_count, isinstance(block.error, EventTooLargeError)) for block in blocks] == [
         (1, False), (1, True), (1, False),
     ]  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_block_that_was_written_as_one_is_never_cut() -> None:
 def test_what_is_packed_follows_what_was_gathered() -> None:
     made = gathering([(b"a", "k"), (b"b", "k")], last=4)
     payload = made.packed([b"c"], "k", 0, headers={}, size_bytes_max=LARGE)
-    (gathered,) = made.seal(LARGE)
+    (gathered,) = made.pack_gathered(LARGE)
     block = made.number(payload, 1, [], cost_bytes=0)
     assert (gathered.event_number, block.event_number) == (5, 7)
 
@@ -87,7 +87,7 @@ async def test_a_cancelled_future_stays_so() -> None:
     futures[0].cancel()
     block = Block(bytearray(b"x"), list(futures), 1, 2, 0)
     stored = Stored(1, 0, 1, 2)
-    block.settle(stored)
+    block.resolve(stored)
     assert futures[0].cancelled()
     assert futures[1].result() == stored
 

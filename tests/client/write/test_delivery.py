@@ -73,6 +73,27 @@ async def test_a_segment_that_rejects_and_is_not_replaced_ends_the_writer_at_its
 
 
 @pytest.mark.asyncio
+async def test_what_other_segments_store_leaves_the_deadline_of_one_that_rejects() -> None:
+    server = ModelServer(segment_count=2)
+    async with writing(server, WriterOptions(delivery_timeout_s=10)) as writer:
+        future = writer.write_many([b"x"])
+        refusing = server.arrived[0].segment_id
+        begin_s = server.clock.monotonic_s()
+        while not future.done() and server.clock.monotonic_s() < begin_s + 100:
+            writer.write_many([b"y"])  # to the two in turn
+            await turns()
+            while server.arrived:
+                if server.arrived[0].segment_id == refusing:
+                    server.refuse(ErrorCode.SEGMENT_SEALED)
+                else:
+                    server.answer(1)
+            await server.clock.advance(0.5)
+        assert isinstance(await error_of(future), OutcomeUnknownError)
+        assert server.clock.monotonic_s() < begin_s + 15
+        assert len(list(server.events())) > 5
+
+
+@pytest.mark.asyncio
 async def test_a_block_that_is_stored_starts_the_deadline_of_rejections_anew() -> None:
     server = ModelServer()
     async with writing(server, WriterOptions(delivery_timeout_s=10)) as writer:

@@ -48,7 +48,7 @@ def rejected_segment(segment_id: int = 1) -> SegmentWriter:
     segment.add(sent)
     segment.sent()
     segment.failed(sent, SEALED)
-    assert segment.state is SenderState.REJECTED
+    assert segment.answered_state is SenderState.REJECTED
     return segment
 
 
@@ -57,17 +57,17 @@ def rerouter(channel: Channel, server: ModelServer, writer_id: str = "w") -> Rer
 
 
 @pytest.mark.asyncio
-async def test_a_plan_names_successors_and_what_the_writer_has_in_them() -> None:
+async def test_what_is_found_names_successors_and_what_the_writer_has_in_them() -> None:
     server = ModelServer()
     channel = server.channel()
     finding = rerouter(channel, server)
     successors = server.replace([1], 2)
     server.segments[successors[1]].last_number = 5
-    plan = await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
-    assert plan is not None
-    assert list(plan.router.segment_ids) == successors
-    assert plan.last_numbers == {successors[0]: 0, successors[1]: 5}
-    assert plan.left_ids == {1, *successors}
+    found = await finding.find([rejected_segment()], channel.retry(10, passes=passes))
+    assert found is not None
+    assert list(found.router.segment_ids) == successors
+    assert found.last_numbers == {successors[0]: 0, successors[1]: 5}
+    assert found.left_ids == {1, *successors}
     await channel.close()
 
 
@@ -77,9 +77,9 @@ async def test_a_writer_without_an_id_has_nothing_in_a_new_segment() -> None:
     channel = server.channel()
     finding = rerouter(channel, server, writer_id="")
     server.replace([1], 1)
-    plan = await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
-    assert plan is not None
-    assert plan.last_numbers == {}
+    found = await finding.find([rejected_segment()], channel.retry(10, passes=passes))
+    assert found is not None
+    assert found.last_numbers == {}
     assert not any(isinstance(request, m.GetWriter) for request in server.requests)
     await channel.close()
 
@@ -91,19 +91,19 @@ async def test_a_segment_that_is_open_is_resumed_now_and_then_until_the_deadline
     finding, segment, retry = rerouter(channel, server), rejected_segment(), channel.retry(10, passes=passes)
 
     async def look() -> None:
-        looking = asyncio.create_task(finding.plan([segment], retry))
+        looking = asyncio.create_task(finding.find([segment], retry))
         while not looking.done():
             await server.clock.advance(0.5)
         assert await looking is None
 
     for _ in range(3):
         await look()
-        assert segment.state is SenderState.REJECTED
+        assert segment.answered_state is SenderState.REJECTED
     await look()
     assert segment.state is SenderState.SENDING
     server.clock.move(10)
     with pytest.raises(OutcomeUnknownError, match="nothing replaces them"):
-        await finding.plan([rejected_segment()], retry)
+        await finding.find([rejected_segment()], retry)
     await channel.close()
 
 
@@ -114,7 +114,7 @@ async def test_successors_that_are_deleted_are_fetched_again() -> None:
     finding = rerouter(channel, server)
     server.replace([1], 1)
     server.answers[m.GetWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
-    looking = asyncio.create_task(finding.plan([rejected_segment()], channel.retry(10, passes=passes)))
+    looking = asyncio.create_task(finding.find([rejected_segment()], channel.retry(10, passes=passes)))
     while not looking.done():
         await server.clock.advance(0.5)
     assert await looking is None
@@ -128,8 +128,8 @@ async def test_a_sealed_stream_and_another_of_its_name_have_no_successors() -> N
     finding = rerouter(channel, server)
     server.segments[1].sealed = True
     with pytest.raises(StreamSealedError):
-        await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
+        await finding.find([rejected_segment()], channel.retry(10, passes=passes))
     server.stream_id += 1
     with pytest.raises(StreamNotFoundError, match=f"{STREAM} was deleted"):
-        await finding.plan([rejected_segment()], channel.retry(10, passes=passes))
+        await finding.find([rejected_segment()], channel.retry(10, passes=passes))
     await channel.close()

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -15,9 +14,9 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.write.accumulator import Accumulator, Block
-from millrace.client.write.segment_writer import TRANSITIONS, SegmentWriter, SenderEvent, SenderState
+from millrace.client.write.segment_writer import SegmentWriter, SenderState
 from millrace.model.compression import Compression
-from millrace.model.errors import ErrorFacts, MillraceError
+from millrace.model.errors import ErrorFacts
 
 THROTTLED = ThrottledError(ErrorFacts(message="full", retriable=True))
 LOST = ConnectionLostError("lost")
@@ -44,64 +43,88 @@ def sender(count: int = 3, *, sent: int = 3) -> tuple[SegmentWriter, list[Block]
     return made, blocks
 
 
-def brought_to(state: SenderState) -> tuple[SegmentWriter, list[Block]]:
-    """A segment writer in that state, and its blocks in flight: two, where there can be any."""
+ERRORS = {SenderState.INTERRUPTED: THROTTLED, SenderState.REJECTED: SEALED, SenderState.STOPPED: FENCED}
+
+
+def brought_to(state: SenderState, *, answered: bool) -> tuple[SegmentWriter, list[Block]]:
+    """A segment writer in that state, and its blocks in flight: two, unless all are answered."""
     made, blocks = sender()
     first, *others = blocks
-    error: MillraceError | None = {
-        SenderState.RECALLING: THROTTLED,
-        SenderState.PAUSED: THROTTLED,
-        SenderState.REJECTING: SEALED,
-        SenderState.REJECTED: SEALED,
-        SenderState.STOPPING: FENCED,
-        SenderState.STOPPED: FENCED,
-    }.get(state)
-    if error is None:
+    if state is SenderState.SENDING:
         made.acked(first)
     else:
-        made.failed(first, error)
-    if state in {SenderState.PAUSED, SenderState.REJECTED, SenderState.STOPPED}:
+        made.failed(first, ERRORS[state])
+    if answered:
         for each in others:
-            made.failed(each, PipelineBrokenError("broken"))
+            if state is SenderState.SENDING:
+                made.acked(each)
+            else:
+                made.failed(each, PipelineBrokenError("broken"))
         others = []
     assert made.state is state
+    assert made.answered_state is (state if answered else None)
     return made, others
 
 
-def answer_all(made: SegmentWriter, blocks: list[Block]) -> None:
-    for each in blocks:
-        made.acked(each)
+BROUGHT = list(product(SenderState, [False, True]))
 
 
-EVENTS: dict[SenderEvent, Callable[[SegmentWriter, list[Block]], None]] = {
-    SenderEvent.INTERRUPT: lambda made, blocks: made.failed(blocks[0] if blocks else block(9), THROTTLED),
-    SenderEvent.REJECT: lambda made, blocks: made.failed(blocks[0] if blocks else block(9), SEALED),
-    SenderEvent.FAIL: lambda made, blocks: made.failed(blocks[0] if blocks else block(9), FENCED),
-    SenderEvent.ANSWER: lambda made, blocks: answer_all(made, blocks or [block(9)]),
-    SenderEvent.RESUME: lambda made, blocks: made.resume(),
-    SenderEvent.STOP: lambda made, blocks: made.stop(),
-}
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(SenderState, SenderEvent)))
-def test_every_state_takes_the_events_of_the_table_and_no_other(state: SenderState, event: SenderEvent) -> None:
-    made, blocks = brought_to(state)
-    following = TRANSITIONS[state].get(event)
-    if following is None:
-        with pytest.raises(AssertionError):
-            EVENTS[event](made, blocks)
-        assert made.state is state
+@pytest.mark.parametrize(("state", "answered"), BROUGHT)
+@pytest.mark.parametrize("following", SenderState)
+def test_an_answer_never_changes_a_state_to_an_earlier_one(
+    state: SenderState, following: SenderState, *, answered: bool
+) -> None:
+    made, blocks = brought_to(state, answered=answered)
+    if answered:  # no answer can come
+        with pytest.raises(AssertionError, match="nothing is in flight"):
+            made.acked(block(9))
         return
-    EVENTS[event](made, blocks)
-    if not blocks and following is SenderState.STOPPING:  # nothing is in flight
-        following = SenderState.STOPPED
-    assert made.state is following
+    if following is SenderState.SENDING:
+        made.acked(blocks[0])
+    else:
+        made.failed(blocks[0], ERRORS[following])
+    assert made.state is max(state, following)
+    assert made.answered_state is None
+    made.acked(blocks[1])
+    assert made.answered_state is max(state, following)
 
 
-def test_every_state_can_be_left_and_reached() -> None:
-    reached = {following for row in TRANSITIONS.values() for following in row.values()}
-    assert reached == set(TRANSITIONS) == set(SenderState)
-    assert all(set(row.values()) - {state} for state, row in TRANSITIONS.items() if state is not SenderState.STOPPED)
+@pytest.mark.parametrize(("state", "answered"), BROUGHT)
+def test_what_was_interrupted_or_rejected_is_resumed_once_all_is_answered(
+    state: SenderState, *, answered: bool
+) -> None:
+    made, _ = brought_to(state, answered=answered)
+    if answered and state in {SenderState.INTERRUPTED, SenderState.REJECTED}:
+        made.resume()
+        assert made.answered_state is SenderState.SENDING
+    else:
+        with pytest.raises(AssertionError):
+            made.resume()
+        assert made.state is state
+
+
+@pytest.mark.parametrize(("state", "answered"), BROUGHT)
+def test_every_state_can_be_stopped(state: SenderState, *, answered: bool) -> None:
+    made, blocks = brought_to(state, answered=answered)
+    made.stop()
+    assert made.answered_state is (SenderState.STOPPED if answered else None)
+    for each in blocks:
+        with pytest.raises(AssertionError):
+            made.remove_all()
+        made.failed(each, LOST)
+    assert made.answered_state is SenderState.STOPPED
+
+
+def test_a_segment_refuses_until_it_stores_what_was_sent_after_a_rejection() -> None:
+    made, blocks = sender(3, sent=2)
+    made.failed(blocks[0], SEALED)
+    made.acked(blocks[1])  # stored before it was sealed
+    assert made.is_refusing
+    made.resume()
+    made.sent()
+    assert made.is_refusing
+    made.acked(blocks[0])
+    assert not made.is_refusing
 
 
 def test_what_was_recalled_is_sent_again_in_order_before_what_was_queued() -> None:
@@ -110,7 +133,7 @@ def test_what_was_recalled_is_sent_again_in_order_before_what_was_queued() -> No
     made.failed(blocks[2], GAP if made.state is not SenderState.SENDING else LOST)
     assert made.next_block() is None
     made.failed(blocks[1], LOST)
-    assert made.state is SenderState.PAUSED
+    assert made.answered_state is SenderState.INTERRUPTED
     assert made.next_block() is None
     made.resume()
     again = []
@@ -126,13 +149,13 @@ def test_the_first_error_says_why_blocks_are_recalled() -> None:
     made, blocks = sender()
     for each, error in zip(blocks, [THROTTLED, GAP, GAP], strict=True):
         made.failed(each, error)
-    assert (made.state, made.interruption) == (SenderState.PAUSED, THROTTLED)
+    assert (made.answered_state, made.interruption) == (SenderState.INTERRUPTED, THROTTLED)
 
 
 def test_a_gap_that_follows_from_nothing_ends_the_writer() -> None:
     made, blocks = sender(1, sent=1)
     made.failed(blocks[0], GAP)
-    assert made.state is SenderState.STOPPED
+    assert made.answered_state is SenderState.STOPPED
     assert blocks[0].error is GAP
 
 
@@ -149,11 +172,11 @@ def test_a_sealed_segment_leaves_no_doubt() -> None:
     assert made.has_unknown
     for each in blocks[1:]:
         made.failed(each, SEALED)
-    assert made.state is SenderState.REJECTED
+    assert made.answered_state is SenderState.REJECTED
     assert made.is_drained
     assert not made.has_unknown
     made.stop()
-    assert made.take() == blocks[1:]
+    assert made.remove_all() == blocks[1:]
     assert made.is_idle
 
 
@@ -166,10 +189,10 @@ def test_a_deleted_segment_is_replaced_unless_something_may_have_been_stored(*, 
         made.sent()
     made.failed(blocks[0], GONE)
     if lost_before:
-        assert made.state is SenderState.STOPPED
+        assert made.answered_state is SenderState.STOPPED
         assert isinstance(blocks[0].error, OutcomeUnknownError)
     else:
-        assert made.state is SenderState.REJECTED
+        assert made.answered_state is SenderState.REJECTED
 
 
 def test_only_what_was_sent_before_is_unknown_when_the_writer_expired() -> None:
@@ -178,7 +201,7 @@ def test_only_what_was_sent_before_is_unknown_when_the_writer_expired() -> None:
     made.resume()
     made.sent()
     made.failed(blocks[0], EXPIRED)
-    assert made.take() == blocks
+    assert made.remove_all() == blocks
     assert isinstance(made.reason(blocks[0], EXPIRED), OutcomeUnknownError)
     assert made.reason(blocks[1], EXPIRED) is EXPIRED
 
@@ -188,8 +211,8 @@ def test_what_is_in_flight_when_the_writer_stops_ends_with_its_own_answer() -> N
     made.stop()
     made.acked(blocks[0])
     made.failed(blocks[1], LOST)
-    assert made.state is SenderState.STOPPED
-    assert made.take() == blocks[1:]
+    assert made.answered_state is SenderState.STOPPED
+    assert made.remove_all() == blocks[1:]
 
 
 def test_an_idle_segment_writer_is_drained_whatever_its_segment_says() -> None:
@@ -198,7 +221,7 @@ def test_an_idle_segment_writer_is_drained_whatever_its_segment_says() -> None:
     assert made.is_drained
 
 
-def test_an_event_is_held_until_its_block_is_settled() -> None:
+def test_an_event_is_held_until_its_block_is_stored_or_removed() -> None:
     made, blocks = sender(3, sent=2)
     assert made.holds(1)
     made.acked(blocks[0])
@@ -208,5 +231,5 @@ def test_an_event_is_held_until_its_block_is_settled() -> None:
     assert made.holds(2)
     assert made.holds(3)
     made.stop()
-    assert made.take() == blocks[1:]
+    assert made.remove_all() == blocks[1:]
     assert not made.holds(3)
