@@ -1,6 +1,5 @@
 """The server's end of subscriptions without a socket: a test pushes, refuses and loses connections as it likes."""
 
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from millrace.client.errors import ConnectionLostError
@@ -29,7 +28,6 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.is_open = True
-        self.on_lost: Callable[[MillraceError], None] | None = None
         self.asked: list[Asked] = []
         self.grants: list[int] = []
         self.subscriber: Subscriber | None = None
@@ -75,8 +73,6 @@ class FakeConnection:
 
     def lose(self, error: MillraceError) -> None:
         self.is_open = False
-        if self.on_lost is not None:
-            self.on_lost(error)
         if self.subscriber is not None:
             self.refuse(error)
 
