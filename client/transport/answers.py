@@ -12,7 +12,7 @@ from millrace.wire import messages as m
 from millrace.wire.client_session import Chunk
 
 
-class PendingAppend(Protocol):
+class SentAppend(Protocol):
     """An append on its way. Told its outcome exactly once."""
 
     def acked(self, offset: int | None) -> None:
@@ -52,14 +52,13 @@ class FutureReply:
 
 
 class FutureAppend(FutureReply):
-    """A raw append: its offset is the result of a future."""
+    """An append: its offset is the result of a future; None where `SentAppend.acked` has none."""
 
     __slots__ = ()
 
     def acked(self, offset: int | None) -> None:
         """Take the offset."""
         if not self.future.done():
-            assert offset is not None, "appends without a writer are never recognised as stored before"
             self.future.set_result(offset)
 
     def failed(self, error: MillraceError) -> None:

@@ -26,7 +26,7 @@ from millrace.wire.append_run import Sequences
 from millrace.wire.client_session import Acked, Chunk, ClientEvent, ClientSession, Pushed
 from millrace.wire.errors import CodecError, WireError
 
-from .answers import FutureAppend, FutureReply, PendingAppend, Subscriber
+from .answers import FutureAppend, FutureReply, SentAppend, Subscriber
 from .turn_writer import TurnWriter
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_append(
         self,
-        append: PendingAppend,
+        append: SentAppend,
         payload: Buffer,
         *,
         segment_id: int,
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
             event.subject.received(event.message)
 
     def _refused(
-        self, request_id: int, subject: PendingAppend | Subscriber | FutureReply | None, reply: m.ErrorReply
+        self, request_id: int, subject: SentAppend | Subscriber | FutureReply | None, reply: m.ErrorReply
     ) -> None:
         error = error_of_reply(reply)
         if subject is not None:

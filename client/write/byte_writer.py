@@ -23,6 +23,7 @@ from millrace.client.errors import (
     WriterExpiredError,
 )
 from millrace.client.streams import fetch_byte_stream
+from millrace.client.transport.answers import FutureAppend
 from millrace.client.transport.channel import Channel
 from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError
@@ -60,11 +61,11 @@ class ByteWriter:
         self._epoch = 0
         self._last_event_number = 0
         self._acked_offset = 0
+        # What is not durable yet; of its start a copy is in flight.
         self._buffer = bytearray()
-        # What is in flight, before the buffer.
-        self._sending_bytes = 0
         self._task: asyncio.Task[None] | None = None
-        self._room = asyncio.Event()
+        # Set when there is more in the buffer, or more is durable, or the writer has failed.
+        self._changed = asyncio.Event()
         self._failure: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
 
     async def __aenter__(self) -> Self:
@@ -86,6 +87,7 @@ class ByteWriter:
         # Asked only now: a writer that had the id has stored all that it ever will.
         self._acked_offset = (await fetch_byte_stream(self._channel, self.stream)).segments[0].length
         self._failure = None
+        self._task = asyncio.create_task(self._send(), name=f"byte writer of {self.stream}")
         return self
 
     async def __aexit__(
@@ -104,7 +106,7 @@ class ByteWriter:
 
     def tell(self) -> int:
         """Return the offset of the next byte to be written."""
-        return self._acked_offset + self._sending_bytes + len(self._buffer)
+        return self._acked_offset + len(self._buffer)
 
     @property
     def durable_offset(self) -> int:
@@ -118,20 +120,18 @@ class ByteWriter:
             StreamSealedError, WriterFencedError, WriterExpiredError, ConditionFailedError: nothing can be written any
                 more.
         """
-        while self.tell() - self._acked_offset >= self._buffer_bytes_high and self._failure is None:
-            self._room.clear()
-            await self._room.wait()
+        while len(self._buffer) >= self._buffer_bytes_high and self._failure is None:
+            await self._next_change()
         self._check()
         self._buffer += data
-        self._start()
+        self._changed.set()
         return len(data)
 
     async def flush(self) -> None:
         """Wait until everything that was written is durable. Cancelling is safe. Raises like `write`."""
         end = self.tell()
         while self._acked_offset < end and self._failure is None:
-            self._room.clear()
-            await self._room.wait()
+            await self._next_change()
         self._check()
 
     async def truncate(self, offset: int) -> None:
@@ -170,37 +170,44 @@ class ByteWriter:
         self._failure = ClientClosedError("the writer was closed")
         if self._task is not None:
             self._task.cancel()
-        self._room.set()
+        self._changed.set()
 
-    def _start(self) -> None:
-        if self._task is None and self._buffer:
-            self._task = asyncio.create_task(self._send(), name=f"byte writer of {self.stream}")
-            self._task.add_done_callback(self._sent)
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     async def _send(self) -> None:
         """Send what is in the buffer, an append at a time; what is written meanwhile makes the next one larger."""
-        while self._buffer:
-            payload = bytes(memoryview(self._buffer)[: min(APPEND_SIZE_BYTES, self._channel.append_size_max)])
-            del self._buffer[: len(payload)]
-            self._sending_bytes = len(payload)
-            await self._append(payload)
-            self._last_event_number += 1
-            self._acked_offset += len(payload)
-            self._sending_bytes = 0
-            self._room.set()
+        try:
+            while True:
+                while not self._buffer:
+                    await self._next_change()
+                payload = bytes(memoryview(self._buffer)[: min(APPEND_SIZE_BYTES, self._channel.append_size_max)])
+                await self._append(payload)
+                self._last_event_number += 1
+                self._acked_offset += len(payload)
+                del self._buffer[: len(payload)]
+                self._changed.set()
+        except SegmentSealedError as error:
+            self._fail(StreamSealedError(error.facts))  # one segment, which is never replaced
+        except MillraceError as error:
+            self._fail(error)
+
+    def _fail(self, error: MillraceError) -> None:
+        self._failure = self._failure or error
+        self._changed.set()
 
     async def _append(self, payload: bytes) -> None:
         """Store one append, once; send it again until it is known to be stored."""
-        loop = asyncio.get_running_loop()
         retry = self._channel.retry(DELIVERY_TIMEOUT_S, passes=passes)
         is_unknown = False
         while True:
             try:
                 connection = await self._channel.connection_by(retry)
                 await connection.wait_for_room(len(payload))
-                append = _Append(loop, len(payload))
+                done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
                 connection.send_append(
-                    append,
+                    FutureAppend(done),
                     payload,
                     segment_id=self._segment_id,
                     writer_number=self._number,
@@ -208,7 +215,7 @@ class ByteWriter:
                     event_number=self._last_event_number + 1,
                     expected_offset=self._acked_offset,
                 )
-                await append.done
+                await done
                 return
             except WriterExpiredError as error:
                 if not is_unknown:
@@ -220,41 +227,5 @@ class ByteWriter:
                 is_unknown = is_unknown or isinstance(error, ConnectionLostError | OutcomeUnknownError)
                 try:
                     await retry.wait(error)
-                except ConnectionLostError:
+                except (ConnectionLostError, OutcomeUnknownError):
                     raise OutcomeUnknownError(f"given up after {DELIVERY_TIMEOUT_S:g} s: {error}") from error
-
-    def _sent(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, SegmentSealedError):
-            error = StreamSealedError(error.facts)  # one segment, which is never replaced
-        if isinstance(error, MillraceError):
-            self._failure = self._failure or error
-        elif error is not None:
-            raise error  # our own bug: the loop's exception handler names it
-        else:
-            self._start()  # written since the task found nothing more
-        self._room.set()
-
-
-class _Append:
-    """An append in flight, as a future."""
-
-    __slots__ = ("done", "size")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
-        self.done: asyncio.Future[None] = loop.create_future()
-        self.size = size
-
-    def acked(self, offset: int | None) -> None:
-        """Called by the connection."""
-        del offset  # its place was its condition
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def failed(self, error: MillraceError) -> None:
-        """Called by the connection."""
-        if not self.done.done():
-            self.done.set_exception(error)
