@@ -11,13 +11,11 @@ With pytest the fixture `millrace_server` gives one to each test. The server's l
 import json
 import os
 import selectors
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -86,48 +84,41 @@ class TestServer:
 
     def stop(self) -> int:
         """Stop the server as an operator would (SIGTERM), and return its exit code."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return 0
-        process.terminate()
+        self._process.terminate()
         try:
-            code = process.wait(STOP_TIMEOUT_S)
+            return self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        self._reaped(process)
-        return code
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            self._forget()
 
     def kill(self) -> None:
         """End the server without any warning (SIGKILL)."""
-        process = self._process
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        self._reaped(process)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
 
     def restart(self) -> None:
         """Stop and start on the same folder and address."""
         self.stop()
         self.start()
 
-    def _reaped(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        process.stdout.close()
+    def _forget(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._process = None
 
     def _first_line(self) -> str:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+        assert self._process is not None
+        assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while (left_s := deadline_s - time.monotonic()) > 0:
-                if selector.select(left_s):
-                    return process.stdout.readline()
-        return ""
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return self._process.stdout.readline() if selector.select(START_TIMEOUT_S) else ""
 
 
 @contextmanager
@@ -140,13 +131,13 @@ def server(
         folder: its data; a temporary one, removed at the end, if it is left out.
         settings: environment variables of the server, see `millrace.server.options`.
     """
-    made = folder is None
-    place = Path(tempfile.mkdtemp(prefix="millrace-")) if folder is None else folder
-    running = TestServer(place, settings=settings, log_level=log_level)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.stop()
-        if made:
-            shutil.rmtree(place, ignore_errors=True)
+    with ExitStack() as stack:
+        if folder is None:
+            made = tempfile.TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
+        running = TestServer(folder, settings=settings, log_level=log_level)
+        try:
+            running.start()
+            yield running
+        finally:
+            running.stop()
