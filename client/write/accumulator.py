@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from millrace.model.block_packing import NO_HEADERS, Headers, Keys, Timestamps, pack_block
+from millrace.model.block_packing import NO_HEADERS, Headers, Keys, Timestamps, checked_headers, pack_block
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError, MillraceError
 from millrace.model.event_block import unpack_block
@@ -37,13 +37,14 @@ class Events(NamedTuple):
     """Events in the order written: with a future each, or with one for all if they were written as one block.
 
     Attributes:
+        times: one for each, or one for all.
         cost_bytes: what the writer counts for them until they have their outcome.
         headers: by the index of the event, of those that have some.
     """
 
     values: list[bytes]
     keys: list[str | None]
-    times: list[int]
+    times: list[int] | int
     futures: "list[asyncio.Future[Stored]]"
     cost_bytes: int
     headers: Mapping[int, Headers] = NO_HEADERS
@@ -53,14 +54,19 @@ class Events(NamedTuple):
         """Whether the events stay together."""
         return len(self.futures) < len(self.values)
 
+    def counted(self) -> "Events":
+        """Return the events with what the writer counts for them."""
+        cost_bytes = sum(map(len, self.values)) + sum(len(key) for key in self.keys if key is not None)
+        cost_bytes += sum(checked_headers(each)[1] for each in self.headers.values())
+        return self._replace(cost_bytes=cost_bytes + EVENT_COST_BYTES * len(self.values))
+
     def at(self, places: Sequence[int], futures: "list[asyncio.Future[Stored]]", cost_bytes: int) -> "Events":
         """Return some of the events, in the order of `places`."""
         values, keys, times = self.values, self.keys, self.times
         headers = self.headers and {new: self.headers[i] for new, i in enumerate(places) if i in self.headers}
-        return Events(
-            [values[i] for i in places], [keys[i] for i in places], [times[i] for i in places], futures, cost_bytes,
-            headers,
-        )  # fmt: skip
+        if not isinstance(times, int):
+            times = [times[i] for i in places]
+        return Events([values[i] for i in places], [keys[i] for i in places], times, futures, cost_bytes, headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,6 +145,7 @@ class Accumulator:
 
     def extend(self, events: Events) -> None:
         """Gather events that have a future each."""
+        assert not isinstance(events.times, int)
         self.headers |= {len(self.values) + index: each for index, each in events.headers.items()}
         self.values += events.values
         self.keys += events.keys

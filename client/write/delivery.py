@@ -378,7 +378,8 @@ class Delivery:
         self.pending_bytes -= events.cost_bytes
         unkeyed = self.segments.index(self.current)
         numbers = [unkeyed if key is None else self.router.number_of(key) for key in events.keys]
-        for number, part in split_events(events, numbers):
+        for number, uncounted in split_events(events, numbers):
+            part = uncounted.counted()
             segment = self.segments[number]
             self.pending_bytes += part.cost_bytes
             if not part.is_block:

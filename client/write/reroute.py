@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from millrace.client.errors import OutcomeUnknownError, SegmentNotFoundError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
-from millrace.model.block_packing import checked_headers
 from millrace.wire import messages as m
 
-from .accumulator import EVENT_COST_BYTES, Events, Join, Stored
+from .accumulator import Events, Join, Stored
 from .routing import Router
 from .segment_writer import SegmentWriter, SenderState
 
@@ -93,23 +95,20 @@ class Rerouter:
         return {state.segment_id: state.last_event_number for state in reply.states}
 
 
-def split_events(events: Events, numbers: Sequence[int]) -> list[tuple[int, Events]]:
-    """Return the events of each segment, by its number, in the order written.
+def split_events(events: Events, numbers: Sequence[int] | npt.NDArray[np.intp]) -> list[tuple[int, Events]]:
+    """Return the events of each segment, by its number, in the order written; what they cost is left to the caller.
 
     Args:
         numbers: of the segment of each event. Of a block the part in each segment stays a block.
     """
-    places_of: dict[int, list[int]] = {}
-    for place, number in enumerate(numbers):
-        places_of.setdefault(number, []).append(place)
-    if len(places_of) == 1 and events.is_block:
-        return [(numbers[0], events)]
-    join = Join(events.futures[0], len(places_of)) if events.is_block else None
+    all_numbers = np.asarray(numbers)
+    found = np.unique(all_numbers).tolist()
+    if len(found) == 1 and events.is_block:
+        return [(found[0], events)]
+    join = Join(events.futures[0], len(found)) if events.is_block else None
     parts = []
-    for number, places in places_of.items():
+    for number in found:
+        places = np.flatnonzero(all_numbers == number).tolist()
         futures: list[asyncio.Future[Stored]] = [join.part()] if join else [events.futures[place] for place in places]
-        part = events.at(places, futures, 0)
-        cost_bytes = sum(map(len, part.values)) + sum(len(key) for key in part.keys if key is not None)
-        cost_bytes += sum(checked_headers(each)[1] for each in part.headers.values())
-        parts.append((number, part._replace(cost_bytes=cost_bytes + EVENT_COST_BYTES * len(places))))
+        parts.append((number, events.at(places, futures, 0)))
     return parts

@@ -76,5 +76,5 @@ class Router:
 
     def numbers_of(self, keys: Sequence[str]) -> npt.NDArray[np.intp]:
         """Return the number of the segment of each key. Raises like `encoded_key`."""
-        places = np.array([xxh3_64_intdigest(encoded_key(key)) for key in keys], dtype=np.uint64)
+        places = np.fromiter(map(xxh3_64_intdigest, map(encoded_key, keys)), dtype=np.uint64, count=len(keys))
         return np.searchsorted(self._lows_array, places, side="right") - 1

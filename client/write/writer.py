@@ -392,12 +392,12 @@ class Writer:
             raise InvalidArgumentError(f"{len(values)} events need as many keys, and as many timestamps or one")
         if not len(values):
             raise InvalidArgumentError("there are no events")
-        times = [timestamps_us] * len(values) if isinstance(timestamps_us, int) else list(timestamps_us)
+        times = timestamps_us if isinstance(timestamps_us, int) else list(timestamps_us)
         result = self._create_future()
         events = Events(list(values), list(keys), times, [result], 0, headers)
         delivery = self._delivery
         packed = []
-        for number, part in split_events(events, delivery.router.numbers_of(keys).tolist()):
+        for number, part in split_events(events, delivery.router.numbers_of(keys)):
             segment = delivery.segments[number]
             packed.append((segment, part, delivery.pack(segment, part.values, part.keys, part.times, part.headers)))
         # Nothing was taken until here, where all is known to fit.
