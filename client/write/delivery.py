@@ -85,6 +85,8 @@ class Delivery:
         self.reroutes = 0
         # Segments with blocks that wait for room, in the order they came.
         self._waiting: list[SegmentWriter] = []
+        # Done when the connection has room for them. One for all: each would pump all, and all would ask again.
+        self._room: asyncio.Future[None] | None = None
         # The attempts since a block was stored last; None as long as none failed.
         self._retry: Retry | None = None
         self._resuming: asyncio.Task[None] | None = None
@@ -219,8 +221,9 @@ class Delivery:
         if is_full or (self.in_flight_bytes and self.in_flight_bytes + size > self._options.in_flight_bytes_max):
             if segment not in self._waiting:
                 self._waiting.append(segment)
-                if is_full:
-                    connection.room_waiter().add_done_callback(lambda _: self._pump_waiting())
+                if is_full and (self._room is None or self._room.done()):
+                    self._room = connection.room_waiter()
+                    self._room.add_done_callback(lambda _: self._pump_waiting())
             return None
         return connection
 

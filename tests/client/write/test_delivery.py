@@ -227,6 +227,23 @@ async def test_the_server_bounds_the_appends_in_flight() -> None:
 
 
 @pytest.mark.asyncio
+async def test_segments_that_wait_for_room_ask_for_it_once() -> None:
+    """Each that asked for itself would let all of them ask again, and so on."""
+    server = ModelServer(segment_count=8)
+    server.appends_in_flight_max = 1
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number]) for number in range(16)]
+        for _ in futures:
+            await turns()
+            assert len(server.arrived) == 1
+            connection = writer._channel.live
+            assert connection is not None
+            assert len(connection._room_waiters) <= 1
+            server.answer()
+        await asyncio.gather(*futures)
+
+
+@pytest.mark.asyncio
 async def test_what_was_never_sent_is_known_not_to_be_stored_when_the_writer_expired() -> None:
     server = ModelServer()
     server.appends_in_flight_max = 1
