@@ -151,9 +151,13 @@ class Writer(Blocking[AsyncWriter]):
         result: concurrent.futures.Future[Stored] = concurrent.futures.Future()
 
         def take() -> None:
-            future = writer.write_for_thread(value, key=key, timestamp_us=timestamp_us, headers=headers)
+            try:
+                future = writer.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
+                future.add_done_callback(lambda done: _copy_outcome(done, result))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the caller is told by the future and by `flush`
+                writer.note_failure(error)
+                result.set_exception(error)
             self._taken_bytes += cost_bytes
-            future.add_done_callback(lambda done: _copy_outcome(done, result))
 
         self._loop.post(take)
         return result
@@ -195,7 +199,7 @@ class Reader(Blocking[AsyncReader]):
     def __next__(self) -> Event:
         """Return the next event, waiting for it."""
         if self._given == len(self._events):
-            self._events = self._call(self._target.next_events)
+            self._events = self._loop.call(self._target.next_events)
             self._given = 0
             if not self._events:
                 raise StopIteration
@@ -203,11 +207,13 @@ class Reader(Blocking[AsyncReader]):
         self._given += 1
         return event
 
+    _arrow_batches = iterated(AsyncReader.arrow_batches)
+
     def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
         """Yield the events as record batches; not after events were taken one by one from a block that has more."""
         if self._given < len(self._events):
             raise RuntimeError("events of the block in hand are left: take them first")
-        return self._iterate(self._target.arrow_batches)
+        return self._arrow_batches()
 
     def position(self) -> StreamCut:
         """Return the cut after everything that was handed out."""
@@ -326,7 +332,7 @@ class Client(Blocking[AsyncClient]):
     def close(self) -> None:
         """Close the connections and end the thread; what waits fails with `ClientClosedError`."""
         try:
-            self._call(self._target.close)
+            self._loop.call(self._target.close)
         except ClientClosedError:
             return  # closed before
         self._loop.stop()
@@ -337,7 +343,7 @@ class Client(Blocking[AsyncClient]):
 
     def stream_head(self, name: str) -> StreamCut:
         """Return the cut before everything that is left."""
-        return self._call(lambda: self._target.stream_cut(name).head())
+        return self._loop.call(lambda: self._target.stream_cut(name).head())
 
     ping = waited(AsyncClient.ping)
     create_stream = waited(AsyncClient.create_stream)

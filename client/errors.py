@@ -212,23 +212,16 @@ class BufferFullError(MillraceError):
 
     retriable = True
 
-    def __init__(self, *, pending_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, pending_bytes: int, limit_bytes: int) -> None:
         super().__init__(pending_bytes, limit_bytes)
         self.pending_bytes = pending_bytes
         self.limit_bytes = limit_bytes
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _buffer_full, (self.pending_bytes, self.limit_bytes)
 
     def __str__(self) -> str:
         return (
             f"{self.pending_bytes} bytes wait to be stored, the writer may hold {self.limit_bytes}; "
             "use `await writer.drain()` between writes"
         )
-
-
-def _buffer_full(pending_bytes: int, limit_bytes: int) -> BufferFullError:
-    return BufferFullError(pending_bytes=pending_bytes, limit_bytes=limit_bytes)
 
 
 assert set(CLASS_OF_CODE) == set(ErrorCode), set(ErrorCode) - set(CLASS_OF_CODE)

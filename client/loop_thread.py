@@ -108,15 +108,37 @@ class Blocking(Generic[A_co]):
         self._loop = loop
         self._target = target
 
-    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
-        return self._loop.call(function)
 
-    def _start(self, function: Callable[[], Awaitable[T]]) -> "concurrent.futures.Future[T]":
-        return self._loop.start(function)
+def waited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[A], P], T]:
+    """Return the method that waits for a coroutine and returns its result."""
 
-    def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Yield the items of an asynchronous iterator, one step in the loop for each; leaving early closes it."""
-        iterator = make()
+    @documented(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.call(lambda: method(self._target, *args, **kwargs))
+
+    return call
+
+
+def started(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> "Callable[Concatenate[Blocking[A], P], concurrent.futures.Future[T]]":
+    """Return the method that starts a coroutine and returns a future; calls of one thread start in their order."""
+
+    @documented(method)
+    def start(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> "concurrent.futures.Future[T]":
+        return self._loop.start(lambda: method(self._target, *args, **kwargs))
+
+    return start
+
+
+def iterated(
+    method: Callable[Concatenate[A, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Blocking[A], P], Iterator[T]]:
+    """Return the method that yields what an asynchronous iterator does; leaving it early closes that."""
+
+    @documented(method)
+    def iterate(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        iterator = method(self._target, *args, **kwargs)
 
         async def close() -> None:
             aclose = getattr(iterator, "aclose", None)
@@ -133,58 +155,6 @@ class Blocking(Generic[A_co]):
         finally:
             self._loop.call(close)
 
-    @contextmanager
-    def _enter(
-        self, make: Callable[[], AbstractAsyncContextManager[B]], shell: "Callable[[LoopThread, B], T]"
-    ) -> Iterator[T]:
-        """Enter an asynchronous context manager in the loop; yield what it gives, in its shell for threads."""
-
-        async def enter() -> tuple[AbstractAsyncContextManager[B], B]:
-            manager = make()
-            return manager, await manager.__aenter__()
-
-        manager, entered = self._loop.call(enter)
-        try:
-            yield shell(self._loop, entered)
-        except BaseException as error:
-            leave = functools.partial(manager.__aexit__, type(error), error, error.__traceback__)
-            self._loop.call(leave)
-            raise
-        else:
-            self._loop.call(lambda: manager.__aexit__(None, None, None))
-
-
-def waited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[A], P], T]:
-    """Return the method that waits for a coroutine and returns its result."""
-
-    @documented(method)
-    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._call(lambda: method(self._target, *args, **kwargs))
-
-    return call
-
-
-def started(
-    method: Callable[Concatenate[A, P], Awaitable[T]],
-) -> "Callable[Concatenate[Blocking[A], P], concurrent.futures.Future[T]]":
-    """Return the method that starts a coroutine and returns a future; calls of one thread start in their order."""
-
-    @documented(method)
-    def start(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> "concurrent.futures.Future[T]":
-        return self._start(lambda: method(self._target, *args, **kwargs))
-
-    return start
-
-
-def iterated(
-    method: Callable[Concatenate[A, P], AsyncIterator[T]],
-) -> Callable[Concatenate[Blocking[A], P], Iterator[T]]:
-    """Return the method that iterates over what an asynchronous iterator yields."""
-
-    @documented(method)
-    def iterate(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._iterate(lambda: method(self._target, *args, **kwargs))
-
     return iterate
 
 
@@ -194,8 +164,21 @@ def entered(
     """Return the method for `with` of one for `async with`; `shell` makes what is entered usable for threads."""
 
     @documented(method)
-    def enter(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
-        return self._enter(lambda: method(self._target, *args, **kwargs), shell)
+    @contextmanager
+    def enter(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        async def begin() -> tuple[AbstractAsyncContextManager[B], B]:
+            manager = method(self._target, *args, **kwargs)
+            return manager, await manager.__aenter__()
+
+        manager, entered = self._loop.call(begin)
+        try:
+            yield shell(self._loop, entered)
+        except BaseException as error:
+            leave = functools.partial(manager.__aexit__, type(error), error, error.__traceback__)
+            self._loop.call(leave)
+            raise
+        else:
+            self._loop.call(lambda: manager.__aexit__(None, None, None))
 
     return enter
 

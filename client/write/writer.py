@@ -303,23 +303,9 @@ class Writer:
         """Whether `drain` would not wait if so much more were written. May be called in any thread."""
         return self._delivery.has_room(size_bytes)
 
-    def write_for_thread(
-        self,
-        value: bytes,
-        *,
-        key: str | None = None,
-        timestamp_us: int | None = None,
-        headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
-        """Like `write`, for a caller that is not there to see an error: the future holds it, and `flush` raises it."""
-        try:
-            return self.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the caller is told by the future and by `flush`
-            if self._delivery.failure is None:
-                self._delivery.failure = error
-            future = self._create_future()
-            future.set_exception(error)
-            return future
+    def note_failure(self, error: Exception) -> None:
+        """Let `flush` and leaving the writer raise an error of `write` that its caller did not see."""
+        self._delivery.failure = self._delivery.failure or error
 
     async def flush(self) -> None:
         """Wait until everything written before this call is durable. Cancelling is safe.

@@ -71,12 +71,8 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
             reply = await channel.request(m.GetWriter(writer_id, segment_ids[:SEGMENTS_PER_STREAM_MAX]))
             states = list(reply.states)
             for start in range(SEGMENTS_PER_STREAM_MAX, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
-                if not reply.known:
-                    break
-                reply = await channel.request(
-                    m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
-                )
-                states += reply.states
+                page = m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
+                states += (await channel.request(page)).states
         except SegmentNotFoundError as error:  # truncated away between the requests
             await retry.wait(stream_changed(f"nothing is known of writer {writer_id!r}", stream, retry, error))
             continue

@@ -24,7 +24,7 @@ LEFT_OUT = {
     Bookmarks: set(),
     Cursors: set(),
     # `write` waits for room, and `with` opens.
-    Writer: {"open", "send", "drain", "has_room", "write_for_thread", "statistics"},
+    Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
     Reader: {"close", "next_events"},  # `with` closes it; `__next__` takes blocks of events
     ByteWriter: {"durable_offset"},
     ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
