@@ -1,11 +1,11 @@
 """Fast codecs, derived mechanically from the construct declarations.
 
-A construct declaration is the specification; running it costs 10 to 16 us a structure. `derive` walks its
-subcons once and generates a pair of plain functions: every run of
-fixed fields becomes one `struct.Struct`, prefixed bytes and text become slices, constants become checks. The
-generated pair costs 0.3 to 0.6 us. Property tests prove that both accept, refuse and produce the same.
+A construct declaration is the specification; running it costs 10 to 16 us a structure. `Codec` walks its subcons once:
+consecutive fixed fields become one `struct.Struct`, prefixed bytes and text
+become slices, constants become checks. Such a codec costs 1 to 4 us, and what follows one after another in a list less.
+Property tests prove that both accept, refuse and produce the same.
 
-What may be declared (anything else is refused by `derive`):
+What may be declared (anything else is refused):
 
     Int8ul ... Int64ul, Int8sl ... Int64sl              fixed numbers, little-endian
     Bytes(n)                                            fixed bytes
@@ -20,16 +20,17 @@ What is checked: everything that construct checks, and no more. Whether a value 
 known flag) is for the caller to check.
 """
 
-import keyword
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from itertools import groupby
+from typing import Any, Final, TypeGuard
 
 import construct as c
 
 from millrace.model.checksum import Buffer
 
 from .errors import CodecError
+from .messages.declaration import item_classes
 
 Values = tuple[Any, ...]
 
@@ -39,36 +40,55 @@ _PREFIXES: Final = frozenset("BHLQ")
 
 
 class Codec:
-    """The pair of functions derived from one declaration.
+    """The codec of one declaration.
+
+    Args:
+        name: the name used in errors.
+        cls: the class that was declared by its annotations; then items of its lists are of the classes named there.
 
     Attributes:
-        name: the name used in errors.
         names: the fields a caller gives and gets, in order; constants are left out.
-        size: bytes of the structure, or None where it varies.
-        fixed: the `struct.Struct` of a structure whose every field is fixed, else None; see `fixed_struct`.
-        fixed_names: all fields of `fixed`, constants included, in order.
-        source: the generated functions, for people.
+        size_min: the fewest bytes of the structure.
+
+    Raises:
+        TypeError: the declaration uses a construct that has no derivation (see the module docstring).
     """
 
-    __slots__ = ("_pack", "_unpack", "fixed", "fixed_names", "name", "names", "size", "source")
+    __slots__ = ("_is_terminated", "_name", "_parts", "names", "size_min")
 
-    def __init__(self, declaration: c.Struct, *, name: str) -> None:
-        self.name = name
-        generator = _Generator(declaration, name)
-        self.names: tuple[str, ...] = tuple(generator.names)
-        self.fixed_names: tuple[str, ...] = tuple(generator.fixed_names)
-        self.fixed: struct.Struct | None = generator.whole_struct()
-        self.size: int | None = self.fixed.size if self.fixed else None
-        self.source = generator.source()
-        self._pack, self._unpack = generator.functions(self.source)
+    def __init__(self, declaration: c.Struct, *, name: str, cls: type[Any] | None = None) -> None:
+        self._name = name
+        self._parts: list[_Part] = []
+        fields = [(str(subcon.name or ""), _unrenamed(subcon)) for subcon in declaration.subcons]
+        self._is_terminated = bool(fields) and isinstance(fields[-1][1], type(c.Terminated))
+        if self._is_terminated:
+            fields.pop()
+        for is_fixed, group in groupby(fields, key=lambda field: _format_of(field[1]) is not None):
+            if is_fixed:
+                self._parts.append(_FixedFields(name, list(group)))
+            else:
+                self._parts += [_variable(name, field, subcon, cls) for field, subcon in group]
+        if any(isinstance(part, _Rest) for part in self._parts[:-1]):
+            raise TypeError(f"{name}: nothing may follow a greedy field")
+        names: list[str] = []
+        for part in self._parts:
+            part.index = len(names)
+            names += part.names
+        self.names = tuple(names)
+        if not all(self.names):
+            raise TypeError(f"{name}: a field has no name")
+        self.size_min = sum(part.size_min for part in self._parts)
 
     def pack(self, *values: Any) -> bytes:
         """Return the bytes of the structure; `values` in the order of `names`.
 
         Raises:
             CodecError: a value does not fit its field.
+            TypeError: there are more or fewer values than names.
         """
-        return self._pack(*values)
+        if len(values) != len(self.names):
+            raise TypeError(f"{self._name} has {len(self.names)} fields, not {len(values)}")
+        return b"".join([part.pack(values) for part in self._parts])
 
     def unpack(self, data: Buffer, offset: int = 0, end: int | None = None) -> Values:
         """Return the values of the structure that starts at `offset`; nothing from `end` on is read.
@@ -80,20 +100,18 @@ class Codec:
         Raises:
             CodecError: the bytes do not fit the declaration.
         """
-        return self._unpack(data, offset, len(data) if end is None else end)[0]
+        return self.unpack_from(data, offset, end)[0]
 
     def unpack_from(self, data: Buffer, offset: int = 0, end: int | None = None) -> tuple[Values, int]:
         """Like `unpack`, and return also the offset after the structure."""
-        return self._unpack(data, offset, len(data) if end is None else end)
-
-
-def derive(declaration: c.Struct, *, name: str) -> Codec:
-    """Derive the fast codec of a construct `Struct`.
-
-    Raises:
-        TypeError: the declaration uses a construct that has no derivation (see the module docstring).
-    """
-    return Codec(declaration, name=name)
+        if end is None:
+            end = len(data)
+        values: list[Any] = []
+        for part in self._parts:
+            offset = part.unpack(values, data, offset, end)
+        if self._is_terminated and offset != end:
+            raise CodecError(self._name, "", f"{end - offset} bytes too many")
+        return tuple(values), offset
 
 
 def fixed_struct(declaration: c.Struct, *, name: str, names: str = "") -> struct.Struct:
@@ -107,10 +125,11 @@ def fixed_struct(declaration: c.Struct, *, name: str, names: str = "") -> struct
     Raises:
         TypeError: a field varies, or the fields are others.
     """
-    codec = Codec(declaration, name=name)
-    if codec.fixed is None or (names and codec.fixed_names != tuple(names.split())):
-        raise TypeError(f"{name} is not a fixed structure of {names or codec.names}")
-    return codec.fixed
+    fields = [(str(subcon.name), _format_of(_unrenamed(subcon))) for subcon in declaration.subcons]
+    formats = [code for _, code in fields if code is not None]
+    if len(formats) < len(fields) or (names and [field for field, _ in fields] != names.split()):
+        raise TypeError(f"{name} is not a fixed structure of {names or fields}")
+    return struct.Struct("<" + "".join(formats))
 
 
 def _unrenamed(subcon: c.Construct) -> c.Construct:
@@ -133,273 +152,212 @@ def _format_of(subcon: c.Construct) -> str | None:
     return None
 
 
-class _Generator:
-    """Turns one declaration into the source of its two functions."""
+class _Part(ABC):
+    """Some consecutive fields of a structure.
 
-    def __init__(self, declaration: c.Struct, name: str) -> None:
+    Attributes:
+        names: of the fields that have values.
+        size_min: the fewest bytes of them.
+        index: of the first of their values.
+    """
+
+    def __init__(self, name: str, names: list[str], *, size_min: int = 0) -> None:
         self._name = name
-        # Every name of the generated code but the fields starts with an underscore, and no field does.
-        self._environment: dict[str, Any] = {
-            "_CodecError": CodecError,
-            "_struct_error": struct.error,
-            "_misfit": _misfit,
-            "_bytes": bytes,
-            "_len": len,
-            "_memoryview": memoryview,
-            "_str": str,
-        }
-        self._pack: list[str] = []
-        self._unpack: list[str] = []
-        self._parts: list[str] = []
-        self._run: list[tuple[str, str, Any]] = []  # (field, format, constant or None) of the open fixed run
-        self._all_fixed: list[str] | None = []
-        self.names: list[str] = []
-        self.fixed_names: list[str] = []
-        ended = False
-        for subcon in declaration.subcons:
-            if ended and not isinstance(_unrenamed(subcon), type(c.Terminated)):
-                raise TypeError(f"{name}: nothing may follow a greedy field or Terminated")
-            ended = self._field(str(subcon.name or ""), _unrenamed(subcon)) or ended
-        self._flush()
-        fields = [*self.names, *(field for field in self.fixed_names if field not in self.names)]
-        if len(fields) != len({*self.names, *self.fixed_names}) or not all(map(_is_field_name, fields)):
-            raise TypeError(f"{name}: the names of its fields {fields} are not distinct names of variables")
+        self.names = names
+        self.size_min = size_min
+        self.index = 0
 
-    def whole_struct(self) -> struct.Struct | None:
-        return struct.Struct("<" + "".join(self._all_fixed)) if self._all_fixed else None
+    @abstractmethod
+    def pack(self, values: Values) -> Buffer:
+        """Return the bytes of the fields."""
 
-    def source(self) -> str:
-        values = "".join(f"{field}, " for field in self.names)
-        lines = [f"def pack({values}):", *self._pack]
-        if self._all_fixed:
-            lines += [f"    return {self._parts[0]}"]
-        else:
-            lines += [
-                f"    try: return b''.join(({''.join(f'{part}, ' for part in self._parts)}))",
-                f"    except TypeError as _error: raise _CodecError({self._name!r}, '', _str(_error)) from None",
-            ]
-        lines += ["def unpack(_data, _offset, _end):", *self._unpack, f"    return ({values}), _offset"]
-        return "\n".join(lines) + "\n"
+    @abstractmethod
+    def unpack(self, values: list[Any], data: Buffer, offset: int, end: int) -> int:
+        """Append the values of the fields that start at `offset`; return the offset after them."""
 
-    def functions(self, source: str) -> tuple[Callable[..., bytes], Callable[[Buffer, int, int], tuple[Values, int]]]:
-        # The source is made from our own declarations; no input reaches it.
-        exec(compile(source, f"<codec of {self._name}>", "exec"), self._environment)  # noqa: S102
-        return self._environment["pack"], self._environment["unpack"]
+    def _need(self, size: int, left: int) -> None:
+        if left < size:
+            raise CodecError(self._name, "", f"{left} bytes left, {size} needed")
 
-    def _bind(self, value: Any) -> str:
-        key = f"_{len(self._environment)}"
-        self._environment[key] = value
-        return key
 
-    def _field(self, field: str, subcon: c.Construct) -> bool:
-        """Generate one field; return whether nothing may follow it."""
-        fixed = _format_of(subcon)
-        if fixed is not None:
-            constant = subcon.value if isinstance(subcon, c.Const) else None
-            self._run.append((field, fixed, constant))
-            self.fixed_names.append(field)
-            if self._all_fixed is not None:
-                self._all_fixed.append(fixed)
-            if constant is None:
-                self.names.append(field)
-            return False
-        self._flush()
-        if isinstance(subcon, type(c.Terminated)):
-            self._unpack += [
-                "    if _offset != _end:",
-                f"        raise _CodecError({self._name!r}, '', f'{{_end - _offset}} bytes too many')",
-            ]
-            return True
-        self._all_fixed = None
-        self.names.append(field)
-        if isinstance(subcon, type(c.GreedyBytes)):
-            self._parts.append(field)
-            self._unpack += [f"    {field} = _memoryview(_data)[_offset:_end]", "    _offset = _end"]
-            return True
-        if isinstance(subcon, c.StringEncoded) and isinstance(subcon.subcon, c.Prefixed):
-            if subcon.encoding not in {"utf8", "utf-8"}:
-                raise TypeError(f"{self._name}.{field}: text is UTF-8, not {subcon.encoding}")
-            self._prefixed(field, subcon.subcon, text=True)
-        elif isinstance(subcon, c.Prefixed):
-            self._prefixed(field, subcon, text=False)
-        elif isinstance(subcon, c.FocusedSeq):
-            self._array(field, subcon)
-        else:
-            raise TypeError(f"{self._name}.{field}: no derivation for {type(subcon).__name__}")
-        return False
+class _FixedFields(_Part):
+    """Fixed fields, with one call of `struct` in each direction."""
 
-    def _flush(self) -> None:
-        """Close the open run of fixed fields with one `struct` call in each direction."""
-        if not self._run:
-            return
-        run, self._run = self._run, []
-        fields = [field for field, _, _ in run]
-        codes = [code for _, code, _ in run]
-        packed = struct.Struct("<" + "".join(codes))
-        pack, unpack, size = self._bind(packed.pack), self._bind(packed.unpack_from), packed.size
-        arguments = ", ".join(field if constant is None else self._bind(constant) for field, _, constant in run)
-        part = f"_part{len(self._parts)}"
-        self._pack += [
-            f"    try: {part} = {pack}({arguments})",
-            f"    except _struct_error: raise _misfit({self._name!r}, {fields}, {codes}, ({arguments},)) from None",
-        ]
-        for field, code, constant in run:
-            if code.endswith("s") and constant is None:
-                # struct pads and cuts silently; a declaration of n bytes means n bytes.
-                reason = f"f'is {{_len({field})}} bytes, not {code[:-1]}'"
-                self._pack += [
-                    f"    if _len({field}) != {code[:-1]}:",
-                    f"        raise _CodecError({self._name!r}, {field!r}, {reason})",
-                ]
-        self._parts.append(part)
-        self._need(str(size))
-        self._unpack += [f"    ({', '.join(fields)},) = {unpack}(_data, _offset)", f"    _offset += {size}"]
-        for field, _, constant in run:
-            if constant is not None:
-                reason = f"f'is {{{field}!r}}, not ' + {repr(constant)!r}"
-                self._unpack += [
-                    f"    if {field} != {self._bind(constant)}:",
-                    f"        raise _CodecError({self._name!r}, {field!r}, {reason})",
-                ]
+    def __init__(self, name: str, fields: list[tuple[str, c.Construct]]) -> None:
+        self._fields = [(field, str(_format_of(subcon))) for field, subcon in fields]
+        self._struct = struct.Struct("<" + "".join(code for _, code in self._fields))
+        self._constants = {at: subcon.value for at, (_, subcon) in enumerate(fields) if isinstance(subcon, c.Const)}
+        # `struct` pads and cuts silently; a declaration of n bytes means n bytes.
+        self._sizes = [(at, subcon.length) for at, (_, subcon) in enumerate(fields) if isinstance(subcon, c.Bytes)]
+        names = [field for field, subcon in fields if not isinstance(subcon, c.Const)]
+        super().__init__(name, names, size_min=self._struct.size)
+        self._count = len(names)
 
-    def _need(self, size: str, field: str = "") -> None:
-        reason = f"f'{{_end - _offset}} bytes left, {{{size}}} needed'"
-        self._unpack += [
-            f"    if _end - _offset < {size}:",
-            f"        raise _CodecError({self._name!r}, {field!r}, {reason})",
-        ]
+    def pack(self, values: Values) -> Buffer:
+        values = values[self.index : self.index + self._count]
+        if self._constants:
+            with_constants = list(values)
+            for at, constant in self._constants.items():
+                with_constants.insert(at, constant)
+            values = tuple(with_constants)
+        try:
+            packed = self._struct.pack(*values)
+        except struct.error:
+            raise self._misfit(values) from None
+        for at, size in self._sizes:
+            if len(values[at]) != size:
+                raise CodecError(self._name, self._fields[at][0], f"is {len(values[at])} bytes, not {size}")
+        return packed
 
-    def _prefix(self, field: str, subcon: c.Construct, *, counted: str) -> None:
-        """Generate the number before a variable field: the length of the variable `counted`."""
-        code = _format_of(subcon)
-        if not isinstance(subcon, c.FormatField) or code not in _PREFIXES:
-            raise TypeError(f"{self._name}.{field}: its prefix is not an unsigned number")
-        packed = struct.Struct("<" + code)
-        pack, unpack = self._bind(packed.pack), self._bind(packed.unpack_from)
-        part = f"_part{len(self._parts)}"
-        self._pack += [
-            f"    try: {part} = {pack}(_len({counted}))",
-            "    except (_struct_error, TypeError) as _error:",
-            f"        raise _CodecError({self._name!r}, {field!r}, _str(_error)) from None",
-        ]
-        self._parts.append(part)
-        self._need(str(packed.size), field)
-        self._unpack += [f"    (_count,) = {unpack}(_data, _offset)", f"    _offset += {packed.size}"]
+    def unpack(self, values: list[Any], data: Buffer, offset: int, end: int) -> int:
+        self._need(self.size_min, end - offset)
+        if not self._constants:
+            values += self._struct.unpack_from(data, offset)
+            return offset + self.size_min
+        for at, value in enumerate(self._struct.unpack_from(data, offset)):
+            if at not in self._constants:
+                values.append(value)
+            elif value != self._constants[at]:
+                raise CodecError(self._name, self._fields[at][0], f"is {value!r}, not {self._constants[at]!r}")
+        return offset + self.size_min
 
-    def _prefixed(self, field: str, subcon: c.Prefixed, *, text: bool) -> None:
-        if not isinstance(_unrenamed(subcon.subcon), type(c.GreedyBytes)) or subcon.includelength:
-            raise TypeError(f"{self._name}.{field}: only Prefixed(number, GreedyBytes) has a derivation")
-        written = f"_text{len(self._parts)}" if text else field
-        if text:
-            self._pack += [
-                f"    try: {written} = {field}.encode('utf-8')",
-                "    except (AttributeError, UnicodeEncodeError) as _error:",
-                f"        raise _CodecError({self._name!r}, {field!r}, _str(_error)) from None",
-            ]
-        self._prefix(field, _unrenamed(subcon.lengthfield), counted=written)
-        self._parts.append(written)
-        self._need("_count", field)
-        if text:
-            self._unpack += [
-                f"    try: {field} = _str(_data[_offset:_offset + _count], 'utf-8')",
-                "    except UnicodeDecodeError as _error:",
-                f"        raise _CodecError({self._name!r}, {field!r}, _str(_error)) from None",
-            ]
-        else:
-            self._unpack += [f"    {field} = _bytes(_data[_offset:_offset + _count])"]
-        self._unpack += ["    _offset += _count"]
+    def _misfit(self, values: Values) -> CodecError:
+        """Find the field because of which `struct` refused to pack; only called once it has."""
+        for (field, code), value in zip(self._fields, values, strict=True):
+            try:
+                struct.pack("<" + code, value)
+            except struct.error as error:
+                return CodecError(self._name, field, str(error))
+        raise AssertionError(f"{self._name}: every field of {values!r} fits")
 
-    def _array(self, field: str, subcon: c.FocusedSeq) -> None:
-        count, items = (_unrenamed(part) for part in subcon.subcons)
-        if not isinstance(count, c.Rebuild) or not isinstance(items, c.Array):
-            raise TypeError(f"{self._name}.{field}: only PrefixedArray has a derivation")
-        item = _unrenamed(items.subcon)
-        self._prefix(field, _unrenamed(count.subcon), counted=field)
-        if isinstance(item, c.FormatField):
-            packed = struct.Struct(f"<{_format_of(item)}")
-            pack, decode = _pack_numbers(packed, self._name, field), _unpack_numbers(packed)
-            size_min = packed.size
-        elif isinstance(item, c.Struct):
-            codec = Codec(item, name=f"{self._name}.{field}")
-            pack, decode = _pack_structures(codec, self._name, field), _unpack_structures(codec)
-            size_min = codec.size or _size_min(item)
-        else:
-            raise TypeError(f"{self._name}.{field}: no derivation for an array of {type(item).__name__}")
+
+class _Counted(_Part):
+    """Something after its size or its count."""
+
+    def __init__(self, name: str, field: str, prefix: c.Construct, *, item_size_min: int = 1) -> None:
+        code = _format_of(prefix)
+        if not isinstance(prefix, c.FormatField) or code not in _PREFIXES:
+            raise TypeError(f"{name}.{field}: its prefix is not an unsigned number")
+        if item_size_min == 0:
+            raise TypeError("an array of structures that may be empty has no bound")
+        self._field = field
+        self._prefix = struct.Struct("<" + code)
+        self._item_size_min = item_size_min
+        super().__init__(name, [field], size_min=self._prefix.size)
+
+    def pack(self, values: Values) -> Buffer:
+        try:
+            count, content = self._packed(values[self.index])
+            return self._prefix.pack(count) + content
+        except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+            raise CodecError(self._name, self._field, str(error)) from None
+
+    def unpack(self, values: list[Any], data: Buffer, offset: int, end: int) -> int:
+        start = offset + self.size_min
+        self._need(self.size_min, end - offset)
+        (count,) = self._prefix.unpack_from(data, offset)
         # The count is what a peer claims: it is believed only as far as bytes have arrived.
-        self._need(f"_count * {size_min}", field)
-        self._parts.append(f"{self._bind(pack)}({field})")
-        self._unpack += [f"    {field}, _offset = {self._bind(decode)}(_data, _offset, _end, _count)"]
+        self._need(count * self._item_size_min, end - start)
+        value, offset = self._unpacked(data, start, end, count)
+        values.append(value)
+        return offset
+
+    @abstractmethod
+    def _packed(self, value: Any) -> tuple[int, bytes]:
+        """Return count and bytes of a value."""
+
+    @abstractmethod
+    def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        """Return the value that starts there, and the offset after it."""
 
 
-def _is_field_name(field: str) -> bool:
-    return field.isidentifier() and not keyword.iskeyword(field) and not field.startswith("_")
+class _Bytes(_Counted):
+    def _packed(self, value: Any) -> tuple[int, bytes]:
+        return len(value), value
+
+    def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        return bytes(data[start : start + count]), start + count
 
 
-def _misfit(name: str, fields: Sequence[str], codes: Sequence[str], values: Values) -> CodecError:
-    """Find the field because of which `struct` refused to pack; only called once it has."""
-    for field, code, value in zip(fields, codes, values, strict=True):
+class _Text(_Counted):
+    def _packed(self, value: Any) -> tuple[int, bytes]:
+        content = value.encode("utf-8")
+        return len(content), content
+
+    def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
         try:
-            struct.pack("<" + code, value)
-        except struct.error as error:
-            return CodecError(name, field, str(error))
-    raise AssertionError(f"{name}: every field of {values!r} fits")
+            return str(data[start : start + count], "utf-8"), start + count
+        except UnicodeDecodeError as error:
+            raise CodecError(self._name, self._field, str(error)) from None
 
 
-def _size_min(declaration: c.Struct) -> int:
-    """Return the fewest bytes a variable structure can have: its fixed fields and its prefixes."""
-    total = 0
-    for subcon in map(_unrenamed, declaration.subcons):
-        code = _format_of(subcon)
-        if code is not None:
-            total += struct.calcsize("<" + code)
-        elif isinstance(subcon, c.StringEncoded):
-            total += subcon.subcon.lengthfield.sizeof()  # pyright: ignore[reportAttributeAccessIssue]  # untyped
-        elif isinstance(subcon, c.Prefixed):
-            total += subcon.lengthfield.sizeof()
-        elif isinstance(subcon, c.FocusedSeq):
-            total += _unrenamed(subcon.subcons[0]).subcon.sizeof()  # pyright: ignore[reportAttributeAccessIssue]  # as above
-    if total == 0:
-        raise TypeError("an array of structures that may be empty has no bound")
-    return total
+class _Numbers(_Counted):
+    def __init__(self, name: str, field: str, prefix: c.Construct, number: c.FormatField) -> None:
+        self._code = _format_of(number)
+        super().__init__(name, field, prefix, item_size_min=struct.calcsize(f"<{self._code}"))
+
+    def _packed(self, value: Any) -> tuple[int, bytes]:
+        return len(value), struct.pack(f"<{len(value)}{self._code}", *value)
+
+    def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        return list(struct.unpack_from(f"<{count}{self._code}", data, start)), start + count * self._item_size_min
 
 
-def _pack_numbers(packed: struct.Struct, name: str, field: str) -> Callable[[Sequence[Any]], bytes]:
-    code = packed.format[1:]
+class _Structures(_Counted):
+    def __init__(self, name: str, field: str, prefix: c.Construct, item: c.Struct, cls: type[Any] | None) -> None:
+        item_class = item_classes(cls).get(field) if cls else None
+        self._codec = Codec(item, name=f"{name}.{field}", cls=item_class)
+        self._make = item_class._make if item_class else tuple
+        super().__init__(name, field, prefix, item_size_min=self._codec.size_min)
 
-    def pack(values: Sequence[Any]) -> bytes:
-        try:
-            return struct.pack(f"<{len(values)}{code}", *values)
-        except struct.error as error:
-            raise CodecError(name, field, str(error)) from None
+    def _packed(self, value: Any) -> tuple[int, bytes]:
+        # An item that is no sequence, or one of another length, is a TypeError.
+        return len(value), b"".join([self._codec.pack(*item) for item in value])
 
-    return pack
-
-
-def _unpack_numbers(packed: struct.Struct) -> Callable[[Buffer, int, int, int], tuple[list[Any], int]]:
-    code, size = packed.format[1:], packed.size
-
-    def unpack(data: Buffer, offset: int, _end: int, count: int) -> tuple[list[Any], int]:
-        return list(struct.unpack_from(f"<{count}{code}", data, offset)), offset + count * size
-
-    return unpack
-
-
-def _pack_structures(codec: Codec, name: str, field: str) -> Callable[[Iterable[Values]], bytes]:
-    def pack(values: Iterable[Values]) -> bytes:
-        try:
-            return b"".join([codec.pack(*value) for value in values])
-        except TypeError as error:  # an item that is no sequence, or one of another length
-            raise CodecError(name, field, str(error)) from None
-
-    return pack
-
-
-def _unpack_structures(codec: Codec) -> Callable[[Buffer, int, int, int], tuple[list[Values], int]]:
-    def unpack(data: Buffer, offset: int, end: int, count: int) -> tuple[list[Values], int]:
-        values = []
+    def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        items = []
         for _ in range(count):
-            value, offset = codec.unpack_from(data, offset, end)
-            values.append(value)
-        return values, offset
+            item, start = self._codec.unpack_from(data, start, end)
+            items.append(self._make(item))
+        return items, start
 
-    return unpack
+
+class _Rest(_Part):
+    """All bytes that follow."""
+
+    def pack(self, values: Values) -> Buffer:
+        try:
+            return memoryview(values[self.index])
+        except TypeError as error:
+            raise CodecError(self._name, self.names[0], str(error)) from None
+
+    def unpack(self, values: list[Any], data: Buffer, offset: int, end: int) -> int:
+        values.append(memoryview(data)[offset:end])
+        return end
+
+
+def _variable(name: str, field: str, subcon: c.Construct, cls: type[Any] | None) -> _Part:
+    """Return what packs one field that is not fixed."""
+    if isinstance(subcon, type(c.GreedyBytes)):
+        return _Rest(name, [field])
+    if isinstance(subcon, c.StringEncoded) and subcon.encoding in {"utf8", "utf-8"} and _is_bytes(subcon.subcon):
+        return _Text(name, field, subcon.subcon.lengthfield)
+    if _is_bytes(subcon):
+        return _Bytes(name, field, subcon.lengthfield)
+    if isinstance(subcon, c.FocusedSeq):
+        count, items = (_unrenamed(part) for part in subcon.subcons)
+        if isinstance(count, c.Rebuild) and isinstance(items, c.Array):
+            item = _unrenamed(items.subcon)
+            if isinstance(item, c.FormatField):
+                return _Numbers(name, field, count.subcon, item)
+            if isinstance(item, c.Struct):
+                return _Structures(name, field, count.subcon, item, cls)
+    raise TypeError(f"{name}.{field}: no derivation for {subcon!r}")
+
+
+def _is_bytes(subcon: c.Construct) -> TypeGuard[c.Prefixed]:
+    return (
+        isinstance(subcon, c.Prefixed)
+        and isinstance(_unrenamed(subcon.subcon), type(c.GreedyBytes))
+        and not subcon.includelength
+    )

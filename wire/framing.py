@@ -4,12 +4,11 @@ Nothing here runs construct. Appends have functions of their own, because their 
 never copied.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from functools import cache
-from operator import attrgetter
+from itertools import repeat
 from struct import error as StructError  # noqa: N812  # the class is an exception, spelled in lower case for its age
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from construct import Struct
 
@@ -18,7 +17,7 @@ from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 from . import messages as m
 from .append_run import Sequences
-from .codec import derive, fixed_struct
+from .codec import Codec, fixed_struct
 from .errors import ChecksumError, CodecError
 from .limits import (
     APPEND_HEADER_SIZE_BYTES,
@@ -35,11 +34,13 @@ APPEND_HEADER: Final = fixed_struct(m.AppendHeader, name="AppendHeader")
 SEQUENCED_APPEND_HEADER: Final = fixed_struct(m.SequencedAppendHeader, name="SequencedAppendHeader")
 _APPEND: Final = int(m.Append.type)
 _SEQUENCED_APPEND: Final = int(m.SequencedAppend.type)
+_APPEND_ACK: Final = int(m.AppendAck.type)
 _DATA: Final = int(m.Data.type)
 
-# The fields before the payload of a DATA frame, which is written and read without being copied.
-_data_prefix = fixed_struct(Struct(*m.Data.layout.subcons[:-1]), name="Data")
-_DATA_PREFIX_SIZE_BYTES: Final = _data_prefix.size
+DATA_PREFIX: Final = fixed_struct(Struct(*m.Data.layout.subcons[:-1]), name="Data")
+"""The fields before the payload of a DATA frame, which is written and read without being copied."""
+ACK_ENTRY: Final = fixed_struct(m.layout_of(m.AppendAckEntry), name="AppendAckEntry")
+"""An entry of an APPEND_ACK; acks are written and read without an object for each."""
 
 
 class FrameHeader(NamedTuple):
@@ -52,63 +53,10 @@ class FrameHeader(NamedTuple):
     request_id: int
 
 
-class _Binding:
-    """A message class with its codec, derived when a message of the class is first seen.
-
-    To derive them all takes 40 ms; a server needs a dozen to start, a client fewer.
-    """
-
-    __slots__ = ("_cls", "_codec", "_get", "_items", "_names")
-
-    def __init__(self, cls: type[m.Message]) -> None:
-        codec = derive(cls.layout, name=cls.__name__)
-        names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]  # every message is a dataclass
-        assert names == codec.names, (cls, names, codec.names)
-        self._cls = cls
-        self._codec = codec
-        self._names = names
-        self._get = attrgetter(*names) if names else None
-        self._items = _item_makers(cls, names)
-
-    def body(self, message: m.Message) -> bytes:
-        if self._get is None:
-            return b""
-        values = self._get(message)
-        return self._codec.pack(*values) if len(self._names) > 1 else self._codec.pack(values)
-
-    def message(self, data: Buffer, offset: int, end: int) -> m.Message:
-        values: Any = self._codec.unpack(data, offset, end)
-        if self._items:
-            values = list(values)
-            for index, make in self._items:
-                values[index] = [make(value) for value in values[index]]
-        return self._cls(**dict(zip(self._names, values, strict=True)))
-
-
-def _item_makers(cls: type[Any], names: Sequence[str]) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return, for each list of structures among the fields, its index and what makes an item of plain values."""
-    items = m.item_classes(cls)
-    return [(index, _item_maker(items[name])) for index, name in enumerate(names) if name in items]
-
-
-def _item_maker(item: Any) -> Callable[[Any], Any]:
-    nested = _item_makers(item, item._fields)
-    if not nested:
-        make: Callable[[Any], Any] = item._make
-        return make
-
-    def make_nested(values: Any) -> Any:
-        values = list(values)
-        for index, make in nested:
-            values[index] = [make(value) for value in values[index]]
-        return item._make(values)
-
-    return make_nested
-
-
 @cache
-def _binding(number: int) -> _Binding:
-    return _Binding(m.MESSAGES[number])
+def _codec(cls: type[m.Message]) -> Codec:
+    """Return the codec of a message, derived when one of the class is first seen: nobody needs all of them."""
+    return Codec(cls.layout, name=cls.__name__, cls=cls)
 
 
 def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
@@ -117,8 +65,9 @@ def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
     Raises:
         CodecError: a value does not fit its field, or the whole does not fit a frame of the peer, or of the log.
     """
-    frame_type = int(message.type)
-    frame = encode_body(frame_type, _binding(frame_type).body(message), request_id=request_id, flags=flags)
+    codec = _codec(type(message))
+    body = codec.pack(*map(getattr, repeat(message), codec.names))
+    frame = encode_body(int(message.type), body, request_id=request_id, flags=flags)
     if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and len(frame) > _size_max(message):
         raise CodecError(type(message).__name__, "", f"makes a frame of {len(frame)} bytes, above the limit")
     return frame
@@ -142,14 +91,19 @@ def encode_data(
     *, request_id: int, segment_id: int, offset: int, length: int, flags: int, pieces: Sequence[memoryview | bytes]
 ) -> list[bytes | memoryview]:
     """Return a DATA frame as buffers, without copying its payload."""
-    size = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX_SIZE_BYTES + sum(map(len, pieces))
-    rest = FRAME_HEADER.pack(size, 0, _DATA, flags, 0, 0, request_id)[8:] + _data_prefix.pack(
-        segment_id, offset, length
-    )
+    size = FRAME_HEADER_SIZE_BYTES + DATA_PREFIX.size + sum(map(len, pieces))
+    rest = FRAME_HEADER.pack(size, 0, _DATA, flags, 0, 0, request_id)[8:] + DATA_PREFIX.pack(segment_id, offset, length)
     checksum = crc32c(rest, size)
     for piece in pieces:
         checksum = crc32c(piece, checksum)
     return [size.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest, *pieces]
+
+
+def encode_append_ack(entries: Sequence[tuple[int, int, int, int]]) -> bytes:
+    """Return an APPEND_ACK of some entries (see `AppendAckEntry`), with the id of the last append that they cover."""
+    first, _, count, _ = entries[-1]
+    body = len(entries).to_bytes(4, "little") + b"".join([ACK_ENTRY.pack(*entry) for entry in entries])
+    return encode_body(_APPEND_ACK, body, request_id=first + count - 1)
 
 
 def encode_append_header(
@@ -242,4 +196,6 @@ def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
         raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is no append")
     if header.length != len(frame):
         raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
-    return header, _binding(header.type).message(frame, FRAME_HEADER_SIZE_BYTES, len(frame))
+    codec = _codec(cls)
+    values = codec.unpack(frame, FRAME_HEADER_SIZE_BYTES)
+    return header, cls(**dict(zip(codec.names, values, strict=True)))

@@ -17,14 +17,14 @@ from typing import Final, NamedTuple
 
 from millrace.model.checksum import Buffer, crc32c
 from millrace.server.errors import ChunkCorruptError
-from millrace.wire.codec import derive, fixed_struct
+from millrace.wire.codec import Codec, fixed_struct
 from millrace.wire.errors import CodecError
 from millrace.wire.schema.chunk import ChunkIndexEntry, ChunkSummary, PageChecksum
 
 from .event_times import NO_TIMES, EventTimes
 from .storage import CHUNK_SUFFIX
 
-_SUMMARY: Final = derive(ChunkSummary, name="ChunkSummary")
+_SUMMARY: Final = Codec(ChunkSummary, name="ChunkSummary")
 _INDEX_STRUCT: Final = fixed_struct(ChunkIndexEntry, name="ChunkIndexEntry")
 _PAGE_STRUCT: Final = fixed_struct(PageChecksum, name="PageChecksum")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from millrace.model.checksum import crc32c
 from millrace.wire.append_run import AppendRun, Sequences
-from millrace.wire.codec import derive, fixed_struct
+from millrace.wire.codec import Codec, fixed_struct
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify
 from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES, KIB
@@ -31,7 +31,7 @@ from millrace.wire.schema.log import (
 
 Buffer = bytes | bytearray | memoryview
 
-_FILE_HEADER: Final = derive(LogFileHeader, name="LogFileHeader")
+_FILE_HEADER: Final = Codec(LogFileHeader, name="LogFileHeader")
 _FILE_HEADER_CHECKSUM_END: Final = 60
 _HEADER: Final = fixed_struct(
     BatchHeader,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from millrace.model.checksum import crc32c
 from millrace.server.host.files import File, FileSystem
-from millrace.wire.codec import derive
+from millrace.wire.codec import Codec
 from millrace.wire.errors import CodecError
 from millrace.wire.schema.newest import NEWEST_CHECKSUM_END, NEWEST_SLOT_SIZE_BYTES, NewestSlot
 
@@ -22,7 +22,7 @@ from .logfile import PREPARING_SUFFIX
 
 NEWEST_NAME: Final = "newest"
 
-_SLOT: Final = derive(NewestSlot, name="NewestSlot")
+_SLOT: Final = Codec(NewestSlot, name="NewestSlot")
 
 
 class FileUse(NamedTuple):

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from millrace.cli.declared import field_section, hex_dump, hex_text, problems_of, read_fields, values_of
 from millrace.wire import messages as m
-from millrace.wire.codec import derive
+from millrace.wire.codec import Codec
 from millrace.wire.schema.chunk import ChunkSummary
 
 UNSIGNED_32 = st.integers(0, 2**32 - 1)
@@ -13,7 +13,7 @@ UNSIGNED_64 = st.integers(0, 2**64 - 1)
 
 @given(st.tuples(*[UNSIGNED_32] * 2, *[UNSIGNED_64] * 5, *[UNSIGNED_32] * 2, *[SIGNED_64] * 3, UNSIGNED_32))
 def test_fields_are_what_was_packed_and_cover_every_byte(values: tuple[int, ...]) -> None:
-    codec = derive(ChunkSummary, name="ChunkSummary")
+    codec = Codec(ChunkSummary, name="ChunkSummary")
     data = codec.pack(*values)
 
     fields = read_fields(ChunkSummary, data, offset=1000)
@@ -33,7 +33,7 @@ def test_no_bytes_make_it_raise(data: bytes) -> None:
 
 
 def test_a_wrong_constant_is_named_and_the_rest_is_read() -> None:
-    data = bytearray(derive(ChunkSummary, name="ChunkSummary").pack(65536, 1, 7, 0, 5, 0, 1, 0, 0, 0, 0, 0, 0))
+    data = bytearray(Codec(ChunkSummary, name="ChunkSummary").pack(65536, 1, 7, 0, 5, 0, 1, 0, 0, 0, 0, 0, 0))
     data[0] ^= 1
 
     fields = read_fields(ChunkSummary, bytes(data), offset=0)
@@ -45,7 +45,7 @@ def test_a_wrong_constant_is_named_and_the_rest_is_read() -> None:
 
 def test_text_lists_and_structures_are_plain_values() -> None:
     declaration = m.StreamCreated.layout
-    data = derive(declaration, name="StreamCreated").pack(1, 2, "shop/orders", "{}", [(3, 0, 9)])
+    data = Codec(declaration, name="StreamCreated").pack(1, 2, "shop/orders", "{}", [(3, 0, 9)])
 
     values = values_of(read_fields(declaration, data, offset=0))
 

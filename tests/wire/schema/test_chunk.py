@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model.checksum import crc32c
-from millrace.wire.codec import derive
+from millrace.wire.codec import Codec
 from millrace.wire.schema import chunk
 from millrace.wire.schema.chunk import ChunkIndexEntry, ChunkSummary, PageChecksum
 
@@ -43,7 +43,7 @@ def test_sizes_are_those_in_the_docstring() -> None:
 
 @given(st.tuples(*[UNSIGNED_32] * 2, *[UNSIGNED_64] * 5, *[UNSIGNED_32] * 2, *[SIGNED_64] * 3, UNSIGNED_32))
 def test_the_derived_codec_equals_the_declaration(values: tuple[int, ...]) -> None:
-    codec = derive(ChunkSummary, name="ChunkSummary")
+    codec = Codec(ChunkSummary, name="ChunkSummary")
 
     data = codec.pack(*values)
 
