@@ -23,7 +23,7 @@ from typing import Final
 from . import messages as m
 from .append_run import AppendRun
 from .errors import ProtocolError
-from .framing import encode
+from .framing import encode, encode_append_ack
 
 BROKEN_COUNT_MAX: Final = 4096
 ENTRIES_PER_ACK_COUNT_MAX: Final = 16_384
@@ -93,6 +93,11 @@ class AppendPipeline:
         """
         return bool(self._broken) and (segment_id, writer_number) in self._broken
 
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether an outcome is known and its turn has come."""
+        return bool(self._taken) and self._taken[0].settled
+
     def pong(self, barrier: int) -> None:
         """Record that the client has seen everything up to the PING with that id."""
         if self._broken:
@@ -104,34 +109,26 @@ class AppendPipeline:
         """Return the frames for all outcomes that are known and whose turn it is."""
         taken = self._taken
         frames: list[bytes] = []
-        entries: list[m.AppendAckEntry] = []
-        last_request_id = 0
-        told = False
+        entries: list[tuple[int, int, int, int]] = []
+        asks = False
         while taken and taken[0].settled:
             appends = taken.popleft()
             self.count -= appends.count
-            if appends.error is None:
-                if len(entries) == ENTRIES_PER_ACK_COUNT_MAX:
-                    frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
-                    entries = []
-                last_request_id = appends.request_id + appends.count - 1
-                entries.append(
-                    m.AppendAckEntry(appends.request_id, appends.offset, appends.count, int(appends.duplicate))
-                )
-                continue
-            if entries:
-                frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
+            if entries and (appends.error is not None or len(entries) == ENTRIES_PER_ACK_COUNT_MAX):
+                frames.append(encode_append_ack(entries))
                 entries = []
+            if appends.error is None:
+                entries.append((appends.request_id, appends.offset, appends.count, appends.duplicate))
+                continue
             reply = self._refusal(appends.error)
             frames += [encode(reply, request_id=appends.request_id + number) for number in range(appends.count)]
             pipeline = (appends.segment_id, appends.writer_number)
             if self._broken.get(pipeline) == _UNTOLD:
-                if not told:
-                    self._barrier += 1
-                    told = True
-                self._broken[pipeline] = self._barrier
+                self._broken[pipeline] = self._barrier + 1
+                asks = True
         if entries:
-            frames.append(encode(m.AppendAck(entries), request_id=last_request_id))
-        if told:
+            frames.append(encode_append_ack(entries))
+        if asks:
+            self._barrier += 1
             frames.append(encode(m.Ping(), request_id=self._barrier))
         return frames

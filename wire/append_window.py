@@ -12,19 +12,15 @@ The window has two bounds, a number of appends that the server states in the han
 included, which is the client's own; one append larger than all those bytes goes alone.
 """
 
-import struct
 from typing import Final, Generic, TypeVar
 
-from . import messages as m
 from .errors import ProtocolError
+from .framing import ACK_ENTRY
 from .limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
 
 Subject = TypeVar("Subject")
 
 _ENTRIES: Final = FRAME_HEADER_SIZE_BYTES + 4
-# Read in place, without an object for each entry.
-_ENTRY: Final = struct.Struct("<QqII")
-assert len(m.AppendAckEntry._fields) == 4
 
 
 class AppendWindow(Generic[Subject]):
@@ -46,7 +42,8 @@ class AppendWindow(Generic[Subject]):
 
     def has_room(self, size: int) -> bool:
         """Return whether an append with a payload of `size` bytes may be sent now."""
-        return not self._appends or (len(self._appends) < self.count_max and self.size_bytes + size <= self._bytes_max)
+        size += self.size_bytes + APPEND_HEADER_SIZE_BYTES
+        return not self._appends or (len(self._appends) < self.count_max and size <= self._bytes_max)
 
     def add(self, request_id: int, subject: Subject, size: int) -> None:
         """Record an append that was sent."""
@@ -61,15 +58,16 @@ class AppendWindow(Generic[Subject]):
         Raises:
             ProtocolError: the frame names appends that are not in the window, or is not as long as it says.
         """
+        # Read in place, without an object for each entry. Whether they were stored before makes no difference here.
         count = int.from_bytes(frame[FRAME_HEADER_SIZE_BYTES:_ENTRIES], "little")
-        if len(frame) != _ENTRIES + count * _ENTRY.size:
+        if len(frame) != _ENTRIES + count * ACK_ENTRY.size:
             raise ProtocolError(f"APPEND_ACK of {count} entries has {len(frame)} bytes")
         outcomes: list[tuple[Subject, int | None]] = []
         # Taken out at the end: after a wrong ack all are still there, to be told that the connection was lost.
         acked: set[int] = set()
         acked_bytes = 0
         appends = self._appends
-        for first, start, run, _ in _ENTRY.iter_unpack(frame[_ENTRIES:]):
+        for first, start, run, _ in ACK_ENTRY.iter_unpack(frame[_ENTRIES:]):
             offset: int | None = start if start >= 0 else None
             for request_id in range(first, first + run):
                 append = appends.get(request_id)

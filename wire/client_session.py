@@ -13,7 +13,7 @@ A DATA frame that is larger than the buffer is received straight into the array 
 allocated once the frame's header has arrived; its size is bounded by the frame size that was agreed.
 """
 
-import struct
+import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from . import messages as m
 from .append_run import Sequences
 from .append_window import AppendWindow
 from .errors import ChecksumError, ProtocolError
-from .framing import decode, encode, encode_append_header
+from .framing import DATA_PREFIX, decode, encode, encode_append_header
 from .limits import FRAME_HEADER_SIZE_BYTES, FRAME_SIZE_BYTES_MAX, KIB, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
 from .requests import OpenRequests
 from .session import Role, Session, negotiate_version
@@ -32,8 +32,7 @@ from .session import Role, Session, negotiate_version
 DIRECT_SIZE_BYTES_MIN: Final = 32 * KIB
 """DATA frames from this size on are received straight into their own array."""
 
-_DATA_PREFIX: Final = struct.Struct("<QQQ")
-_DATA_START: Final = FRAME_HEADER_SIZE_BYTES + _DATA_PREFIX.size
+_DATA_START: Final = FRAME_HEADER_SIZE_BYTES + DATA_PREFIX.size
 _DATA: Final = int(m.Data.type)
 _APPEND_ACK: Final = int(m.AppendAck.type)
 
@@ -204,7 +203,8 @@ class ClientSession(Session):
         if self._direct is None:
             super().received(count, now_s)
         else:
-            self._keepalive.received(now_s)
+            self._received_s = now_s
+            self._pinged_s = math.inf
             self._direct_missing -= count
 
     def next_event(self) -> ClientEvent | None:
@@ -215,10 +215,10 @@ class ClientSession(Session):
         """
         if self._direct is not None:
             return None if self._direct_missing else self._end_direct()
-        frame = self._next_frame()
-        if frame is not None:
-            event = self._event(frame)
-            self._consume(self._frames.start + len(frame))
+        end = self._frames.frame_end()
+        if end:
+            event = self._event(self._first_frame(end))
+            self._consume(end)
             return event
         if self._frames.pending >= _DATA_START:
             self._begin_direct()
@@ -258,7 +258,7 @@ class ClientSession(Session):
 
     def _pushed(self, head: bytes, payload: memoryview) -> Pushed:
         request_id = int.from_bytes(head[16:24], "little")
-        _, offset, length = _DATA_PREFIX.unpack_from(head, FRAME_HEADER_SIZE_BYTES)
+        _, offset, length = DATA_PREFIX.unpack_from(head, FRAME_HEADER_SIZE_BYTES)
         return Pushed(request_id, self.requests.answer(request_id), Chunk(offset, payload, length, head[9]))
 
     # --- large data ---

@@ -10,11 +10,13 @@
         +-- ForeignProtocolError  HTTP or TLS spoken to the data port
         +-- UnsupportedVersionError  no version that both sides speak
 
-Each knows the `code` under which it is reported to the peer, and whether trying again can help.
+Each knows the `code` under which it is reported to the peer. None is retriable.
 """
 
 from enum import IntEnum
 from typing import ClassVar
+
+from .limits import PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
 
 
 class ErrorCode(IntEnum):
@@ -70,11 +72,6 @@ class WireError(Exception):
 
     code: ClassVar[ErrorCode] = ErrorCode.PROTOCOL
 
-    @property
-    def retriable(self) -> bool:
-        """Whether the same request may simply be sent again, later."""
-        return self.code in RETRIABLE
-
 
 class CodecError(WireError):
     """Bytes that do not fit the declared layout.
@@ -86,14 +83,10 @@ class CodecError(WireError):
     """
 
     def __init__(self, structure: str, field: str, reason: str) -> None:
-        super().__init__(structure, field, reason)
+        super().__init__(f"{structure}.{field}: {reason}" if field else f"{structure}: {reason}")
         self.structure = structure
         self.field = field
         self.reason = reason
-
-    def __str__(self) -> str:
-        where = f"{self.structure}.{self.field}" if self.field else self.structure
-        return f"{where}: {self.reason}"
 
 
 class ProtocolError(WireError):
@@ -104,35 +97,22 @@ class ChecksumError(ProtocolError):
     """A frame whose checksum does not match its bytes."""
 
     def __init__(self, *, expected: int, actual: int) -> None:
-        super().__init__(expected, actual)
-        self.expected = expected
-        self.actual = actual
-
-    def __str__(self) -> str:
-        return f"frame checksum is {self.actual:#010x}, its header says {self.expected:#010x}"
+        super().__init__(f"frame checksum is {actual:#010x}, its header says {expected:#010x}")
 
 
 class FrameTooLargeError(ProtocolError):
     """A frame above the limit of the connection."""
 
     def __init__(self, *, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(size_bytes, limit_bytes)
-        self.size_bytes = size_bytes
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"frame of {self.size_bytes} bytes is above the limit of {self.limit_bytes} bytes"
+        super().__init__(f"frame of {size_bytes} bytes is above the limit of {limit_bytes} bytes")
 
 
 class ForeignProtocolError(ProtocolError):
     """HTTP or TLS spoken to the data port."""
 
     def __init__(self, protocol: str) -> None:
-        super().__init__(protocol)
+        super().__init__(f"the peer speaks {protocol}; this is the Millrace data port")
         self.protocol = protocol
-
-    def __str__(self) -> str:
-        return f"the peer speaks {self.protocol}; this is the Millrace data port"
 
 
 class UnsupportedVersionError(ProtocolError):
@@ -140,15 +120,8 @@ class UnsupportedVersionError(ProtocolError):
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
-    def __init__(self, *, version_min: int, version_max: int, our_min: int, our_max: int) -> None:
-        super().__init__(version_min, version_max, our_min, our_max)
-        self.version_min = version_min
-        self.version_max = version_max
-        self.our_min = our_min
-        self.our_max = our_max
-
-    def __str__(self) -> str:
-        return (
-            f"the peer speaks versions {self.version_min} to {self.version_max} of the protocol, "
-            f"this side {self.our_min} to {self.our_max}"
+    def __init__(self, *, version_min: int, version_max: int) -> None:
+        super().__init__(
+            f"the peer speaks versions {version_min} to {version_max} of the protocol, "
+            f"this side {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION_MAX}"
         )

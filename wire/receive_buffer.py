@@ -5,18 +5,10 @@ allocates because of a length that a peer claims: the buffer doubles only when m
 that did arrive, and never far beyond the largest frame that was agreed.
 """
 
-from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from millrace.model.checksum import crc32c
-
-from .errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
-from .limits import (
-    CONTROL_FRAME_SIZE_BYTES_MAX,
-    FRAME_HEADER_SIZE_BYTES,
-    HELLO_FRAME_SIZE_BYTES_MAX,
-    KIB,
-)
+from .errors import ForeignProtocolError, FrameTooLargeError, ProtocolError
+from .limits import FRAME_HEADER_SIZE_BYTES, HELLO_FRAME_SIZE_BYTES_MAX, KIB
 
 BUFFER_SIZE_BYTES_INITIAL: Final = 16 * KIB
 BUFFER_SIZE_BYTES_IDLE: Final = 256 * KIB
@@ -34,7 +26,7 @@ assert int.from_bytes(_TLS_HANDSHAKE + b"\x01\x00", "little") > HELLO_FRAME_SIZE
 class ReceiveBuffer:
     """The receive buffer of one connection.
 
-    The caller takes every whole frame out (`consume`, `frames`) before the next `writable`; so what is pending is never
+    The caller takes every whole frame out (`consume`) before the next `writable`; so what is pending is never
     more than one frame that is not whole, and the buffer need not grow beyond that.
 
     Args:
@@ -121,24 +113,6 @@ class ReceiveBuffer:
             if end <= BUFFER_SIZE_BYTES_IDLE < len(self.data):
                 self._resize(BUFFER_SIZE_BYTES_IDLE)
 
-    def frames(self) -> Iterator[memoryview]:
-        """Yield the whole frames that are pending, checked by their checksum, and consume each.
-
-        A frame is valid until `writable` is called.
-
-        Raises:
-            ProtocolError: a length or a checksum that cannot be.
-        """
-        while end := self.frame_end():
-            frame = self._view[self.start : end]
-            expected = int.from_bytes(frame[4:8], "little")
-            actual = crc32c(frame[8:], len(frame))
-            if actual != expected:
-                raise ChecksumError(expected=expected, actual=actual)
-            # Consumed first, so that a caller who stops here does not meet the same frame again.
-            self.consume(end)
-            yield frame
-
     def _refuse(self, length: int) -> NoReturn:
         """Name what is wrong with a length above the limit; here peers of other protocols are recognised."""
         if self._first:
@@ -168,13 +142,3 @@ class ReceiveBuffer:
         self.data = data
         self._view = memoryview(data)
         self.start, self.end = 0, pending
-
-
-def check_control(frame: memoryview) -> None:
-    """Check that a frame is small enough to be no append.
-
-    Raises:
-        FrameTooLargeError: it is not.
-    """
-    if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX:
-        raise FrameTooLargeError(size_bytes=len(frame), limit_bytes=CONTROL_FRAME_SIZE_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Request ids: what a client has asked and not heard the end of, and what a server demands of the ids.
+"""What a client has asked and not heard the end of, by request id.
 
 The client numbers its requests from 1 on, in the order in which it sends them, and every reply carries the id of its
 request. Most requests have one answer; a subscription has many, until it ends.
@@ -6,22 +6,9 @@ request. Most requests have one answer; a subscription has many, until it ends.
     open        sent; an answer is awaited
     -> closed   the answer came (ANSWER), or for a lasting request its end (END)
     -> closed   the requester was cancelled (FORGET); answers on their way find nothing here, and are dropped
-
-The server sees ids rise: an id that is not above all before it is a violation, for two requests would share it.
-Frames that name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
 """
 
-from typing import Any, Final
-
-from . import messages as m
-from .errors import ProtocolError
-
-UNNUMBERED: Final = frozenset(
-    number
-    for number, cls in m.MESSAGES.items()
-    if issubclass(cls, m.FromBoth | m.FromClient) and (cls is m.Hello or not issubclass(cls, m.Request))
-)
-"""Frames of a client whose request id is not a new one."""
+from typing import Any
 
 
 class OpenRequests:
@@ -73,24 +60,3 @@ class OpenRequests:
         self._single.clear()
         self._lasting.clear()
         return subjects
-
-
-class RequestIds:
-    """The ids of the requests that a server has received."""
-
-    __slots__ = ("_last_id",)
-
-    def __init__(self) -> None:
-        self._last_id = 0
-
-    def check(self, frame_type: int, request_id: int, *, count: int = 1) -> None:
-        """Check that the ids of `count` requests from `request_id` on are new.
-
-        Raises:
-            ProtocolError: the id is not above all before it. Frames in `UNNUMBERED` are exempt.
-        """
-        if frame_type in UNNUMBERED:
-            return
-        if request_id <= self._last_id:
-            raise ProtocolError(f"request id {request_id} is not above the one before, {self._last_id}")
-        self._last_id = request_id + count - 1

@@ -3,19 +3,29 @@
 `next_event` returns what the client asks for, one frame at a time, or all consecutive appends to one segment at once
 (see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, and
 says so with `excuse` when it reads again. Outcomes of appends leave by `appends`, in the order of their request ids.
+
+Request ids rise: an id that is not above all before it is a violation, for two requests would share it. Frames that
+name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from . import messages as m
 from .append_pipeline import AppendPipeline
 from .append_run import AppendRun
 from .append_scan import scan_run
+from .errors import FrameTooLargeError, ProtocolError
 from .framing import decode, encode
-from .receive_buffer import check_control
-from .requests import RequestIds
-from .session import Role, Session, negotiate_version
+from .limits import CONTROL_FRAME_SIZE_BYTES_MAX
+from .session import CLOSED, Role, Session, negotiate_version
+
+UNNUMBERED: Final = frozenset(
+    number
+    for number, cls in m.MESSAGES.items()
+    if issubclass(cls, m.FromBoth | m.FromClient) and (cls is m.Hello or not issubclass(cls, m.Request))
+)
+"""Frames of a client whose request id is not a new one."""
 
 
 class Received(NamedTuple):
@@ -52,7 +62,7 @@ class ServerSession(Session):
             frame_timeout_s=frame_timeout_s,
         )
         self.appends = AppendPipeline(refusal)
-        self._ids = RequestIds()
+        self._last_id = 0
         self._run_size_bytes_max = run_size_bytes_max
 
     def next_event(self) -> AppendRun | Received | None:
@@ -61,7 +71,7 @@ class ServerSession(Session):
         Raises:
             WireError: the client broke the protocol; nothing more can be understood.
         """
-        if self.is_closed:
+        if self.state is CLOSED:
             return None
         frames = self._frames
         end = frames.frame_end()
@@ -69,11 +79,11 @@ class ServerSession(Session):
             return None
         if frames.data[frames.start + 8] in m.APPENDS:
             return self._take_appends(frames.start, end)
-        check_control(frames.view(frames.start, end))
-        frame = self._next_frame()
-        assert frame is not None, "a whole frame is here"
-        header, message = decode(frame)
-        self._ids.check(header.type, header.request_id)
+        if end - frames.start > CONTROL_FRAME_SIZE_BYTES_MAX:
+            raise FrameTooLargeError(size_bytes=end - frames.start, limit_bytes=CONTROL_FRAME_SIZE_BYTES_MAX)
+        header, message = decode(self._first_frame(end))
+        if header.type not in UNNUMBERED:
+            self._check_ids(header.request_id)
         self._consume(end)
         if isinstance(message, m.Ping):
             self.put(encode(m.Pong(), request_id=header.request_id))
@@ -96,8 +106,13 @@ class ServerSession(Session):
         limit = min(frames.end, max(end, start + self._run_size_bytes_max))
         run = scan_run(frames.data, view, start=start, end=limit)
         assert run is not None, "a whole append is here"
-        kind = frames.data[start + 8]
-        self.admit(kind)
-        self._ids.check(kind, run.request_id, count=run.frame_count)
+        self.admit(frames.data[start + 8])
+        self._check_ids(run.request_id, count=run.frame_count)
         self._consume(start + len(run.frames))
         return run
+
+    def _check_ids(self, request_id: int, *, count: int = 1) -> None:
+        """Check that the ids of `count` requests from `request_id` on are new."""
+        if request_id <= self._last_id:
+            raise ProtocolError(f"request id {request_id} is not above the one before, {self._last_id}")
+        self._last_id = request_id + count - 1

@@ -19,8 +19,11 @@ frames count as GREETING, REFUSAL and TRAFFIC of the *peer*.
     CLOSED      nothing may arrive. There is no way out.
 
 A PING is answered here, in its place among what this end sends: a server learns from that place what the client had
-sent before it saw an error (see `append_pipeline`). Silence is judged by `keepalive`. A frame that has begun to arrive
-has a time limit of its own, counted from its first byte.
+sent before it saw an error (see `append_pipeline`).
+
+Silence. A PING is due when either direction was quiet for `keepalive_s`: so each side hears from the other without
+relying on the other's settings. If nothing at all arrives for as long again after that PING, the peer is lost. Any byte
+proves life. A frame that has begun to arrive has a time limit of its own, counted from its first byte.
 
 (The division into a core that waits for nothing and thin shells is that of h11 and websockets.)
 """
@@ -34,7 +37,6 @@ from millrace.model.checksum import Buffer
 from . import messages as m
 from .errors import ProtocolError, UnsupportedVersionError
 from .framing import encode, verify
-from .keepalive import Due, KeepAlive
 from .limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
 from .receive_buffer import ReceiveBuffer
 
@@ -125,13 +127,13 @@ _ARRIVALS: Final = {
 
 
 class Session:
-    """What both ends have in common: state, receive buffer, outbox, keep-alive.
+    """What both ends have in common: state, receive buffer, outbox, deadlines. Times are those of a monotonic clock.
 
     Args:
         role: which end this is.
         now_s: when the connection was made.
         handshake_timeout_s: how long the first frame of the peer may take.
-        keepalive_s: see `KeepAlive`.
+        keepalive_s: quiet time before a PING, and from a PING to the loss of the peer; `math.inf` switches it off.
         frame_timeout_s: how long a frame that has begun may take to arrive.
     """
 
@@ -149,7 +151,11 @@ class Session:
         self._role = role
         self._enter(CONNECTED)
         self._handshake_deadline_s = now_s + handshake_timeout_s
-        self._keepalive = KeepAlive(now_s=now_s, quiet_s=keepalive_s)
+        self._keepalive_s = keepalive_s
+        self._received_s = now_s
+        self._sent_s = now_s
+        # When the PING went out that nothing has arrived after; infinite while there is none.
+        self._pinged_s = math.inf
         self._frame_timeout_s = frame_timeout_s
         # When the first byte of the pending frame came, as far as that is known; infinite while this end does not read.
         self._frame_began_s = math.inf
@@ -175,7 +181,8 @@ class Session:
 
     def received(self, count: int, now_s: float) -> None:
         """Say that `count` bytes were written at the start of what `writable` returned."""
-        self._keepalive.received(now_s)
+        self._received_s = now_s
+        self._pinged_s = math.inf
         frames = self._frames
         if frames.start == frames.end:
             self._frame_began_s = now_s
@@ -190,7 +197,7 @@ class Session:
     def take_outbox(self, now_s: float) -> list[Buffer]:
         """Return what is to be sent, in order; the caller hands it to the transport now."""
         outbox, self._outbox, self.outbox_bytes = self._outbox, [], 0
-        self._keepalive.sent(now_s)
+        self._sent_s = now_s
         return outbox
 
     # --- state ---
@@ -243,8 +250,8 @@ class Session:
 
     def excuse(self, now_s: float) -> None:
         """Say that this end read nothing until now: no silence before is the peer's."""
-        self._keepalive.received(now_s)
-        self._frame_began_s = now_s
+        self._received_s = self._frame_began_s = now_s
+        self._pinged_s = math.inf
 
     def next_deadline_s(self) -> float:
         """Return when `on_deadline` wants to be called: infinite if never.
@@ -256,20 +263,18 @@ class Session:
             return math.inf
         if self.state is CONNECTED:
             return self._handshake_deadline_s
-        return min(self._keepalive.next_deadline_s(), self._frame_deadline_s)
+        quiet_since_s = min(self._received_s, self._sent_s) if self._pinged_s == math.inf else self._pinged_s
+        return min(quiet_since_s + self._keepalive_s, self._frame_deadline_s)
 
     def on_deadline(self, now_s: float) -> None:
         """Do what is due at `now_s`: nothing if the deadline moved meanwhile, else put a PING, or close."""
         if now_s < self.next_deadline_s():
             return
-        if self.state is CONNECTED or now_s >= self._frame_deadline_s:
+        if self.state is CONNECTED or self._pinged_s != math.inf or now_s >= self._frame_deadline_s:
             self._change(CLOSE)
-            return
-        due = self._keepalive.due(now_s)
-        if due is Due.PING:
+        else:
+            self._pinged_s = self._sent_s = now_s
             self.put(encode(m.Ping()))
-        elif due is Due.GIVE_UP:
-            self._change(CLOSE)
 
     @property
     def _frame_deadline_s(self) -> float:
@@ -277,13 +282,9 @@ class Session:
 
     # --- frames, for the two ends ---
 
-    def _next_frame(self) -> memoryview | None:
-        """Return the first pending frame, verified and admitted; None while it is not whole. `_consume` is next."""
-        frames = self._frames
-        end = frames.frame_end()
-        if not end:
-            return None
-        frame = frames.view(frames.start, end)
+    def _first_frame(self, end: int) -> memoryview:
+        """Return the first pending frame, which ends at `end`, verified and admitted. `_consume` is next."""
+        frame = self._frames.view(self._frames.start, end)
         verify(frame)
         self.admit(frame[8])
         return frame
@@ -291,16 +292,10 @@ class Session:
     def _consume(self, end: int) -> None:
         """Give back everything before `end`; what is pending then came with the bytes that arrived last."""
         self._frames.consume(end)
-        self._frame_began_s = self._keepalive.received_s
+        self._frame_began_s = self._received_s
 
 
-def negotiate_version(
-    *,
-    version_min: int,
-    version_max: int,
-    our_min: int = PROTOCOL_VERSION_MIN,
-    our_max: int = PROTOCOL_VERSION_MAX,
-) -> int:
+def negotiate_version(*, version_min: int, version_max: int) -> int:
     """Return the highest version that both sides speak.
 
     A client checks the version that the server chose by giving it as both ends of the range.
@@ -308,9 +303,7 @@ def negotiate_version(
     Raises:
         UnsupportedVersionError: there is none; it names both ranges.
     """
-    version = min(version_max, our_max)
-    if version < max(version_min, our_min):
-        raise UnsupportedVersionError(
-            version_min=version_min, version_max=version_max, our_min=our_min, our_max=our_max
-        )
+    version = min(version_max, PROTOCOL_VERSION_MAX)
+    if version < max(version_min, PROTOCOL_VERSION_MIN):
+        raise UnsupportedVersionError(version_min=version_min, version_max=version_max)
     return version

@@ -69,11 +69,11 @@ class PeerSession(Session):
 
     def next_message(self) -> tuple[FrameHeader, m.Message] | None:
         """Return the next frame, verified; a PING is not answered."""
-        frame = self._next_frame()
-        if frame is None:
+        end = self._frames.frame_end()
+        if not end:
             return None
-        decoded = decode(bytes(frame))
-        self._consume(self._frames.start + len(frame))
+        decoded = decode(bytes(self._first_frame(end)))
+        self._consume(end)
         return decoded
 
 

@@ -1,14 +1,13 @@
 """The receive buffer against plain concatenation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.wire import limits
 from millrace.wire import messages as m
-from millrace.wire.errors import ChecksumError, ForeignProtocolError, FrameTooLargeError, ProtocolError
+from millrace.wire.errors import ForeignProtocolError, FrameTooLargeError, ProtocolError
 from millrace.wire.framing import encode, encode_body
 from millrace.wire.limits import (
     FRAME_SIZE_BYTES_MAX,
@@ -21,7 +20,6 @@ from millrace.wire.receive_buffer import (
     BUFFER_SIZE_BYTES_INITIAL,
     ROOM_SIZE_BYTES_MIN,
     ReceiveBuffer,
-    check_control,
 )
 
 
@@ -29,7 +27,7 @@ def opened(*, frame_size_max: int = FRAME_SIZE_BYTES_MAX) -> ReceiveBuffer:
     """A buffer that has passed its first frame."""
     buffer = ReceiveBuffer(frame_size_max=frame_size_max)
     feed(buffer, encode(m.Ping()))
-    assert len(list(buffer.frames())) == 1
+    assert len(list(whole_frames(buffer))) == 1
     return buffer
 
 
@@ -43,6 +41,14 @@ def feed(buffer: ReceiveBuffer, data: bytes) -> int:
     return count
 
 
+def whole_frames(buffer: ReceiveBuffer) -> Iterator[memoryview]:
+    """The whole frames that are pending, each consumed."""
+    while end := buffer.frame_end():
+        frame = buffer.view(buffer.start, end)
+        buffer.consume(end)
+        yield frame
+
+
 def frames_of(buffer: ReceiveBuffer, pieces: Sequence[bytes]) -> list[bytes]:
     """What comes out when these pieces come in."""
     found = []
@@ -50,7 +56,7 @@ def frames_of(buffer: ReceiveBuffer, pieces: Sequence[bytes]) -> list[bytes]:
         rest = piece
         while rest:
             rest = rest[feed(buffer, rest) :]
-            found += [bytes(frame) for frame in buffer.frames()]
+            found += [bytes(frame) for frame in whole_frames(buffer)]
     return found
 
 
@@ -120,7 +126,7 @@ def test_a_frame_that_was_lent_outlives_the_buffer_it_came_from() -> None:
     frames_of(buffer, [large])
     feed(buffer, encode(m.Ping()))
 
-    (lent,) = buffer.frames()  # the buffer shrinks here
+    (lent,) = whole_frames(buffer)  # the buffer shrinks here
 
     assert bytes(lent) == encode(m.Ping())
 
@@ -133,7 +139,7 @@ def test_a_socket_is_never_offered_a_sliver() -> None:
     while stream:
         assert len(buffer.writable()) >= ROOM_SIZE_BYTES_MIN
         stream = stream[feed(buffer, stream[:2500]) :]
-        for _ in buffer.frames():
+        for _ in whole_frames(buffer):
             pass
 
 
@@ -152,10 +158,8 @@ def test_a_length_above_the_limit_is_refused_before_its_bytes_arrive(length: int
     buffer = opened(frame_size_max=KIB)
     feed(buffer, length.to_bytes(4, "little"))
 
-    with pytest.raises(FrameTooLargeError) as caught:
+    with pytest.raises(FrameTooLargeError, match=f"frame of {length} bytes is above the limit of {KIB} bytes"):
         buffer.frame_end()
-
-    assert (caught.value.size_bytes, caught.value.limit_bytes) == (length, KIB)
 
 
 def test_a_stranger_may_send_only_a_small_first_frame() -> None:
@@ -208,32 +212,6 @@ def test_later_frames_are_not_searched_for_foreign_protocols() -> None:
         buffer.frame_end()
 
 
-def test_a_wrong_checksum_ends_the_walk_after_the_good_frames() -> None:
-    """Behaviour 49: a wrong checksum."""
-    good, bad = encode(m.Ping(), request_id=1), bytearray(encode(m.Ping(), request_id=2))
-    bad[16] ^= 1
-    buffer = opened()
-    feed(buffer, good + bad)
-    walk = buffer.frames()
-
-    assert bytes(next(walk)) == good
-    with pytest.raises(ChecksumError):
-        next(walk)
-
-
-def test_a_frame_is_consumed_when_it_is_handed_out() -> None:
-    one, two = encode(m.Ping(), request_id=1), encode(m.Ping(), request_id=2)
-    buffer = opened()
-    feed(buffer, one + two)
-
-    for frame in buffer.frames():
-        assert bytes(frame) == one
-        break
-
-    assert [bytes(frame) for frame in buffer.frames()] == [two]
-    assert buffer.pending == 0
-
-
 def test_the_parts_of_the_buffer_are_reachable() -> None:
     buffer = opened()
     feed(buffer, encode(m.Ping()) + b"abc")
@@ -243,10 +221,3 @@ def test_the_parts_of_the_buffer_are_reachable() -> None:
     buffer.consume(end)
     assert bytes(buffer.view(buffer.start, buffer.end)) == b"abc" == bytes(buffer.data[buffer.start : buffer.end])
     assert buffer.frame_end() == 0
-
-
-def test_only_appends_may_be_large() -> None:
-    check_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX)))
-
-    with pytest.raises(FrameTooLargeError):
-        check_control(memoryview(bytes(limits.CONTROL_FRAME_SIZE_BYTES_MAX + 1)))

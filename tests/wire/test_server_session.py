@@ -7,7 +7,7 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import FrameTooLargeError, ProtocolError, UnsupportedVersionError
 from millrace.wire.framing import encode, encode_append_header
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
-from millrace.wire.server_session import Received, ServerSession
+from millrace.wire.server_session import UNNUMBERED, Received, ServerSession
 
 from .loopback import server_session
 
@@ -83,6 +83,11 @@ def test_a_run_has_no_more_than_the_log_takes_and_one_append_may() -> None:
     assert [run.frame_count for run in runs if isinstance(run, AppendRun)] == [2, 2, 1, 1]
 
 
+def test_request_ids_begin_above_zero() -> None:
+    with pytest.raises(ProtocolError, match="request id 0 is not above"):
+        arrive(greeted(), encode(m.GetSegment(1, ""), request_id=0))
+
+
 @pytest.mark.parametrize("used", [append(6, b"c"), encode(m.GetSegment(1, ""), request_id=5)])
 def test_request_ids_rise_over_appends_and_requests_alike(used: bytes) -> None:
     it = greeted()
@@ -90,6 +95,19 @@ def test_request_ids_rise_over_appends_and_requests_alike(used: bytes) -> None:
 
     with pytest.raises(ProtocolError, match="not above the one before, 6"):
         arrive(it, used)
+
+
+@pytest.mark.parametrize("exempt", [m.Ping(), m.Pong(), m.Credit(1), m.Unsubscribe()])
+def test_frames_that_name_what_exists_are_exempt(exempt: m.Message) -> None:
+    it = greeted()
+    arrive(it, append(9, b"a") + encode(exempt, request_id=4))
+
+    with pytest.raises(ProtocolError, match="not above the one before, 9"):
+        arrive(it, append(9, b"b"))
+
+
+def test_the_exempt_frames_are_these() -> None:
+    assert {m.MESSAGES[number] for number in UNNUMBERED} == {m.Hello, m.Ping, m.Pong, m.Credit, m.Unsubscribe}
 
 
 def test_a_ping_is_answered_and_a_pong_mends() -> None:

@@ -34,7 +34,7 @@ class AppendAckEntry(NamedTuple):
     offset: I64  # of the first byte of the first append of the run; -1: already stored, offset not kept
     # Appends in the run; their request ids and their bytes follow one another.
     count: U32  # type: ignore[assignment]  # hides tuple.count, which no ack needs
-    duplicate: U32  # 1: all were stored before
+    duplicate: U32  # 1: all were stored before; our client makes no difference
 
 
 @message(17)
