@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Start nothing new; what is under way continues. The connection ends itself when nothing is."""
         self._session.drain()
-        self._dispatcher.drain()
+        self._dispatcher.reads.refuse()
         self._end_if_drained()
 
     def abort(self) -> None:
@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The peer took what was sent."""
         self._outlet.is_full = False
-        self._dispatcher.write_resumed()
+        self._dispatcher.reads.write_resumed()
         self._flow.set(Reason.REPLIES_UNSENT, self._outlet.is_full)
 
     def _advance(self) -> None:
@@ -195,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._take(event.message, event.request_id)
             if self._session.appends.count:
                 # Those that were refused, or stored before, need no log.
-                self._dispatcher.appends.settle()
+                self._dispatcher.settle()
         except WireError as error:
             self._protocol_error(error)
         finally:

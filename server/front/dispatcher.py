@@ -6,14 +6,16 @@ it: a later append may not overtake it, a CREDIT must find its subscription.
 
 from collections.abc import Awaitable, Callable
 
+from millrace.server.container.admission import PendingAppend
+from millrace.server.container.container import RETRY_AFTER_MS
 from millrace.server.container.entity_cache import Pins
-from millrace.server.errors import ServerError, ShuttingDownError
+from millrace.server.errors import PipelineBrokenError, ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
+from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 
-from .appends import Appends
 from .flow_control import FlowControl, Reason
 from .options import FrontOptions
 from .outlet import Outlet
@@ -49,9 +51,9 @@ class Dispatcher:
         self._flow = flow
         self._abort = abort
         self._violated = violated
+        self._progressed = progressed
         self._tasks = ConnectionTasks(flow, count_max=options.tasks_count_max, failed=abort, ended=progressed)
-        self.appends = Appends(handlers.container, outlet=outlet, flow=flow, settled=progressed)
-        self._reads = Reads(
+        self.reads = Reads(
             handlers.container,
             outlet=outlet,
             flow=flow,
@@ -70,15 +72,22 @@ class Dispatcher:
         A run that waits was checked, and is not checked again.
         """
         if self._session.is_draining or self._container.is_resident(run):
-            self.appends.take(run)
+            self._admit(run)
             return
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
             self._container.loader.pin(segments=[run.segment_id], writers=writers),
-            lambda: self._take_loaded(run),
+            lambda: self._admit(run),
             # The checkpoint cannot be read: the container is about to be started again.
             failed=lambda _: self._abort(),
         )
+
+    def settle(self) -> None:
+        """Send the outcomes that are known: called by the container once for each log batch."""
+        self._session.settle()
+        self._outlet.flush()
+        self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
+        self._progressed()
 
     def take(self, message: m.Message, request_id: int) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
@@ -92,9 +101,9 @@ class Dispatcher:
             case m.Read() | m.Subscribe():
                 self._take_read(message, request_id)
             case m.Credit():
-                self._reads.give_credit(request_id, message.credit_bytes)
+                self.reads.give_credit(request_id, message.credit_bytes)
             case m.Unsubscribe():
-                self._reads.unsubscribe(request_id)
+                self.reads.end(request_id)
             case m.Ping() | m.Pong():
                 self._outlet.flush()
             case _ if self._session.is_draining:
@@ -104,30 +113,50 @@ class Dispatcher:
             case _:
                 _ = self._tasks.start(self._handle(message, request_id), name=f"request {message.type.name}")
 
-    def write_resumed(self) -> None:
-        """Push what was held back while the peer took too little."""
-        self._reads.write_resumed()
-
-    def drain(self) -> None:
-        """Fail what waits at the tail of a segment: the session is draining."""
-        self._reads.refuse()
-
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
-        self.appends.cancel()
-        self._reads.cancel()
+        self._container.forget_relief(self._relieved)
+        self.reads.cancel()
         self._tasks.cancel()
 
-    def _take_loaded(self, run: AppendRun) -> None:
-        self.appends.take(run)
-        # Of a run that was refused, or stored before, no log batch will tell.
-        self.appends.settle()
+    def _admit(self, run: AppendRun) -> None:
+        """Hand a run to the container, or refuse it; `settle` tells.
+
+        If the container is full, the peer is told once, and not read until there is room.
+
+        Raises:
+            ProtocolError: the client continues after too many failures that it does not acknowledge.
+        """
+        session, counters = self._session, self._outlet.counters
+        counters.appends_total += run.frame_count
+        try:
+            if session.is_draining:
+                raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+            if session.appends.is_broken(run.segment_id, run.writer_number):
+                raise PipelineBrokenError("an earlier append of this pipeline failed; this one was not applied")
+            taken = self._container.append(run, self)
+        except ServerError as error:
+            counters.requests_failed_total += run.frame_count
+            refused = PendingAppend(self, run)
+            refused.settle(error)
+            taken = [refused]
+        session.appends.add(taken)
+        self._flow.set(Reason.APPENDS_IN_FLIGHT, session.appends.count >= APPENDS_IN_FLIGHT_MAX)
+        pressure = self._container.pressure
+        if pressure:
+            counters.throttled_total += 1
+            self._container.when_relieved(self._relieved)
+            self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, pressure)))
+            self._flow.set(Reason.CONTAINER_FULL, True)
+
+    def _relieved(self) -> None:
+        self._flow.set(Reason.CONTAINER_FULL, False)
 
     def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:
         if isinstance(message, m.Read):
-            self._reads.read(message, request_id)
+            self.reads.read(message, request_id)
         else:
-            self._reads.subscribe(message, request_id)
+            self.reads.subscribe(message, request_id)
 
     async def _handle(self, message: m.Message, request_id: int) -> None:
         try:

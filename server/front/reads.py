@@ -52,7 +52,7 @@ class Reads:
         # Cold reads under way fetch at most this much.
         self._fetching_bytes = 0
 
-    def read(self, message: m.Read, request_id: int) -> None:
+    def read(self, message: m.Read, request_id: int, *, may_wait: bool = True) -> None:
         """Answer a read, now or later; its segment is resident."""
         try:
             segment = self.container.segment(message.segment_id)
@@ -60,18 +60,16 @@ class Reads:
             if size_max < 1:
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
             found = self.container.start_read(segment, message.offset, size_max)
-            if found or segment.sealed or not message.wait_ms or self.outlet.session.is_draining:
-                self.answer(request_id, segment, message.offset, size_max, found)
+            if not isinstance(found, list):
+                self._count_fetching(size_max)
+                pins = self.container.state.segments.pin([segment.segment_id])
+                task = self.tasks.start(self._fetch(found, segment, message.offset, size_max, request_id), name="read")
+                task.add_done_callback(lambda _: pins.release())
+            elif found or segment.sealed or not (may_wait and message.wait_ms) or self.outlet.session.is_draining:
+                self.outlet.send_data(request_id, segment, message.offset, found)
             else:
                 self._check_room()
-                self._waiting[request_id] = ParkedRead(
-                    self,
-                    segment,
-                    request_id=request_id,
-                    offset=message.offset,
-                    size_max=size_max,
-                    wait_s=min(message.wait_ms / 1000, READ_WAIT_S_MAX),
-                )
+                self._waiting[request_id] = ParkedRead(self, segment, message, request_id)
         except ServerError as error:
             self.outlet.send_error(request_id, error)
 
@@ -86,10 +84,7 @@ class Reads:
         except ServerError as error:
             self.outlet.send_error(request_id, error)
             return
-        subscription = Subscription(
-            self, segment, request_id=request_id, offset=message.offset, credit_bytes=message.credit_bytes
-        )
-        self._waiting[request_id] = subscription
+        subscription = self._waiting[request_id] = Subscription(self, segment, message, request_id)
         subscription.pump()
 
     def give_credit(self, request_id: int, credit_bytes: int) -> None:
@@ -98,8 +93,8 @@ class Reads:
         if isinstance(reader, Subscription):
             reader.give_credit(credit_bytes)
 
-    def unsubscribe(self, request_id: int) -> None:
-        """End a subscription; nothing happens if it has ended."""
+    def end(self, request_id: int) -> None:
+        """Forget a reader that waits at a tail, and tell it; nothing happens if it has ended."""
         reader = self._waiting.pop(request_id, None)
         if reader is not None:
             reader.cancel()
@@ -123,27 +118,11 @@ class Reads:
             reader.cancel()
         self._waiting.clear()
 
-    def ended(self, request_id: int) -> None:
-        """Forget a reader that has ended."""
-        self._waiting.pop(request_id, None)
-
     def _check_room(self) -> None:
         if len(self._waiting) >= self._waiting_count_max:
             raise ThrottledError(
                 f"{len(self._waiting)} reads of this connection wait at the tail", retry_after_ms=RETRY_AFTER_MS
             )
-
-    def answer(
-        self, request_id: int, segment: Segment, offset: int, size_max: int, found: list[memoryview] | PendingRead
-    ) -> None:
-        """Send what a read of up to `size_max` bytes has found, now or when it was fetched."""
-        if isinstance(found, list):
-            self.outlet.send_data(request_id, segment, offset, found)
-        else:
-            self._count_fetching(size_max)
-            pins = self.container.state.segments.pin([segment.segment_id])
-            task = self.tasks.start(self._fetch(found, segment, offset, size_max, request_id), name="read")
-            task.add_done_callback(lambda _: pins.release())
 
     async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
         try:
@@ -160,79 +139,62 @@ class Reads:
         self._flow.set(Reason.FETCHING, self._fetching_bytes >= FETCHING_BYTES_MAX)
 
 
-class ParkedRead:
-    """A read that waits at the tail for bytes, for the end of the segment, or for its time to run out."""
+class TailReader:
+    """Something that waits at the tail of a segment, which it keeps in memory."""
 
-    __slots__ = ("_offset", "_pins", "_reads", "_request_id", "_segment", "_size_max", "_timer")
+    __slots__ = ("_pins", "_reads", "_request_id", "_segment")
 
-    def __init__(
-        self,
-        reads: Reads,
-        segment: Segment,
-        *,
-        request_id: int,
-        offset: int,
-        size_max: int,
-        wait_s: float,
-    ) -> None:
+    def __init__(self, reads: Reads, segment: Segment, request_id: int) -> None:
         self._reads = reads
         self._segment = segment
         self._request_id = request_id
-        self._offset = offset
-        self._size_max = size_max
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._answer)
         segment.watchers.add(self)
         self._pins = reads.container.state.segments.pin([segment.segment_id])
 
     def segment_changed(self) -> None:
+        """Send what there is to say now: called in the step in which bytes became durable."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Leave without an answer."""
+        self._segment.watchers.discard(self)
+        self._pins.release()
+
+
+class ParkedRead(TailReader):
+    """A read that waits for bytes, for the end of the segment, or for its time to run out."""
+
+    __slots__ = ("_message", "_timer")
+
+    def __init__(self, reads: Reads, segment: Segment, message: m.Read, request_id: int) -> None:
+        super().__init__(reads, segment, request_id)
+        self._message = message
+        wait_s = min(message.wait_ms / 1000, READ_WAIT_S_MAX)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.segment_changed)
+
+    def segment_changed(self) -> None:
         """Answer, for there is something to say."""
-        self._answer()
+        self._reads.end(self._request_id)
+        # What has just become durable is in the tail, unless it is that of a segment merged into this one.
+        self._reads.read(self._message, self._request_id, may_wait=False)
 
     def cancel(self) -> None:
         """Leave without an answer."""
         self._timer.cancel()
-        self._segment.watchers.discard(self)
-        self._pins.release()
-
-    def _answer(self) -> None:
-        self.cancel()
-        self._reads.ended(self._request_id)
-        try:
-            found = self._reads.container.start_read(self._segment, self._offset, self._size_max)
-        except ServerError as error:
-            self._reads.outlet.send_error(self._request_id, error)
-            return
-        # What has just become durable is in the tail, unless it is that of a segment merged into this one.
-        self._reads.answer(self._request_id, self._segment, self._offset, self._size_max, found)
+        super().cancel()
 
 
-class Subscription:
+class Subscription(TailReader):
     """Pushes a segment from an offset on, as far as the reader gave credit."""
 
-    __slots__ = (
-        "_credit_bytes", "_fetching", "_has_ended", "_is_continuing", "_offset", "_pins", "_reads", "_request_id",
-        "_segment",
-    )  # fmt: skip
+    __slots__ = ("_continuing", "_credit_bytes", "_fetching", "_offset")
 
-    def __init__(
-        self,
-        reads: Reads,
-        segment: Segment,
-        *,
-        request_id: int,
-        offset: int,
-        credit_bytes: int,
-    ) -> None:
-        self._reads = reads
-        self._segment = segment
-        self._request_id = request_id
-        self._offset = offset
-        self._credit_bytes = credit_bytes
+    def __init__(self, reads: Reads, segment: Segment, message: m.Subscribe, request_id: int) -> None:
+        super().__init__(reads, segment, request_id)
+        self._offset = message.offset
+        self._credit_bytes = message.credit_bytes
         self._fetching: asyncio.Task[None] | None = None
-        self._is_continuing = False
-        self._has_ended = False
-        segment.watchers.add(self)
-        self._pins = reads.container.state.segments.pin([segment.segment_id])
+        self._continuing: asyncio.Handle | None = None
 
     def segment_changed(self) -> None:
         """Push what there is now."""
@@ -245,9 +207,9 @@ class Subscription:
 
     def cancel(self) -> None:
         """Push nothing any more."""
-        self._has_ended = True
-        self._segment.watchers.discard(self)
-        self._pins.release()
+        super().cancel()
+        if self._continuing is not None:
+            self._continuing.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
 
@@ -260,7 +222,8 @@ class Subscription:
                 if self._credit_bytes <= 0 and self._offset < self._segment.length:
                     self._segment.check_readable(self._offset)
                     return
-                found = self._reads.container.start_read(self._segment, self._offset, self._size_wanted)
+                size_max = max(1, min(self._credit_bytes, PUSH_SIZE_BYTES_MAX))
+                found = self._reads.container.start_read(self._segment, self._offset, size_max)
                 if not isinstance(found, list):
                     self._fetching = self._reads.tasks.start(
                         self._fetch(found), name=f"subscription {self._request_id}"
@@ -273,18 +236,12 @@ class Subscription:
         except ServerError as error:
             self._fail(error)
         else:
-            if not self._is_continuing:
-                self._is_continuing = True
-                asyncio.get_running_loop().call_soon(self._continue)
+            if self._continuing is None:
+                self._continuing = asyncio.get_running_loop().call_soon(self._continue)
 
     def _continue(self) -> None:
-        self._is_continuing = False
-        if not self._has_ended:
-            self.pump()
-
-    @property
-    def _size_wanted(self) -> int:
-        return max(1, min(self._credit_bytes, PUSH_SIZE_BYTES_MAX, READ_SIZE_BYTES_MAX))
+        self._continuing = None
+        self.pump()
 
     def _push(self, pieces: list[memoryview]) -> bool:
         """Send one frame; return whether it was the last."""
@@ -293,8 +250,7 @@ class Subscription:
         self._offset += size
         self._credit_bytes -= size
         if flags & m.DataFlag.END_OF_SEGMENT:
-            self.cancel()
-            self._reads.ended(self._request_id)
+            self._reads.end(self._request_id)
             return True
         return False
 
@@ -312,6 +268,5 @@ class Subscription:
             self.pump()
 
     def _fail(self, error: ServerError) -> None:
-        self.cancel()
-        self._reads.ended(self._request_id)
+        self._reads.end(self._request_id)
         self._reads.outlet.send_error(self._request_id, error)

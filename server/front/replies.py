@@ -6,7 +6,7 @@ from millrace.model.errors import InvalidArgumentError, InvalidNameError
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
-from millrace.wire.errors import CodecError, ErrorCode, ProtocolError
+from millrace.wire.errors import ErrorCode, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def error_reply(error: BaseException) -> m.ErrorReply:
             subject=error.subject[:MESSAGE_LENGTH_MAX],
             message=error.message[:MESSAGE_LENGTH_MAX],
         )
-    if isinstance(error, ProtocolError | CodecError):
+    if isinstance(error, WireError):
         return m.ErrorReply(code=error.code, message=str(error)[:MESSAGE_LENGTH_MAX])
     if isinstance(error, InvalidArgumentError):
         code = ErrorCode.INVALID_NAME if isinstance(error, InvalidNameError) else ErrorCode.INVALID_ARGUMENT
