@@ -54,8 +54,9 @@ class FrameHeader(NamedTuple):
 
 
 @cache
-def _codec(cls: type[m.Message]) -> Codec:
-    """Return the codec of a message, derived when one of the class is first seen: nobody needs all of them."""
+def _codec(number: int) -> Codec:
+    """Return the codec of the messages of this number, derived when one is first seen: nobody needs all of them."""
+    cls = m.MESSAGES[number]
     return Codec(cls.layout, name=cls.__name__, cls=cls)
 
 
@@ -65,7 +66,7 @@ def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
     Raises:
         CodecError: a value does not fit its field, or the whole does not fit a frame of the peer, or of the log.
     """
-    codec = _codec(type(message))
+    codec = _codec(message.type)
     body = codec.pack(*map(getattr, repeat(message), codec.names))
     frame = encode_body(int(message.type), body, request_id=request_id, flags=flags)
     if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and len(frame) > _size_max(message):
@@ -196,6 +197,6 @@ def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
         raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is no append")
     if header.length != len(frame):
         raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
-    codec = _codec(cls)
+    codec = _codec(header.type)
     values = codec.unpack(frame, FRAME_HEADER_SIZE_BYTES)
     return header, cls(**dict(zip(codec.names, values, strict=True)))

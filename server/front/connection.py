@@ -26,7 +26,7 @@ from millrace.wire.limits import (
     SEQUENCED_APPEND_HEADER_SIZE_BYTES,
 )
 from millrace.wire.server_session import ServerSession
-from millrace.wire.session import negotiate_version
+from millrace.wire.session import CLOSED, DRAINING, negotiate_version
 
 from .counters import FrontCounters
 from .dispatcher import Dispatcher
@@ -126,7 +126,8 @@ class Connection(asyncio.BufferedProtocol):
             self._outlet.transport.close()
 
     def _end_if_drained(self) -> None:
-        if self._session.is_closed or (self._session.is_draining and self._dispatcher.is_idle):
+        state = self._session.state
+        if state is CLOSED or (state is DRAINING and self._dispatcher.is_idle):
             self._end()
 
     def _arm_timer(self) -> None:
@@ -193,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._dispatcher.take_appends(event)
                 else:
                     self._take(event.message, event.request_id)
-            if self._session.appends.count:
+            if self._session.appends.has_outcomes:
                 # Those that were refused, or stored before, need no log.
                 self._dispatcher.settle()
         except WireError as error:

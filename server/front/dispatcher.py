@@ -141,7 +141,8 @@ class Dispatcher:
             refused.settle(error)
             taken = [refused]
         session.appends.add(taken)
-        self._flow.set(Reason.APPENDS_IN_FLIGHT, session.appends.count >= APPENDS_IN_FLIGHT_MAX)
+        if session.appends.count >= APPENDS_IN_FLIGHT_MAX:
+            self._flow.set(Reason.APPENDS_IN_FLIGHT, True)
         pressure = self._container.pressure
         if pressure:
             counters.throttled_total += 1

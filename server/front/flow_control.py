@@ -25,27 +25,24 @@ class FlowControl:
 
     Args:
         changed: called when `is_blocked` changes; may be called from within a call of the owner to any part.
+
+    Attributes:
+        is_blocked: whether the connection must not be read.
     """
 
-    __slots__ = ("_changed", "_reasons")
+    __slots__ = ("_changed", "_reasons", "is_blocked")
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._reasons: set[Reason] = set()
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the connection must not be read."""
-        return bool(self._reasons)
+        self.is_blocked = False
 
     def set(self, reason: Reason, holds: bool) -> None:
         """Say whether a reason holds from now on."""
-        if holds == (reason in self._reasons):
-            return
-        was_blocked = bool(self._reasons)
         if holds:
             self._reasons.add(reason)
-        else:
-            self._reasons.remove(reason)
-        if bool(self._reasons) != was_blocked:
+        elif self._reasons:
+            self._reasons.discard(reason)
+        if self.is_blocked != bool(self._reasons):
+            self.is_blocked = not self.is_blocked
             self._changed()
