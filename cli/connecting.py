@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from millrace.client import blocking
-from millrace.client.options import parse_address
 from millrace.wire.limits import DATA_PORT
 
 StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.")]
@@ -40,13 +39,9 @@ class Server:
         """Lend a client of the server.
 
         Raises:
-            typer.BadParameter: the address is none.
+            InvalidArgumentError: the address is none.
             ServerUnreachableError: nothing answers there.
         """
-        try:
-            parse_address(self.address)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
         token = self.token_file.read_text().strip() if self.token_file else None
         with blocking.connect(self.address, token=token) as client:
             yield client

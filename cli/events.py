@@ -142,10 +142,7 @@ def tail(
 ) -> None:
     """Print events as they become durable, until Ctrl-C or the end of a sealed stream."""
     place = parse_place(start)
-    with (
-        server.connect() as client,
-        client.reader(stream, start=place(client, stream)) as reader,
-    ):
+    with server.connect() as client, client.reader(stream, start=place(client, stream)) as reader:
         try:
             printing.print(reader, at_once=True)
         except KeyboardInterrupt:

@@ -21,8 +21,7 @@ DEFAULT_LIMIT = 100
 
 def inspect(
     path: Annotated[
-        Path,
-        typer.Argument(help="A log file, a chunk, a checkpoint, or the data folder of a server.", exists=True),
+        Path, typer.Argument(help="A log file, a chunk, a checkpoint, or the data folder of a server.", exists=True)
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     with_hex: Annotated[bool, typer.Option("--hex", help="Lay out every field with its offset and bytes.")] = False,

@@ -54,10 +54,7 @@ class PolicyOptions:
     ] = None
     retain_age: Annotated[
         str | None,
-        _option(
-            metavar="MIN:MAX",
-            help="Drop events older than MAX: 7d. A minimum goes with --retain-consumed only.",
-        ),
+        _option(metavar="MIN:MAX", help="Drop events older than MAX: 7d. A minimum goes with --retain-consumed only."),
     ] = None
     retain_consumed: Annotated[
         bool,

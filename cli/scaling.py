@@ -29,8 +29,7 @@ def scale(
         ),
     ] = None,
     merge: Annotated[
-        tuple[int, int] | None,
-        typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two, which are neighbours."),
+        tuple[int, int] | None, typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two, which are neighbours.")
     ] = None,
     seal: Annotated[
         list[str] | None,

@@ -36,8 +36,7 @@ def append(
     segment: SegmentArgument,
     text: Annotated[str | None, typer.Argument(help="What to append; without it, standard input as it is.")] = None,
     expected_offset: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Append only if the segment has this length."),
+        int | None, typer.Option(min=0, metavar="N", help="Append only if the segment has this length.")
     ] = None,
 ) -> None:
     """Append bytes and print the offset of the first; they are durable then.

@@ -192,10 +192,7 @@ def seal(server: Server, stream: StreamArgument) -> None:
 def truncate(
     server: Server,
     stream: StreamArgument,
-    cut: Annotated[
-        str,
-        typer.Argument(help=f"Where the stream is to start: {PLACES_HELP}."),
-    ],
+    cut: Annotated[str, typer.Argument(help=f"Where the stream is to start: {PLACES_HELP}.")],
 ) -> None:
     """Drop the events before a cut, forever."""
     place = parse_place(cut)

@@ -33,9 +33,7 @@ def info(
     segment: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            metavar="ID",
-            help="The segment that the event was written to; needed where the stream has several.",
+            min=1, metavar="ID", help="The segment that the event was written to; needed where the stream has several."
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -4,6 +4,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from millrace.model.address import Address
+from millrace.model.errors import InvalidArgumentError
 from millrace.wire.limits import DATA_PORT, MIB
 
 
@@ -81,9 +82,9 @@ def parse_address(text: str) -> Address:
     """Return the address in `host`, `host:port` or `[host]:port`; the port is 9240 where none is given.
 
     Raises:
-        ValueError: the text is none of these.
+        InvalidArgumentError: the text is none of these.
     """
     address = Address.parse(text, default_port=DATA_PORT)
     if not address.host or not address.port:
-        raise ValueError(f"address {text!r} names no {'port' if address.host else 'host'}")
+        raise InvalidArgumentError(f"address {text!r} names no {'port' if address.host else 'host'}")
     return address

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from .errors import InvalidArgumentError
+
 PORT_MAX: Final = (1 << 16) - 1
 
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^][\s]+)]|(?P<host>[^][:\s]*))(?::(?P<port>[0-9]{1,5}))?")
@@ -24,9 +26,11 @@ class Address:
         """Return the address in `host`, `host:port`, `:port` (of no host) or `[v6]:port`.
 
         Raises:
-            ValueError: the text is none of these.
+            InvalidArgumentError: the text is none of these.
         """
         match = _ADDRESS.fullmatch(text.strip())
         if match is None or not match[0] or int(match["port"] or default_port) > PORT_MAX:
-            raise ValueError(f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port up to {PORT_MAX}")
+            raise InvalidArgumentError(
+                f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port up to {PORT_MAX}"
+            )
         return cls(match["v6"] or match["host"], int(match["port"] or default_port))
