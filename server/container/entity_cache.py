@@ -24,7 +24,8 @@ eviction safe:
   back, and nothing else does. A change to an object that was evicted would be lost, so it is an assertion.
 - What changed stays until a checkpoint has stored it; so what is loaded is always what was evicted. A checkpoint that
   fails changes nothing: the next one takes the same again.
-- What was deleted or renamed since the last checkpoint is known by its number and by its old name.
+- What was deleted or renamed since the last checkpoint is known by its number: where the archive still finds it by its
+  old name, nothing is found.
 
 Loading blocks. For the event loop, `loader.EntityLoader` does it before, in a thread. The pattern is known as an
 identity map with a unit of work (M. Fowler, Patterns of Enterprise Application Architecture).
@@ -34,8 +35,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
-
-from sortedcontainers import SortedDict
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
@@ -61,8 +60,8 @@ class Archive(Protocol[Item_co]):
         """Return stored numbers above `after`, ascending."""
         ...
 
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
-        """Return stored names with a prefix, above `after`, in the order of their UTF-8 bytes."""
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[tuple[str, int]]:
+        """Return stored names with a prefix, above `after`, in the order of their UTF-8 bytes, each with its number."""
         ...
 
 
@@ -174,14 +173,11 @@ class EntityCache(Generic[Item]):
         self._pin_counts: dict[int, int] = {}
         # What may be evicted, and nothing else; the one that was used last at the end.
         self._evictable: OrderedDict[int, None] = OrderedDict()
-        # Numbers and names that were asked for in vain. Numbers are given once, and a name that comes into use passes
-        # `add` or `renamed`: what is absent stays so until then.
+        # Numbers and names that lead nowhere: asked for in vain, or deleted. They stay so until they come into use, as
+        # `add` and `renamed` tell; numbers are given once.
         self._absent: OrderedDict[int | str, None] = OrderedDict()
         # Numbers of what the archive has not as it is: changed if it is in memory, deleted if it is not.
         self._dirty: Unstored[int] = Unstored()
-        # Of these names the archive does not know where they lead: to this number; if that is 0, nowhere any more.
-        self._names: SortedDict[str, int] = SortedDict()
-        self._unstored_names: Unstored[str] = Unstored()
 
     def __len__(self) -> int:
         return self._count
@@ -251,7 +247,7 @@ class EntityCache(Generic[Item]):
         """Return whether `get`, or `find` for a name, answers from memory."""
         if isinstance(key, int):
             return key in self._resident or self._is_known_absent(key)
-        return key in self._resident_names or self._is_unused(key)
+        return key in self._resident_names or key in self._absent or not key
 
     def install(
         self, key: int | str, number: int, item: Item | None, *, generation: int, pins: Iterable[Pins] = ()
@@ -264,7 +260,7 @@ class EntityCache(Generic[Item]):
         if not self.is_resident(key):
             if generation != self.generation:
                 return False
-            if item is None:
+            if item is None or number in self._dirty:
                 self._remember_absence(key)
             elif number not in self._resident:
                 self._enter(item)
@@ -278,9 +274,7 @@ class EntityCache(Generic[Item]):
         number = self.number_of(item)
         self._count += 1
         self._dirty.add(number)
-        self._absent.pop(number, None)
         self._enter(item)
-        self._lead(self._name_of(item), number)
 
     def changed(self, item: Item) -> None:
         """Record that an entity differs from what the archive has; no effect if it is deleted."""
@@ -309,7 +303,7 @@ class EntityCache(Generic[Item]):
         assert self._resident.get(number) is item, "a change to what was evicted is lost"
         self._leave(old_name, item)
         self._resident_names[self._name_of(item)] = item
-        self._lead(self._name_of(item), number)
+        self._absent.pop(self._name_of(item), None)
         self.changed(item)
 
     def present(self) -> list[Item]:
@@ -329,23 +323,28 @@ class EntityCache(Generic[Item]):
             if item is not None:
                 yield item
 
-    def names(self, stored: Sequence[str], *, prefix: str, after: str, last: str | None) -> list[str]:
+    def names(
+        self,
+        stored: Sequence[tuple[str, int]],
+        *,
+        prefix: str,
+        after: str,
+        last: str | None,
+        is_wanted: Callable[[Item], bool],
+    ) -> list[str]:
         """Return the names in use with a prefix, above `after` and up to `last`, ascending.
 
         Args:
-            stored: those of the archive in that range, as of this generation.
+            stored: those of the archive in that range, with their numbers, as of this generation.
             last: None for no end.
+            is_wanted: whether what is not stored as it is belongs to them.
         """
-        found = set(stored)
-        for name in self._names.irange(max(prefix, after), last):
-            if not name.startswith(prefix):
-                break
-            if self._names[name]:
-                found.add(name)
-            else:
-                found.discard(name)
-        found.discard(after)
-        return sorted(found)
+        names = {name for name, number in stored if number not in self._dirty}
+        for item in self.unstored:
+            name = self._name_of(item)
+            if name.startswith(prefix) and name > after and (last is None or name <= last) and is_wanted(item):
+                names.add(name)
+        return sorted(names)
 
     # --- checkpoints ---
 
@@ -364,14 +363,9 @@ class EntityCache(Generic[Item]):
         """Everything that the archive has not as it is now."""
         return (self._resident[number] for number in self._dirty if number in self._resident)
 
-    def is_stored(self, number: int) -> bool:
-        """Return whether an entity is as the archive has it."""
-        return number not in self._dirty
-
     def take(self) -> CacheChanges:
         """Return what the archive has not, for a checkpoint; if that succeeds, `stored` comes next."""
         self._taken_count = self._count
-        self._unstored_names.take()
         numbers = self._dirty.take()
         changed = {number: self._resident[number] for number in numbers if number in self._resident}
         return CacheChanges(changed, [number for number in numbers if number not in changed])
@@ -383,9 +377,6 @@ class EntityCache(Generic[Item]):
         self.generation += 1
         for number in self._dirty.stored():
             self._consider(number)
-        self._unstored_names.stored()
-        # Made anew, as few are left: taking thousands out one by one would hold the event loop.
-        self._names = SortedDict({name: self._names[name] for name in self._unstored_names})
 
     # --- inside ---
 
@@ -400,18 +391,14 @@ class EntityCache(Generic[Item]):
         item = self._resident_names.get(name)
         if item is not None:
             return self.number_of(item)
-        if self._is_unused(name):
+        if not name or name in self._absent:
             return 0
         number = self.archive.find(name)
-        # What the archive still has under a name may be deleted since.
-        if not number or self._is_deleted(number):
+        # What the archive still has under a name may be deleted or renamed since.
+        if not number or number in self._dirty:
             self._remember_absence(name)
             return 0
         return number
-
-    def _is_unused(self, name: str) -> bool:
-        """Return whether a name which leads to nothing in memory is known to lead nowhere."""
-        return not name or name in self._absent or name in self._names
 
     def _load(self, number: int) -> Item | None:
         """Read an entity that is not in memory, and keep it there; who calls this pins it, or considers it."""
@@ -428,7 +415,9 @@ class EntityCache(Generic[Item]):
         number = self.number_of(item)
         assert number not in self._resident, "one object for an entity"
         self._resident[number] = item
+        self._absent.pop(number, None)
         if name := self._name_of(item):
+            self._absent.pop(name, None)
             newer = self._resident_names.get(name)
             if newer is None or self.number_of(newer) <= number:
                 self._resident_names[name] = item
@@ -472,19 +461,12 @@ class EntityCache(Generic[Item]):
         if self._resident_names.get(name) is item:
             del self._resident_names[name]
 
-    def _lead(self, name: str, number: int) -> None:
-        """Let a name lead to an entity, or nowhere if the number is 0."""
-        if name:
-            self._absent.pop(name, None)
-            self._names[name] = number
-            self._unstored_names.add(name)
-
     def _leave(self, name: str, item: Item) -> None:
         """Let a name that led to an entity lead nowhere, unless it leads to another one by now."""
         if self._resident_names.get(name) is item:
             del self._resident_names[name]
         if name not in self._resident_names:
-            self._lead(name, 0)
+            self._remember_absence(name)
 
     def _is_deleted(self, number: int) -> bool:
         return number in self._dirty and number not in self._resident

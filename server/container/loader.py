@@ -5,18 +5,17 @@ request is carried out once `pin` has loaded what it names.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.stream import Stream
-from millrace.server.container.state.writer import Writer
 from millrace.wire import messages as m
 
 from .entity_cache import EntityCache, Pins
+
+Item = TypeVar("Item")
 
 ATTEMPTS_COUNT: Final = 10
 BATCH_COUNT_MAX: Final = 500
@@ -76,32 +75,6 @@ class EntityLoader:
                 await self._pin(cache, keys, pins)
             return pins.transfer()
 
-    async def names(
-        self,
-        cache: EntityCache[Segment] | EntityCache[Writer] | EntityCache[Stream],
-        *,
-        prefix: str,
-        after: str,
-        count_max: int,
-    ) -> tuple[list[str], bool]:
-        """Return a page of the names in use that have a prefix, above `after`, and whether more follow.
-
-        Raises:
-            StorageError: the checkpoint cannot be read.
-        """
-        found: list[str] = []
-        while len(found) <= count_max:
-            generation = cache.generation
-            stored = await asyncio.to_thread(cache.archive.names, prefix=prefix, after=after, count_max=count_max + 1)
-            if cache.generation != generation:
-                continue
-            last = stored[-1] if len(stored) > count_max else None
-            found += cache.names(stored, prefix=prefix, after=after, last=last)
-            if last is None:
-                break
-            after = last
-        return found[:count_max], len(found) > count_max
-
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> None:
         missing = []
         for key in keys:
@@ -150,3 +123,35 @@ class EntityLoader:
 
 def _read(loads: Sequence[_Load]) -> list[tuple[int, Any]]:
     return [load.read() for load in loads]
+
+
+async def page_of_names(
+    cache: EntityCache[Item],
+    stored: Callable[..., list[tuple[str, int]]],
+    *,
+    prefix: str,
+    after: str,
+    count_max: int,
+    is_wanted: Callable[[Item], bool] = lambda _: True,
+) -> tuple[list[str], bool]:
+    """Return a page of the names in use that have a prefix, above `after`, and whether more follow.
+
+    Args:
+        stored: returns those that are stored, as `Archive.names` does; in a thread.
+        is_wanted: whether what is not stored as it is belongs to them.
+
+    Raises:
+        StorageError: the checkpoint cannot be read.
+    """
+    found: list[str] = []
+    while len(found) <= count_max:
+        generation = cache.generation
+        names = await asyncio.to_thread(stored, prefix=prefix, after=after, count_max=count_max + 1)
+        if cache.generation != generation:
+            continue
+        last = names[-1][0] if len(names) > count_max else None
+        found += cache.names(names, prefix=prefix, after=after, last=last, is_wanted=is_wanted)
+        if last is None:
+            break
+        after = last
+    return found[:count_max], len(found) > count_max

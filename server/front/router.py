@@ -13,6 +13,7 @@ from millrace.model.names import AFTER_INTERNAL, checked_writer_id
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
+from millrace.server.container.loader import page_of_names
 from millrace.server.container.seek import seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -104,15 +105,16 @@ class Handlers:
     async def _list_segments(self, message: m.ListSegments) -> m.SegmentList:
         # So internal segments are not even passed over.
         after = max(message.after, AFTER_INTERNAL)
+        cache = self.container.state.segments
         segments: list[Segment] = []
         more = True
         # A page of nothing but segments that were merged is not the last one.
         while more and not segments:
-            names, more = await self.container.loader.names(
-                self.container.state.segments, prefix=message.prefix, after=after, count_max=_page_count(message)
+            names, more = await page_of_names(
+                cache, cache.archive.names, prefix=message.prefix, after=after, count_max=_page_count(message)
             )
             with await self.container.loader.pin(segments=names):
-                found = map(self.container.state.segments.find, names)
+                found = map(cache.find, names)
                 segments = [segment for segment in found if segment is not None and segment.link is None]
             after = names[-1] if names else after
         return m.SegmentList([m.SegmentDescription(*astuple(segment_info(segment))) for segment in segments], int(more))
@@ -190,8 +192,9 @@ class Handlers:
                 message.tag, prefix=message.prefix, after=message.after, count_max=count_max
             )
         else:
-            names, more = await self.container.loader.names(
-                self.container.state.streams, prefix=message.prefix, after=message.after, count_max=count_max
+            cache = self.container.state.streams
+            names, more = await page_of_names(
+                cache, cache.archive.names, prefix=message.prefix, after=message.after, count_max=count_max
             )
         return m.StreamList([m.ListedStream(name) for name in names], int(more))
 

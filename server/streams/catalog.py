@@ -6,9 +6,11 @@ start the few that scale or forget are looked up; what changes since then is tol
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from millrace.server.container.checkpoint.reader import StreamArchive
+from millrace.server.container.loader import page_of_names
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.labels import LABEL_RETAINS, LABEL_SCALES, labels_of, tag_label
 
@@ -62,30 +64,14 @@ class Catalog:
             StorageError: the checkpoint cannot be read.
         """
         label = tag_label(tag)
-        streams = self._state.streams
-        found: list[str] = []
-        while len(found) <= count_max:
-            generation = streams.generation
-            stored = await asyncio.to_thread(
-                self._archive.labelled, label, prefix=prefix, after=after, count_max=count_max + 1
-            )
-            if streams.generation != generation:
-                continue
-            last = stored[-1][0] if len(stored) > count_max else None
-            names = {name for name, stream_id in stored if streams.is_stored(stream_id)}
-            names.update(
-                stream.name
-                for stream in streams.unstored
-                if stream.name.startswith(prefix)
-                and stream.name > after
-                and (last is None or stream.name <= last)
-                and label in labels_of(stream.configuration)
-            )
-            found += sorted(names)
-            if last is None:
-                break
-            after = last
-        return found[:count_max], len(found) > count_max
+        return await page_of_names(
+            self._state.streams,
+            partial(self._archive.labelled, label),
+            prefix=prefix,
+            after=after,
+            count_max=count_max,
+            is_wanted=lambda stream: label in labels_of(stream.configuration),
+        )
 
     def _catch_up(self) -> None:
         """Take in the streams that were created, reconfigured or deleted."""

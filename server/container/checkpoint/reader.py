@@ -113,10 +113,14 @@ class CheckpointReader:
         condition = " AND ".join(f"{column} = ?" for column in table.key[: len(key)])
         return self.rows(table, f"{condition} ORDER BY {', '.join(table.key)}", key)
 
-    def column(self, statement: str, values: Sequence[int | str] = ()) -> list[Any]:
-        """Return the one column that a statement selects, unverified: numbers and names to look up only."""
+    def select(self, statement: str, values: Sequence[int | str]) -> list[Row]:
+        """Return what a statement selects, unverified: numbers and names to look up only."""
         with self.guarded():
-            return [value for (value,) in self._fetch(statement, values)]
+            return self._fetch(statement, values)
+
+    def column(self, statement: str, values: Sequence[int | str] = ()) -> list[Any]:
+        """Return the one column that a statement selects; see `select`."""
+        return [value for (value,) in self.select(statement, values)]
 
     def _fetch(self, statement: str, values: Sequence[int | str]) -> list[Row]:
         with self._lock:
@@ -164,15 +168,18 @@ class KindArchive(Generic[Entity]):
             [after],
         )
 
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
-        """Return names with a prefix, above `after`, in the order of their UTF-8 bytes, which is that of Python."""
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[tuple[str, int]]:
+        """Return names with a prefix, above `after`, in the order of their UTF-8 bytes, which is that of Python.
+
+        Each has its number beside it.
+        """
         # Ranges of names, and not LIKE or substr, are looked up in the index.
-        found = self._reader.column(
-            f"SELECT DISTINCT {self._name} FROM {self._table.name} "  # noqa: S608
+        found = self._reader.select(
+            f"SELECT {self._name}, {self._number} FROM {self._table.name} "  # noqa: S608
             f"WHERE {self._name} > ? AND {self._name} >= ? ORDER BY {self._name} LIMIT {count_max}",
             [after, prefix],
         )
-        return list(takewhile(lambda name: name.startswith(prefix), found))
+        return [(name, number) for name, number in takewhile(lambda row: row[0].startswith(prefix), found)]
 
 
 class SegmentArchive(KindArchive[Segment]):

@@ -19,7 +19,7 @@ class EmptyArchive:
     def numbers(self, *, after: int, count_max: int) -> list[int]:
         return []
 
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[tuple[str, int]]:
         return []
 
 

@@ -35,9 +35,9 @@ class MemoryArchive:
     def numbers(self, *, after: int, count_max: int) -> list[int]:
         return sorted(number for number in self.things if number > after)[:count_max]
 
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
-        names = {thing.name for thing in self.things.values() if thing.name.startswith(prefix)}
-        return sorted(name for name in names if name > after and name)[:count_max]
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[tuple[str, int]]:
+        names = [(thing.name, thing.number) for thing in self.things.values() if thing.name.startswith(prefix)]
+        return sorted((name, number) for name, number in names if name > after)[:count_max]
 
 
 def cache_over(archive: MemoryArchive, *, resident_count_max: int = 0, next_number: int = 1) -> EntityCache[Thing]:
@@ -172,8 +172,8 @@ class Caches(RuleBasedStateMachine):
         expected = sorted(name for name, _ in self.model.values() if name)
         for prefix, after, count in (("", "", 3), ("name-", "name-2", 2), ("name-5", "", 9)):
             stored = self.archive.names(prefix=prefix, after=after, count_max=count)
-            last = stored[-1] if len(stored) == count else None
-            assert self.cache.names(stored, prefix=prefix, after=after, last=last) == [
+            last = stored[-1][0] if len(stored) == count else None
+            assert self.cache.names(stored, prefix=prefix, after=after, last=last, is_wanted=lambda _: True) == [
                 name for name in expected if name.startswith(prefix) and name > after and (last is None or name <= last)
             ]
 

@@ -51,7 +51,7 @@ class SlowArchive:
     def numbers(self, *, after: int, count_max: int) -> list[int]:
         raise NotImplementedError
 
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[str]:
+    def names(self, *, prefix: str, after: str, count_max: int) -> list[tuple[str, int]]:
         raise NotImplementedError
 
     def _read(self, key: int | str) -> None:
