@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
@@ -135,18 +135,16 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     result.segments += len(found.state.segments)
     checkpoint_name = _name(found.checkpoint_path, folder)
     if found.checkpoint_error:
-        what = f"the checkpoint cannot be used: {found.checkpoint_error}"
-        result.find(checkpoint_name, what)
+        result.find(checkpoint_name, f"the checkpoint cannot be used: {found.checkpoint_error}")
     if found.copy is not None:
         result.notes.append(f"{checkpoint_name}: the next start restores it from {found.scope}{found.copy.name}")
-    result.findings += [
-        Finding(file=_name(path, folder), size=path.stat().st_size, what="was set aside as damaged by a server")
-        for path in sorted(found.folder.rglob("*.damaged*"))
-    ]
+    for path in sorted(found.folder.rglob("*.damaged*")):
+        result.find(_name(path, folder), "was set aside as damaged by a server", size=path.stat().st_size)
     log_name = _name(found.log_folder, folder)
     if found.log_error:
         result.find(log_name, f"the log cannot be read: {found.log_error}")
-    result.findings += [Finding(file=log_name, what=problem) for problem in found.record_problems]
+    for problem in found.record_problems:
+        result.find(log_name, problem)
     report = found.report
     if report is None:
         return
@@ -198,7 +196,11 @@ async def _verify_scope(
         await _verify_chunk(result, scoped, chunk, file=f"{container.scope}{chunk.name}")
         on_step("tier 2", chunk.size)
     for copy in whole_copies(await scoped.list(CHECKPOINT_PREFIX)):
-        _verify_copy(result, folder, container, copy)
+        try:
+            with opened_checkpoint([folder / f"{container.scope}{part.name}" for part in copy.parts]):
+                pass
+        except ServerError as error:
+            result.find(f"{container.scope}{copy.parts[0].name}", f"copy of the checkpoint: {error}")
         on_step("tier 2", sum(part.size for part in copy.parts))
     if not container.is_known:
         result.notes.append(
@@ -239,14 +241,6 @@ async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: Chun
     if held != (promised.segment_id, promised.start_offset, promised.length, promised.container_epoch):
         what = f"holds [{found.start_offset}, {found.end_offset}) of segment {found.segment_id}, not what its name says"
         result.find(file, what, offset=0)
-
-
-def _verify_copy(result: Verification, folder: Path, container: Container, copy: CheckpointCopy) -> None:
-    try:
-        with opened_checkpoint([folder / f"{container.scope}{part.name}" for part in copy.parts]):
-            pass
-    except ServerError as error:
-        result.find(f"{container.scope}{copy.parts[0].name}", f"copy of the checkpoint: {error}")
 
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:

@@ -97,7 +97,7 @@ class Server:
         self._metrics = Metrics()
         self._counters = FrontCounters()
         self._folder: DataFolder | None = None
-        self._cache: PageCache | None = None
+        self._cache = PageCache(options.cache)
         self._open: OpenContainer | None = None
         self._handlers: Handlers | None = None
         self._streams: StreamsRunner | None = None
@@ -106,7 +106,9 @@ class Server:
         self._connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
-        self._reopening: asyncio.Task[None] | None = None
+        # Apart from the tasks of the container, which it ends and starts again.
+        self._recovery = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
+        self._recovering = False
         self._connections_count_max = options.front.connections_count_max
         self._stopping = False
         # Set when the server should stop by itself.
@@ -148,7 +150,6 @@ class Server:
         options = self._options
         self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
         try:
-            self._cache = PageCache(options.cache)
             self._storage = self._storage or LocalStorage(
                 self._files, self._folder.tier2, options.tier2, clock=self._clock
             )
@@ -225,7 +226,6 @@ class Server:
     def statistics(self) -> dict[str, Any]:
         """Return frozen records by part. May be called from any thread."""
         opened = self._open
-        assert self._cache is not None
         parts: dict[str, Any] = {"cache": self._cache.statistics(), "front": self._counters}
         if opened is None:  # the container is being recovered
             return parts
@@ -248,7 +248,7 @@ class Server:
     def health(self) -> str:
         """Return why the server is not healthy, empty if it is."""
         opened = self._open
-        if opened is None or self._reopening is not None:
+        if opened is None or self._recovering:
             return "the container is being recovered"
         if self._stopping:
             return "the server is shutting down"
@@ -261,7 +261,6 @@ class Server:
 
     async def _open_container(self) -> None:
         assert self._folder is not None
-        assert self._cache is not None
         assert self._storage is not None
         options = self._options
         environment = await local_environment(
@@ -319,9 +318,9 @@ class Server:
 
     def _container_failed(self, error: ServerError) -> None:
         """The log failed: cut all connections and recover from what is on disk."""
-        if not self._stopping and self._reopening is None:
-            self._reopening = asyncio.get_running_loop().create_task(self._reopen(), name="reopen")
-            self._reopening.add_done_callback(self._reopened)
+        if not self._stopping and not self._recovering:
+            self._recovering = True
+            self._recovery.start(self._reopen(), name="reopen")
 
     async def _reopen(self) -> None:
         # Let the error replies of this step leave before the connections go.
@@ -339,12 +338,7 @@ class Server:
             except (ServerError, OSError) as error:
                 logger.error("recovery failed, will retry retry_after_s=%.1f error=%s", REOPEN_DELAY_S, error)
                 await self._clock.sleep(REOPEN_DELAY_S)
-        self._reopening = None
-
-    def _reopened(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("recovery failed unexpectedly", exc_info=error)
-            self._task_failed(task.get_name(), error)
+        self._recovering = False
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """Stop: a background task ended for a reason that is not handled."""
@@ -383,14 +377,11 @@ class Server:
     async def _release(self, *, flush_s: float) -> None:
         if self._listener is not None:
             self._listener.close()
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+        await self._recovery.stop()
         if self._console is not None:
             await asyncio.to_thread(self._console.close)
         await self._close_container(flush_s=flush_s)
-        if self._cache is not None:
-            await self._cache.close()
+        await self._cache.close()
         if self._storage is not None:
             await self._storage.close()
         if self._folder is not None:
