@@ -1,8 +1,8 @@
 """Which keys the newest events of a segment have: a few of them, read out of the blocks in its tail.
 
-The only place where the server reads events, and it trusts nothing there: bytes that are no block, or do not fit
-together, yield nothing; nor does a compressed block where the package of its compression is not installed. The work is
-bounded whatever the tail holds; it is for a thread, as decompressing takes milliseconds.
+The only place where the server reads events, and it trusts nothing there: bytes that are no valid block yield nothing;
+nor does a compressed block where the package of its compression is not installed. The work is bounded whatever the tail
+holds; it is for a thread, as checking and decompressing take milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,10 @@ from typing import Final
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, FLAG_COMPRESSED, FLAG_KEYS, FLAG_MISSING_KEYS
+from millrace.model.block_layout import FLAG_COMPRESSED
 from millrace.model.block_scan import BlockFields, BlockWalk
-from millrace.model.compression import decompress
 from millrace.model.errors import BlockCorruptError
-from millrace.model.event_block import padded
+from millrace.model.event_block import unpack_block
 from millrace.server.container.memtable import Extent
 from millrace.server.container.state.segment import Segment
 
@@ -58,63 +57,48 @@ def samples_of(data: memoryview, *, count_max: int) -> list[Sample]:
     samples: list[Sample] = []
     spare_bytes = DECOMPRESSED_SIZE_BYTES_MAX
     first = 0  # of the next block: where the step led out of the one before
-    for columns, fields in blocks:
+    for block, fields in blocks:
         indexes = range(first, fields.event_count, step)
         first = indexes.start + len(indexes) * step - fields.event_count
-        if indexes and fields.flags & FLAG_COMPRESSED:
+        if not indexes:
+            continue
+        if fields.flags & FLAG_COMPRESSED:
             spare_bytes -= fields.columns_size
-            columns = _decompressed(columns, fields) if spare_bytes >= 0 else memoryview(b"")
-        if indexes:
-            samples += _samples_of_block(columns, fields, indexes)
+            if spare_bytes < 0:
+                continue
+        with suppress(BlockCorruptError, ModuleNotFoundError):
+            samples += _samples_of_block(block, indexes)
     return samples
 
 
 def _blocks(data: memoryview) -> Iterator[tuple[memoryview, BlockFields]]:
-    """Yield columns and header of the blocks that follow one another; stop at anything else."""
+    """Yield bytes and header of the blocks that follow one another; stop at anything else."""
     with suppress(BlockCorruptError):
         for header in BlockWalk(0).feed(data):
             if header.end > len(data):
                 return
-            yield data[header.offset + BLOCK_HEADER_SIZE_BYTES : header.end], header.fields
+            yield data[header.offset : header.end], header.fields
 
 
-def _samples_of_block(columns: memoryview, fields: BlockFields, indexes: range) -> list[Sample]:
-    flags, count = fields.flags, fields.event_count
-    offsets_size = padded(4 * (count + 1))
-    key_start = offsets_size + padded(fields.value_size)
-    validity = memoryview(b"")
-    if flags & FLAG_MISSING_KEYS:
-        validity = columns[key_start : key_start + (count + 7) // 8]
-        key_start += padded((count + 7) // 8)
-    if key_start + (offsets_size if flags & FLAG_KEYS else 0) > len(columns):
-        return []
-    sizes = _lengths(columns, 0, count, indexes)
-    if not flags & FLAG_KEYS:
-        return [(None, size) for _, size in sizes]
-    keys = columns[key_start + offsets_size :]
-    samples: list[Sample] = []
-    for index, (_, size), (start, length) in zip(
-        indexes, sizes, _lengths(columns, key_start, count, indexes), strict=True
-    ):
-        if flags & FLAG_MISSING_KEYS and not validity[index // 8] >> index % 8 & 1:
-            samples.append((None, size))
-        elif 0 <= start <= start + length <= len(keys):
-            samples.append((xxh3_64_intdigest(keys[start : start + length]), size))
-    return samples
+def _samples_of_block(data: memoryview, indexes: range) -> list[Sample]:
+    """Return samples of some events of a block.
 
-
-def _decompressed(columns: memoryview, fields: BlockFields) -> memoryview:
-    """Return the columns of a compressed block; empty if they cannot be had."""
-    try:
-        return memoryview(decompress(fields.compression, columns, size_bytes=fields.columns_size))
-    except (BlockCorruptError, ModuleNotFoundError):
-        return memoryview(b"")
-
-
-def _lengths(columns: memoryview, start: int, count: int, indexes: range) -> list[tuple[int, int]]:
-    """Return start and length of some items of a column, from its offsets."""
-    offsets = np.frombuffer(columns, np.int32, count + 1, start)
-    chosen = slice(indexes.start, indexes.stop, indexes.step)
-    starts = offsets[:-1][chosen].tolist()
-    ends = offsets[1:][chosen].tolist()
-    return [(begin, max(0, end - begin)) for begin, end in zip(starts, ends, strict=True)]
+    Raises:
+        BlockCorruptError: it is not a valid one.
+        ModuleNotFoundError: its compression is not installed.
+    """
+    block = unpack_block(data)
+    sizes = np.diff(block.value_offsets)[indexes].tolist()
+    if block.key_offsets is None or block.key_data is None:
+        return [(None, size) for size in sizes]
+    starts, ends = block.key_offsets[indexes].tolist(), block.key_offsets[1:][indexes].tolist()
+    places: list[int | None] = [
+        xxh3_64_intdigest(block.key_data[start:end]) for start, end in zip(starts, ends, strict=True)
+    ]
+    validity = block.key_validity
+    if validity is not None:
+        places = [
+            place if validity[index // 8] >> index % 8 & 1 else None
+            for index, place in zip(indexes, places, strict=True)
+        ]
+    return list(zip(places, sizes, strict=True))
