@@ -272,22 +272,6 @@ async def test_close_waits_for_a_cancelled_publish_whatever_comes_of_it() -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_temporary_name_taken_by_another_process_is_left_alone() -> None:
-    files = MemoryFileSystem()
-    clock = ManualClock()
-    files.make_directories(PATH.parent)
-    taken = PATH.with_name(f"a.{clock.unix_us() // 1000}-1{TEMPORARY_SUFFIX}")
-    files.open(taken, create=True)
-    storage = storage_on(files, clock=clock)
-
-    await storage.publish(NAME, [CONTENT])
-    await storage.close()
-
-    assert files.content(PATH) == CONTENT
-    assert files.content(taken) == b""
-
-
-@pytest.mark.asyncio
 async def test_a_folder_where_the_chunk_should_be_is_an_error_with_its_name(tmp_path: Path) -> None:
     storage = LocalStorage(OsFileSystem(), tmp_path, Tier2Options(), clock=ManualClock())
     (tmp_path / "a.chunk").mkdir()
