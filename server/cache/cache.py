@@ -135,10 +135,8 @@ class PageCache:
         pieces = []
         position, stop = offset, offset + size
         while position < stop and (extent := self._extents.covering(segment_id, position)) is not None:
-            until = min(stop, extent.end)
-            pieces.append(extent.data[position - extent.offset : until - extent.offset])
-            self._use(extent, position, until)
-            position = until
+            pieces.append(self._take(extent, position, stop))
+            position += len(pieces[-1])
         return pieces or None
 
     def read(
@@ -259,9 +257,9 @@ class PageCache:
         while position < stop:
             extent = self._extents.covering(segment_id, position)
             if extent is not None:
-                until = min(stop, extent.end)
-                steps.append((extent.data[position - extent.offset : until - extent.offset], position, until))
-                self._use(extent, position, until)
+                piece = self._take(extent, position, stop)
+                until = position + len(piece)
+                steps.append((piece, position, until))
             else:
                 flight = self._flights.covering(segment_id, position)
                 if flight is None:
@@ -298,10 +296,13 @@ class PageCache:
                 break
         return pieces
 
-    def _use(self, extent: _Extent, start: int, end: int) -> None:
+    def _take(self, extent: _Extent, start: int, stop: int) -> memoryview:
+        """Return the bytes of an extent from `start` on, up to `stop`, and note that they are read."""
+        end = min(stop, extent.end)
         if start < extent.read_until:
             self._policy.use_again(extent)
         self._advance(extent, end)
+        return extent.data[start - extent.offset : end - extent.offset]
 
     def _mark_read(self, segment_id: int, start: int, end: int) -> None:
         """Note a read that waited for a fetch. However many waited for one fetch, that is not using it again."""

@@ -5,6 +5,7 @@ continues it. Of two readers side by side the first takes the run with it and th
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 from .options import CacheOptions
@@ -12,16 +13,14 @@ from .options import CacheOptions
 _FIRST_PAGES: Final = 2
 
 
+@dataclass(slots=True)
 class Run:
     """What one sequential reader did so far."""
 
-    __slots__ = ("horizon", "length")
-
-    def __init__(self) -> None:
-        # Bytes read without a gap.
-        self.length = 0
-        # Up to where pages were asked for ahead of the reader.
-        self.horizon = 0
+    length: int = 0
+    """Bytes read without a gap."""
+    horizon: int = 0
+    """Up to where pages were asked for ahead of the reader."""
 
 
 class SequentialReaders:
