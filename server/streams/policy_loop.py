@@ -9,8 +9,8 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.model.lineage import Lineage
@@ -55,15 +55,6 @@ class StreamsStatistics:
     refusals_total: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truncation:
-    """A cut that retention made."""
-
-    at_us: int
-    reason: str
-    size_bytes: int
-
-
 class StreamPolicyState:
     """What is remembered of one stream between two visits."""
 
@@ -72,7 +63,8 @@ class StreamPolicyState:
         self.loads = StreamLoads(options)
         self.memory = scaling.Memory()
         self.reasons: dict[int, str] = {}
-        self.truncations: deque[Truncation] = deque(maxlen=DECISIONS_KEPT_COUNT)
+        # Of the cuts that retention made: when, why, and of how many bytes.
+        self.truncations: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT_COUNT)
         self.retention_reasons: tuple[str, ...] = ()
         self.explained_s = float("-inf")
 
@@ -104,8 +96,7 @@ class StreamsRunner:
 
     async def run(self) -> None:
         """Visit the streams until it is cancelled, which undoes nothing."""
-        while not await self._loaded():
-            await self._clock.sleep(LOAD_RETRY_S)
+        await self._load_until_done()
         retained_s = self._clock.monotonic_s()
         while True:
             await self._clock.sleep(self._options.tick_s)
@@ -122,13 +113,13 @@ class StreamsRunner:
         except ServerError as error:
             logger.warning("jump of the wall clock not recorded error=%s", error)
 
-    async def _loaded(self) -> bool:
-        try:
-            await self.load()
-        except ServerError as error:
-            logger.warning("policies of streams not read, retry_in_s=%.1f error=%s", LOAD_RETRY_S, error)
-            return False
-        return True
+    async def _load_until_done(self) -> None:
+        while True:
+            try:
+                return await self.load()
+            except ServerError as error:
+                logger.warning("policies of streams not read, retry_in_s=%.1f error=%s", LOAD_RETRY_S, error)
+                await self._clock.sleep(LOAD_RETRY_S)
 
     async def load(self) -> None:
         """Learn which streams have a policy; called once, first.
@@ -145,30 +136,18 @@ class StreamsRunner:
         now_s = self._clock.monotonic_s()
         self.statistics.scaling_streams = len(self._catalog.scaling)
         self._awake &= self._catalog.scaling
-        asked = [
+        asked = {
             stream_id
             for stream_id, policy_state in self._policy_states.items()
             if now_s - policy_state.explained_s < EXPLAIN_SAMPLING_S
-        ]
-        for stream_id in {*self._awake, *asked}:
-            try:
-                pins = await self._container.loader.pin(streams=[stream_id])
-            except ServerError as error:
-                logger.warning("stream not visited stream_id=%d error=%s", stream_id, error)
-                continue
-            with pins:
-                stream = self._state.streams.get(stream_id)
-                if stream is not None and not stream.sealed:
-                    for plan in await self._look(stream, now_s=now_s):
-                        await self._carry_out(stream, plan)
-                if stream is None or self._is_at_rest(stream, now_s=now_s):
-                    self._awake.discard(stream_id)
-                await asyncio.sleep(0)  # thousands of streams must not delay the appends
+        }
+        for stream_id in self._awake | asked:
+            await self._visit(stream_id, self._scale_stream)
         for stream_id, policy_state in list(self._policy_states.items()):
             if (
                 stream_id not in self._awake
                 and now_s - policy_state.explained_s >= EXPLAIN_SAMPLING_S
-                and not policy_state.truncations
+                and not (policy_state.truncations and stream_id in self._catalog.retaining)
             ):
                 del self._policy_states[stream_id]
 
@@ -178,31 +157,44 @@ class StreamsRunner:
         wanted = self._catalog.retaining
         self.statistics.retaining_streams = len(wanted)
         for stream_id in sorted(wanted - self._empty):
-            try:
-                pins = await self._container.loader.pin(streams=[stream_id])
-            except ServerError as error:
-                logger.warning("stream not visited stream_id=%d error=%s", stream_id, error)
-                continue
-            with pins:
-                stream = self._state.streams.get(stream_id)
-                policy = stream and config_of(stream.configuration).retention
-                await asyncio.sleep(0)  # as above
-                if stream is None or not policy:
-                    continue
-                try:
-                    await self._uptime.record_jump()
-                    decision = self._decide(stream, policy, is_sharp=False)
-                    if decision.near is not None:
-                        await self._sharpen(decision.near)
-                        decision = self._decide(stream, policy, is_sharp=True)
-                    self._policy_state(stream).retention_reasons = decision.kept_reasons
-                    if decision.cut is not None:
-                        await self._truncate(stream, decision.cut, decision.reason)
-                except ServerError as error:
-                    self._refused(stream, error)
-                if not self._facts(stream).size_bytes:
-                    self._empty.add(stream_id)
+            await self._visit(stream_id, self._retain_stream)
         self._empty &= wanted
+
+    async def _visit(self, stream_id: int, visit: Callable[[Stream], Awaitable[None]]) -> None:
+        """Visit a stream if it is still there; when it cannot be loaded, or changed, the next visit decides again."""
+        try:
+            with await self._container.loader.pin(streams=[stream_id]):
+                stream = self._state.streams.get(stream_id)
+                if stream is not None:
+                    await visit(stream)
+        except ServerError as error:
+            # Another request was faster, or the log takes nothing now.
+            self.statistics.refusals_total += 1
+            logger.warning("visit of a stream refused stream_id=%d error=%s", stream_id, error)
+        await asyncio.sleep(0)  # thousands of streams must not delay the appends
+
+    async def _scale_stream(self, stream: Stream) -> None:
+        now_s = self._clock.monotonic_s()
+        if not stream.sealed:
+            for plan in await self._look(stream, now_s=now_s):
+                await self._carry_out(stream, plan)
+        if self._is_at_rest(stream, now_s=now_s):
+            self._awake.discard(stream.stream_id)
+
+    async def _retain_stream(self, stream: Stream) -> None:
+        policy = config_of(stream.configuration).retention
+        if policy is None:
+            return
+        await self._uptime.record_jump()
+        decision = self._decide(stream, policy, is_sharp=False)
+        if decision.near is not None:
+            await self._sharpen(decision.near)
+            decision = self._decide(stream, policy, is_sharp=True)
+        self._policy_state(stream).retention_reasons = decision.kept_reasons
+        if decision.cut is not None:
+            await self._truncate(stream, decision.cut, decision.reason)
+        if not self._facts(stream).size_bytes:
+            self._empty.add(stream.stream_id)
 
     def _take_touched(self) -> None:
         """Wake the streams that were written to, or reconfigured."""
@@ -250,7 +242,7 @@ class StreamsRunner:
                 {"at_us": epoch.started_us, "epoch": epoch.number, "reason": epoch.cause}
                 for epoch in stream.epochs[1:][-DECISIONS_KEPT_COUNT:]
             ],
-            "truncations": [asdict(truncation) for truncation in policy_state.truncations],
+            "truncations": list(policy_state.truncations),
             "retention": list(policy_state.retention_reasons) if config.retention else ["everything is kept"],
             "cursors": _cursor_facts(stream, facts),
         }
@@ -284,26 +276,17 @@ class StreamsRunner:
         return decision.plans
 
     async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan) -> None:
-        try:
-            await self._streams.scale(
-                stream.name,
-                sealed_ids=plan.sealed_ids,
-                ranges=[m.KeyRangeRecord(low, last) for low, last in plan.ranges],
-                cause=plan.reason,
-            )
-        except ServerError as error:
-            self._refused(stream, error)
-            return
+        await self._streams.scale(
+            stream.name,
+            sealed_ids=plan.sealed_ids,
+            ranges=[m.KeyRangeRecord(low, last) for low, last in plan.ranges],
+            cause=plan.reason,
+        )
         if len(plan.ranges) > 1:
             self.statistics.splits_total += 1
         else:
             self.statistics.merges_total += 1
         logger.info("stream scaled stream=%s epoch=%d reason=%r", stream.name, stream.epoch, plan.reason)
-
-    def _refused(self, stream: Stream, error: ServerError) -> None:
-        """Another request was faster, or the log takes nothing now: the next visit decides again."""
-        self.statistics.refusals_total += 1
-        logger.warning("decision refused stream=%s error=%s", stream.name, error)
 
     # --- retention ---
 
@@ -349,7 +332,7 @@ class StreamsRunner:
             self._container.reader.forget(segment)
         size_bytes = max(0, before - cut.remaining_bytes)
         self._policy_state(stream).truncations.append(
-            Truncation(at_us=self._clock.unix_us(), reason=reason, size_bytes=size_bytes)
+            {"at_us": self._clock.unix_us(), "reason": reason, "size_bytes": size_bytes}
         )
         self.statistics.truncations_total += 1
         self.statistics.truncated_bytes_total += size_bytes

@@ -142,6 +142,19 @@ async def test_what_is_idle_grows_old_across_restarts(tmp_path: Path, storage: M
 
 
 @pytest.mark.asyncio
+async def test_of_a_deleted_stream_nothing_is_remembered(streams: Streams) -> None:
+    await streams.controller.create("a/b", segment_count=1, configuration=retaining(kind="size", max_bytes=1000))
+    await streams.append(streams.controller.find("a/b").segment_ids[0], bytes(2000))
+    await streams.runner.retain()
+    await streams.runner.scale()
+    assert [len(state.truncations) for state in streams.runner._policy_states.values()] == [1]
+    await streams.controller.seal("a/b")
+    await streams.controller.delete("a/b")
+    await streams.runner.scale()
+    assert not streams.runner._policy_states
+
+
+@pytest.mark.asyncio
 async def test_a_jump_of_the_wall_clock_deletes_nothing(tmp_path: Path, storage: MemoryStorage) -> None:
     """Behaviour 25: by time keeps all that is younger; a forward jump, also across a restart, deletes nothing."""
     clock = ManualClock()
