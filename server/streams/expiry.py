@@ -14,25 +14,15 @@ silent: it is about to be seen.
 Age is counted in uptime (see `uptime`): a writer is stamped with the one that was recorded last when it was seen.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
+
+from millrace.server.container.state.writer import Writer
 
 from .options import WritersOptions
 
 STEPS_PER_IDLE_TIME: Final = 16
 """Into so many steps the shorter idle time is cut; that is how much too late, about, a writer expires."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterFacts:
-    """What is known of a writer, or of the mark of one."""
-
-    writer_number: int
-    is_named: bool
-    is_mark: bool
-    is_busy: bool
-    seen_uptime_us: int
 
 
 class Borders(NamedTuple):
@@ -60,15 +50,16 @@ def borders(options: WritersOptions, *, uptime_us: int) -> Borders:
     return Borders(latest_us - options.named_idle_s * 1_000_000, latest_us - options.unnamed_idle_s * 1_000_000)
 
 
-def decide(writers: Iterable[WriterFacts], limits: Borders) -> ExpiryPlan:
-    """Return who expires now."""
+def decide(writers: Iterable[Writer], limits: Borders, *, busy: Container[int]) -> ExpiryPlan:
+    """Return who of some writers and marks expires now; the `busy` ones, by number, have appends on their way."""
     marked = []
     forgotten = []
     for writer in writers:
-        border_us = limits.named_us if writer.is_named else limits.unnamed_us
-        if writer.is_busy or writer.seen_uptime_us >= border_us:
+        border_us = limits.named_us if writer.writer_id else limits.unnamed_us
+        is_busy = writer.writer_number in busy or writer.admitted_epoch != writer.epoch
+        if is_busy or writer.seen_uptime_us >= border_us:
             continue
-        if writer.is_named and not writer.is_mark:
+        if writer.writer_id and not writer.expired_us:
             marked.append(writer.writer_number)
         else:
             forgotten.append(writer.writer_number)

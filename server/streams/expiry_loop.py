@@ -14,7 +14,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.errors import ServerError
 
-from .expiry import Borders, WriterFacts, borders, decide
+from .expiry import Borders, borders, decide
 from .options import WritersOptions
 from .uptime import Uptime
 
@@ -84,11 +84,12 @@ class ExpiryRunner:
     async def _expire_idle(self, numbers: list[int], limits: Borders) -> None:
         """Let those of some writers expire that are idle: at most a page of them, which is a record."""
         with await self._container.loader.pin(writers=numbers):
-            facts = self._facts(numbers)
-            plan = decide(facts.values(), limits)
+            writers = {number: writer for number in numbers if (writer := self._state.writers.get(number)) is not None}
+            busy = self._container.writers_in_flight().union(self._state.expiring_writers)
+            plan = decide(writers.values(), limits, busy=busy)
             if plan.marked or plan.forgotten:
                 await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
-                marks = sum(facts[number].is_named for number in plan.forgotten)
+                marks = sum(bool(writers[number].writer_id) for number in plan.forgotten)
                 self.statistics.named_expired_total += len(plan.marked)
                 self.statistics.unnamed_expired_total += len(plan.forgotten) - marks
                 self.statistics.marks_forgotten_total += marks
@@ -96,17 +97,3 @@ class ExpiryRunner:
                     "writers expired named=%d unnamed=%d marks_forgotten=%d",
                     len(plan.marked), len(plan.forgotten) - marks, marks,
                 )  # fmt: skip
-
-    def _facts(self, numbers: list[int]) -> dict[int, WriterFacts]:
-        busy = self._container.writers_in_flight().union(self._state.expiring_writers)
-        return {
-            number: WriterFacts(
-                writer_number=number,
-                is_named=bool(writer.writer_id),
-                is_mark=bool(writer.expired_us),
-                is_busy=number in busy or writer.admitted_epoch != writer.epoch,
-                seen_uptime_us=writer.seen_uptime_us,
-            )
-            for number in numbers
-            if (writer := self._state.writers.get(number)) is not None
-        }

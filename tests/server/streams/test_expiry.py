@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.streams.expiry import Borders, ExpiryPlan, WriterFacts, borders, decide, step_us
+from millrace.server.container.state.writer import Writer
+from millrace.server.streams.expiry import Borders, ExpiryPlan, borders, decide, step_us
 from millrace.server.streams.options import WritersOptions
 
 S = 1_000_000
@@ -13,23 +14,31 @@ OPTIONS = WritersOptions(named_idle_s=480, unnamed_idle_s=160)
 STEP_S = 10
 
 
-def facts(
-    number: int, *, seen: int, is_named: bool = True, is_mark: bool = False, is_busy: bool = False
-) -> WriterFacts:
-    return WriterFacts(writer_number=number, is_named=is_named, is_mark=is_mark, is_busy=is_busy, seen_uptime_us=seen)
+def writer(number: int, *, seen: int, is_named: bool = True, is_mark: bool = False) -> Writer:
+    return Writer(
+        writer_number=number,
+        writer_id="w" if is_named else "",
+        epoch=1,
+        opened_us=1,
+        expired_us=int(is_mark),
+        seen_uptime_us=seen,
+    )
 
 
 def test_each_kind_has_its_own_border() -> None:
     writers = [
-        facts(1, seen=9), facts(2, seen=10), facts(3, is_named=False, seen=19), facts(4, is_named=False, seen=20),
-        facts(5, is_mark=True, seen=9), facts(6, is_mark=True, seen=10),
+        writer(1, seen=9), writer(2, seen=10), writer(3, is_named=False, seen=19), writer(4, is_named=False, seen=20),
+        writer(5, is_mark=True, seen=9), writer(6, is_mark=True, seen=10),
     ]  # fmt: skip
-    assert decide(writers, Borders(named_us=10, unnamed_us=20)) == ExpiryPlan(marked=(1,), forgotten=(3, 5))
+    plan = decide(writers, Borders(named_us=10, unnamed_us=20), busy=())
+    assert plan == ExpiryPlan(marked=(1,), forgotten=(3, 5))
 
 
 def test_a_busy_writer_never_expires() -> None:
-    writers = [facts(1, is_busy=True, seen=0), facts(2, is_busy=True, is_named=False, seen=0)]
-    assert decide(writers, Borders(named_us=1000, unnamed_us=1000)) == ExpiryPlan((), ())
+    """An append or an open of it is on its way."""
+    writers = [writer(1, seen=0), writer(2, is_named=False, seen=0), writer(3, seen=0)]
+    writers[2].admitted_epoch = 2
+    assert decide(writers, Borders(named_us=1000, unnamed_us=1000), busy={1, 2}) == ExpiryPlan((), ())
 
 
 def test_time_is_counted_in_steps_of_a_sixteenth() -> None:
@@ -69,10 +78,10 @@ class World:
         self.recorded_us += min(self.now_s - self.looked_s, STEP_S) * S
         self.looked_s = self.now_s
         seen = [
-            facts(number, is_named=bool(number % 2), is_mark=is_mark, seen=stamp_us)
+            writer(number, is_named=bool(number % 2), is_mark=is_mark, seen=stamp_us)
             for number, (is_mark, _, stamp_us) in self.writers.items()
         ]
-        plan = decide(seen, borders(OPTIONS, uptime_us=self.recorded_us))
+        plan = decide(seen, borders(OPTIONS, uptime_us=self.recorded_us), busy=())
         for number in (*plan.marked, *plan.forgotten):
             idle_s = OPTIONS.named_idle_s if number % 2 else OPTIONS.unnamed_idle_s
             self.expired.append((self.now_s - self.writers.pop(number)[1], idle_s))
