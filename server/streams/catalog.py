@@ -28,20 +28,19 @@ class Catalog:
     def __init__(self, state: ContainerState, archive: StreamArchive) -> None:
         self._state = state
         self._archive = archive
-        self._scaling: set[int] = set()
-        self._retaining: set[int] = set()
+        self._ids: dict[str, set[int]] = {LABEL_SCALES: set(), LABEL_RETAINS: set()}
 
     @property
     def scaling(self) -> set[int]:
         """Ids of the streams that scale by themselves; not to be changed."""
         self._catch_up()
-        return self._scaling
+        return self._ids[LABEL_SCALES]
 
     @property
     def retaining(self) -> set[int]:
         """Ids of the streams with a retention policy; not to be changed."""
         self._catch_up()
-        return self._retaining
+        return self._ids[LABEL_RETAINS]
 
     async def load(self) -> None:
         """Look up what the checkpoint has.
@@ -49,7 +48,7 @@ class Catalog:
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        for label, ids in ((LABEL_SCALES, self._scaling), (LABEL_RETAINS, self._retaining)):
+        for label, ids in self._ids.items():
             after = ""
             while found := await asyncio.to_thread(
                 self._archive.labelled, label, prefix="", after=after, count_max=PAGE_COUNT
@@ -79,7 +78,7 @@ class Catalog:
         while changed:
             stream_id, configuration = changed.popitem()
             labels = [] if configuration is None else labels_of(configuration)
-            for label, ids in ((LABEL_SCALES, self._scaling), (LABEL_RETAINS, self._retaining)):
+            for label, ids in self._ids.items():
                 if label in labels:
                     ids.add(stream_id)
                 else:

@@ -7,6 +7,7 @@ them change together, also when the server is killed between any two instruction
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 from millrace.model.errors import CutInvalidError as NoCutError
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
@@ -47,8 +48,9 @@ class StreamController:
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
         self._state = container.state
-        self._creating: dict[str, asyncio.Future[None]] = {}
-        self._scaling: dict[str, asyncio.Future[None]] = {}
+        # Creations and scales on their way to the log, by the name of the stream. A done one is listed until its
+        # callback runs.
+        self._changing: dict[str, asyncio.Future[None]] = {}
         # Of each cut that is on its way to the log, by the stream: its positions.
         self._saving: defaultdict[int, list[int]] = defaultdict(list)
 
@@ -105,11 +107,10 @@ class StreamController:
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
         _check_configuration(configuration, name)
-        # A done one stays listed until its callback runs; by then the stream is there.
-        while (creating := self._creating.get(name)) is not None and not creating.done():
-            await asyncio.shield(creating)
-        if self._state.streams.find(name) is not None:
-            return self.find(name), False
+        await self._settled(name)
+        stream = self._state.streams.find(name)
+        if stream is not None:
+            return stream, False
         record = m.StreamCreated(
             stream_id=self._state.take_id(),
             created_us=self._container.clock.unix_us(),
@@ -120,9 +121,7 @@ class StreamController:
                 for key_range in equal_ranges(segment_count)
             ],
         )
-        decided = self._creating[name] = self._container.decide(record)
-        decided.add_done_callback(lambda _: self._creating.pop(name))
-        await asyncio.shield(decided)
+        await self._decide_change(name, record)
         return self.find(name), True
 
     async def seal(self, name: str) -> Stream:
@@ -132,10 +131,12 @@ class StreamController:
             StreamNotFoundError: there is none.
         """
         stream = self.find(name)
-        await self._scaled(name)
+        await self._settled(name)
         if not stream.sealed:
             decided = self._container.decide(m.StreamSealed(stream.stream_id))
-            self._close(stream)
+            stream.closing = True
+            for segment_id in stream.segment_ids:
+                self._container.segment(segment_id).closing = True
             await decided
         return stream
 
@@ -154,10 +155,11 @@ class StreamController:
                 an open one of the stream.
         """
         stream = self.find(name)
-        await self._scaled(name)
+        await self._settled(name)
         if self._was_done(stream, sealed_ids, ranges):
             return stream
-        self.check_open(stream)
+        if stream.sealed or stream.closing:
+            raise StreamSealedError("the stream is sealed", subject=name)
         self._check_scale(stream, sealed_ids, ranges)
         epoch = stream.epoch + 1
         record = m.StreamScaled(
@@ -168,17 +170,26 @@ class StreamController:
             sealed_ids=list(sealed_ids),
             created=[m.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
-        decided = self._scaling[name] = self._container.decide(record)
+        decided = self._decide_change(name, record)
         stream.admitted_epoch = epoch
         for segment_id in sealed_ids:
             self._container.segment(segment_id).closing = True
-        decided.add_done_callback(lambda _: self._scaling.pop(name, None))
-        await asyncio.shield(decided)
+        await decided
         return stream
 
-    async def _scaled(self, name: str) -> None:
-        """Wait until no scale of the stream is on its way: what seals it must know all of its segments."""
-        while (changing := self._scaling.get(name)) is not None and not changing.done():
+    def _decide_change(self, name: str, record: m.StreamCreated | m.StreamScaled) -> asyncio.Future[None]:
+        """Decide what changes the segments of a stream; cancelling the wait for it does not take it back."""
+        decided = self._changing[name] = self._container.decide(record)
+        decided.add_done_callback(partial(self._changed, name))
+        return asyncio.shield(decided)
+
+    def _changed(self, name: str, decided: asyncio.Future[None]) -> None:
+        if self._changing.get(name) is decided:
+            del self._changing[name]
+
+    async def _settled(self, name: str) -> None:
+        """Wait until no creation or scale of the stream is on its way: what comes next must know all its segments."""
+        while (changing := self._changing.get(name)) is not None and not changing.done():
             await asyncio.shield(changing)
 
     async def update(self, name: str, *, configuration: str) -> Stream:
@@ -378,16 +389,6 @@ class StreamController:
                     await check_border(self._container, segment, offset=offset, event_index=event_index)
             except (SegmentNotFoundError, SegmentTruncatedError):
                 continue
-
-    def check_open(self, stream: Stream) -> None:
-        """Raise StreamSealedError if the stream takes no more events."""
-        if stream.sealed or stream.closing:
-            raise StreamSealedError("the stream is sealed", subject=stream.name)
-
-    def _close(self, stream: Stream) -> None:
-        stream.closing = True
-        for segment_id in stream.segment_ids:
-            self._container.segment(segment_id).closing = True
 
 
 def _check_configuration(configuration: str, name: str) -> None:

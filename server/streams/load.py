@@ -14,7 +14,7 @@ from millrace.model.lineage import StreamPart
 from millrace.model.policy import ScalingKind
 from millrace.server.container.state.segment import Segment
 
-from .key_sampling import recent_extents, recent_keys
+from .key_sampling import Sample, recent_extents, recent_keys
 from .options import StreamsOptions
 from .scaling import SegmentLoad
 
@@ -43,25 +43,36 @@ class Meter:
         return self._rate / self._weight if self._weight else 0.0
 
 
+class _Rates:
+    """How fast a count rises: since the previous measurement, and over the two windows."""
+
+    __slots__ = ("_count", "fast", "last_per_s", "slow")
+
+    def __init__(self, count: int, options: StreamsOptions) -> None:
+        self._count = count
+        self.last_per_s = 0.0
+        self.fast = Meter(options.fast_window_s)
+        self.slow = Meter(options.slow_window_s)
+
+    def measure(self, count: int, duration_s: float) -> None:
+        """Take what the count has become in `duration_s` seconds."""
+        new, self._count = count - self._count, count
+        self.last_per_s = new / duration_s
+        self.fast.add(new, duration_s)
+        self.slow.add(new, duration_s)
+
+
 class _SegmentMeter:
     """What is measured of one open segment."""
 
-    __slots__ = (
-        "bytes", "event_count", "events", "last_bytes_per_s", "last_events_per_s", "length", "sampled_offset",
-        "samples",
-    )  # fmt: skip
+    __slots__ = ("bytes", "events", "sampled_offset", "samples")
 
     def __init__(self, *, length: int, event_count: int, options: StreamsOptions) -> None:
-        windows = (options.fast_window_s, options.slow_window_s)
-        self.length = length
-        self.event_count = event_count
-        self.last_bytes_per_s = 0.0
-        self.last_events_per_s = 0.0
-        self.bytes = tuple(Meter(window_s) for window_s in windows)
-        self.events = tuple(Meter(window_s) for window_s in windows)
-        # Up to where events were sampled, and of each the place of its key (None without one) and its bytes.
+        self.bytes = _Rates(length, options)
+        self.events = _Rates(event_count, options)
+        # Up to where events were sampled.
         self.sampled_offset = 0
-        self.samples: deque[tuple[int | None, int]] = deque(maxlen=SAMPLES_KEPT_COUNT)
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT_COUNT)
 
 
 QUIET_PER_S: Final = 1.0
@@ -78,6 +89,7 @@ class StreamLoads:
     def measure(self, segments: Sequence[Segment], *, now_s: float) -> None:
         """Measure the open segments of the stream; called once a tick."""
         before_s, self._measured_s = self._measured_s, now_s
+        duration_s = 0.0 if before_s is None else now_s - before_s
         meters: dict[int, _SegmentMeter] = {}
         for segment in segments:
             meter = self._meters.get(segment.segment_id)
@@ -90,14 +102,9 @@ class StreamLoads:
                     options=self._options,
                 )
             meters[segment.segment_id] = meter
-            duration_s = 0.0 if before_s is None else now_s - before_s
             if duration_s > 0:
-                byte_count, event_count = segment.length - meter.length, segment.event_count - meter.event_count
-                meter.last_bytes_per_s, meter.last_events_per_s = byte_count / duration_s, event_count / duration_s
-                for bytes_meter, events_meter in zip(meter.bytes, meter.events, strict=True):
-                    bytes_meter.add(byte_count, duration_s)
-                    events_meter.add(event_count, duration_s)
-                meter.length, meter.event_count = segment.length, segment.event_count
+                meter.bytes.measure(segment.length, duration_s)
+                meter.events.measure(segment.event_count, duration_s)
         self._meters = meters
 
     async def sample(self, segments: Iterable[Segment]) -> None:
@@ -121,7 +128,7 @@ class StreamLoads:
         result = []
         for part in parts:
             meter = self._meters[part.segment_id]
-            fast, slow = meter.bytes if kind is ScalingKind.BYTES else meter.events
+            rates = meter.bytes if kind is ScalingKind.BYTES else meter.events
             weights: dict[int, float] = {}
             unkeyed = 0.0
             for place, size in meter.samples:
@@ -135,9 +142,9 @@ class StreamLoads:
                     segment_id=part.segment_id,
                     low=part.key_range.low,
                     last=part.key_range.last,
-                    last_per_s=meter.last_bytes_per_s if kind is ScalingKind.BYTES else meter.last_events_per_s,
-                    fast_per_s=fast.per_s,
-                    slow_per_s=slow.per_s,
+                    last_per_s=rates.last_per_s,
+                    fast_per_s=rates.fast.per_s,
+                    slow_per_s=rates.slow.per_s,
                     weights=sorted(weights.items()),
                     weight_unkeyed=unkeyed,
                     sample_count=len(meter.samples),
@@ -148,13 +155,13 @@ class StreamLoads:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing was written for so long that even the slow rates have faded."""
-        return all(meter.bytes[1].per_s < QUIET_PER_S for meter in self._meters.values())
+        return all(meter.bytes.slow.per_s < QUIET_PER_S for meter in self._meters.values())
 
     def busiest(self, parts: Iterable[StreamPart]) -> list[StreamPart]:
         """Return parts in the order of their rates, the highest first; those of equal rates as they came."""
         return sorted(
             parts,
-            key=lambda part: meter.bytes[0].per_s if (meter := self._meters.get(part.segment_id)) else 0.0,
+            key=lambda part: meter.bytes.fast.per_s if (meter := self._meters.get(part.segment_id)) else 0.0,
             reverse=True,
         )
 
@@ -164,8 +171,8 @@ class StreamLoads:
         if meter is None:
             return {}
         return {
-            "bytes_per_s": round(meter.bytes[0].per_s, 1),
-            "bytes_per_s_slow": round(meter.bytes[1].per_s, 1),
-            "events_per_s": round(meter.events[0].per_s, 1),
-            "events_per_s_slow": round(meter.events[1].per_s, 1),
+            "bytes_per_s": round(meter.bytes.fast.per_s, 1),
+            "bytes_per_s_slow": round(meter.bytes.slow.per_s, 1),
+            "events_per_s": round(meter.events.fast.per_s, 1),
+            "events_per_s_slow": round(meter.events.slow.per_s, 1),
         }

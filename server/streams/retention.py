@@ -13,6 +13,7 @@ so that a cut never falls into an append; where the index is coarse, more is kep
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from millrace.model.lineage import Lineage, StreamPart
@@ -203,12 +204,7 @@ def progress_of_cut(facts: StreamFacts, positions: Mapping[int, int]) -> Progres
 
 def slowest(facts: StreamFacts, cursors: Iterable[Mapping[int, int]]) -> Progress:
     """Return how far all of some cursors (at least one) have passed each segment."""
-    result: Progress | None = None
-    for positions in cursors:
-        progress = progress_of_cut(facts, positions)
-        result = progress if result is None else _intersection(result, progress)
-    assert result is not None
-    return result
+    return reduce(_intersection, (progress_of_cut(facts, positions) for positions in cursors))
 
 
 def held_bytes(facts: StreamFacts, passed: Mapping[str, Progress]) -> dict[str, int]:

@@ -89,17 +89,17 @@ def decide(
     """
     if policy.kind is ScalingKind.FIXED:
         return Decision(plans=(), memory=Memory(), reasons={})
-    hot_since_s, cold_since_s = _remember(policy, loads, memory=memory, now_s=now_s, options=options)
+    memory = _remember(policy, loads, memory=memory, now_s=now_s, options=options)
     reasons: dict[int, str] = {}
     plans: list[ScalePlan] = []
     room = SEGMENTS_PER_STREAM_MAX - len(loads)
     taken: set[int] = set()
     for load in sorted(loads, key=lambda load: load.fast_per_s, reverse=True):
-        hot_s = now_s - hot_since_s.get(load.segment_id, now_s)
+        hot_s = now_s - memory.hot_since_s.get(load.segment_id, now_s)
         plan = None
         if len(loads) + len(plans) < policy.segment_count and load.low < load.last:
             plan = _split(load, count=2, reason=f"the stream has fewer than {policy.segment_count} segments")
-        elif load.segment_id in hot_since_s:
+        elif load.segment_id in memory.hot_since_s:
             reason = _obstacle(policy, load, hot_s=hot_s, room=room, options=options)
             if reason:
                 reasons[load.segment_id] = reason
@@ -110,13 +110,13 @@ def decide(
             plans.append(plan)
             taken.add(load.segment_id)
             room -= len(plan.ranges) - 1
-    plans += _merges(policy, loads, taken, reasons=reasons, cold_since_s=cold_since_s, now_s=now_s, options=options)
-    return Decision(plans=tuple(plans), memory=Memory(hot_since_s, cold_since_s), reasons=reasons)
+    plans += _merges(policy, loads, taken, reasons=reasons, memory=memory, now_s=now_s, options=options)
+    return Decision(plans=tuple(plans), memory=memory, reasons=reasons)
 
 
 def _remember(
     policy: ScalingPolicy, loads: Sequence[SegmentLoad], *, memory: Memory, now_s: float, options: StreamsOptions
-) -> tuple[dict[int, float], dict[tuple[int, int], float]]:
+) -> Memory:
     """Return since when which segments are hot and which neighbours are cold."""
     hot_above = policy.target_per_s * options.split_above
     cold_below = policy.target_per_s * options.merge_below
@@ -126,7 +126,7 @@ def _remember(
         for left, right in pairwise(loads)
         if max(left.fast_per_s + right.fast_per_s, left.slow_per_s + right.slow_per_s) < cold_below
     ]
-    return (
+    return Memory(
         {segment_id: memory.hot_since_s.get(segment_id, now_s) for segment_id in hot},
         {pair: memory.cold_since_s.get(pair, now_s) for pair in cold},
     )
@@ -213,7 +213,7 @@ def _merges(
     taken: set[int],
     *,
     reasons: dict[int, str],
-    cold_since_s: Mapping[tuple[int, int], float],
+    memory: Memory,
     now_s: float,
     options: StreamsOptions,
 ) -> list[ScalePlan]:
@@ -221,7 +221,7 @@ def _merges(
     plans: list[ScalePlan] = []
     spare = len(loads) - policy.segment_count
     by_id = {load.segment_id: load for load in loads}
-    pairs = [(by_id[left], by_id[right], since_s) for (left, right), since_s in cold_since_s.items()]
+    pairs = [(by_id[left], by_id[right], since_s) for (left, right), since_s in memory.cold_since_s.items()]
     for left, right, since_s in sorted(pairs, key=lambda pair: pair[0].slow_per_s + pair[1].slow_per_s):
         if left.segment_id in taken or right.segment_id in taken:
             continue
