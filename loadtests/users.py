@@ -253,15 +253,15 @@ class TailReader(LoadUser):
             pushed = client.receive_data()
             now_ns = time.monotonic_ns()
             stream, window = pushed.subject
-            chunk = pushed.chunk
-            heads = stream.feed(chunk.data)
+            piece = pushed.piece
+            heads = stream.feed(piece.data)
             run.accounts.violations(checker.check(heads), where=who)
             if len(heads):
                 latencies_s = (now_ns - heads["due_ns"]) / 1e9
                 run.accounts.tail.record_all(latencies_s)
                 run.accounts.tail_events += len(heads)
-                self.fire("tail", "push", latency_s=float(np.mean(latencies_s)), size=len(chunk.data))
-            if credit_bytes := window.consume(chunk.offset + len(chunk.data)):
+                self.fire("tail", "push", latency_s=float(np.mean(latencies_s)), size=len(piece.data))
+            if credit_bytes := window.consume(piece.offset + len(piece.data)):
                 client.grant(pushed.request_id, credit_bytes)
 
 
@@ -292,16 +292,16 @@ class CatchUpReader(LoadUser):
                 segment_id=segment_id, offset=offset, size_max=run.scenario.catch_up_readers.read_size, wait_ms=100
             )
             client.send(request)
-            chunk = client.receive_data().chunk
-            if chunk.offset != offset:
-                raise UnexpectedFrameError(f"data from {chunk.offset} on for a read at {offset}")
+            piece = client.receive_data().piece
+            if piece.offset != offset:
+                raise UnexpectedFrameError(f"data from {piece.offset} on for a read at {offset}")
             latency_s = time.monotonic() - begin_s
-            size = len(chunk.data)
-            heads = stream.feed(chunk.data)
+            size = len(piece.data)
+            heads = stream.feed(piece.data)
             run.accounts.violations(checker.check(heads), where=who)
             run.accounts.read_events += len(heads)
             run.accounts.read_bytes += size
-            at_tail = bool(chunk.flags & m.DataFlag.AT_TAIL)
+            at_tail = bool(piece.flags & m.DataFlag.AT_TAIL)
             if not at_tail:
                 # At the tail a read waits for bytes: its time says nothing.
                 run.accounts.read.record(latency_s)

@@ -37,7 +37,7 @@ _DATA: Final = int(m.Data.type)
 _APPEND_ACK: Final = int(m.AppendAck.type)
 
 
-class Chunk(NamedTuple):
+class Piece(NamedTuple):
     """Bytes of a segment as they came.
 
     Attributes:
@@ -63,7 +63,7 @@ class Pushed(NamedTuple):
 
     request_id: int
     subject: Any
-    chunk: Chunk
+    piece: Piece
 
 
 class Received(NamedTuple):
@@ -259,7 +259,7 @@ class ClientSession(Session):
     def _pushed(self, head: bytes, payload: memoryview) -> Pushed:
         request_id = int.from_bytes(head[16:24], "little")
         _, offset, length = DATA_PREFIX.unpack_from(head, FRAME_HEADER_SIZE_BYTES)
-        return Pushed(request_id, self.requests.answer(request_id), Chunk(offset, payload, length, head[9]))
+        return Pushed(request_id, self.requests.answer(request_id), Piece(offset, payload, length, head[9]))
 
     # --- large data ---
 

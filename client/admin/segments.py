@@ -17,7 +17,7 @@ from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.model.names import checked_name
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 R = TypeVar("R")
@@ -163,13 +163,13 @@ class Segments:
             raise InvalidArgumentError(f"offset={offset}, max_bytes={max_bytes}, wait_s={wait_s} cannot be read")
         size_max = min(max_bytes, READ_SIZE_BYTES_MAX)
         wait_ms = int(min(wait_s, READ_WAIT_S_MAX) * 1000)
-        chunk = await self._with_id(
+        piece = await self._with_id(
             name,
             lambda segment_id: self._reads.read(
                 m.Read(segment_id=segment_id, offset=offset, size_max=size_max, wait_ms=wait_ms)
             ),
         )
-        return _result(chunk)
+        return _result(piece)
 
     async def tail(self, name: str, offset: int | None = None) -> AsyncGenerator[ReadResult, None]:
         """Yield bytes from `offset` on (None: the tail) as they become durable, until the end of a sealed segment.
@@ -185,8 +185,8 @@ class Segments:
         start = info.length if offset is None else offset
         subscription = ByteSubscription(self._reads, info.segment_id, offset=start, window_bytes=TAIL_WINDOW_BYTES)
         try:
-            while (chunk := await subscription.next()) is not None:
-                yield _result(chunk)
+            while (piece := await subscription.next()) is not None:
+                yield _result(piece)
         finally:
             subscription.close()
 
@@ -341,11 +341,11 @@ def _info(message: m.SegmentInfo | m.SegmentDescription) -> SegmentInfo:
     )
 
 
-def _result(chunk: Chunk) -> ReadResult:
+def _result(piece: Piece) -> ReadResult:
     return ReadResult(
-        data=bytes(chunk.data),
-        offset=chunk.offset,
-        at_tail=bool(chunk.flags & m.DataFlag.AT_TAIL),
-        end_of_segment=bool(chunk.flags & m.DataFlag.END_OF_SEGMENT),
-        length=chunk.length,
+        data=bytes(piece.data),
+        offset=piece.offset,
+        at_tail=bool(piece.flags & m.DataFlag.AT_TAIL),
+        end_of_segment=bool(piece.flags & m.DataFlag.END_OF_SEGMENT),
+        length=piece.length,
     )

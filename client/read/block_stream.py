@@ -13,7 +13,7 @@ from millrace.model.errors import BlockCorruptError, CutInvalidError
 from millrace.model.event_block import EventBlock, unpack_block
 from millrace.model.position import Position
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 
 from .subscription import END, Subscription
 
@@ -90,7 +90,7 @@ class BlockStream(Subscription[PlacedBlock]):
         self._consumed(offset + len(data))
         return PlacedBlock(self.segment_id, offset, block, start, max(start, end))
 
-    def _add(self, data: Chunk) -> bool:
+    def _add(self, data: Piece) -> bool:
         """Cut what came into blocks; return whether the last one wanted is among them."""
         try:
             self._cut(data.data)

@@ -15,7 +15,7 @@ from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 from millrace.wire.limits import KIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 READ_AHEAD_BYTES: Final = 256 * KIB
@@ -89,9 +89,9 @@ class ByteReader:
         if size < 0:
             return await self._gather(sys.maxsize)
         while size and not self._ahead:
-            chunk = await self._fetch(size)
-            self._ahead = chunk.data
-            if not len(chunk.data) and (not self._follow or chunk.flags & m.DataFlag.END_OF_SEGMENT):
+            piece = await self._fetch(size)
+            self._ahead = piece.data
+            if not len(piece.data) and (not self._follow or piece.flags & m.DataFlag.END_OF_SEGMENT):
                 break
         data = bytes(self._ahead[:size])
         self._ahead = self._ahead[len(data) :]
@@ -123,7 +123,7 @@ class ByteReader:
             raise
         return b"".join(pieces)
 
-    async def _fetch(self, size: int) -> Chunk:
+    async def _fetch(self, size: int) -> Piece:
         request = m.Read(
             segment_id=self._segment_id,
             offset=self._offset,

@@ -165,12 +165,12 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
     wanted = 0
     while not wanted or len(data) < wanted:
         size_max = max(FETCH_SIZE_BYTES, wanted - len(data))
-        chunk = await channel.read(
+        piece = await channel.read(
             m.Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0)
         )
-        if not len(chunk.data):
+        if not len(piece.data):
             raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
-        data += chunk.data
+        data += piece.data
         wanted = wanted or block_size(data)
     block = unpack_block(memoryview(data)[:wanted])
     count = block.fields.event_count

@@ -170,13 +170,13 @@ class SegmentScan:
         walk = BlockWalk(start)
         while walk.offset < end:
             offset = walk.offset
-            chunk = await self._channel.read(
+            piece = await self._channel.read(
                 m.Read(segment_id=self.segment_id, offset=offset, size_max=walk.read_size_bytes, wait_ms=0)
             )
-            if chunk.offset != offset or len(chunk.data) < BLOCK_HEADER_SIZE_BYTES:
+            if piece.offset != offset or len(piece.data) < BLOCK_HEADER_SIZE_BYTES:
                 raise OffsetBeyondEndError(f"segment {self.segment_id} holds no block at {offset}")
             try:
-                for header in walk.feed(chunk.data):
+                for header in walk.feed(piece.data):
                     if header.offset >= end:
                         return
                     yield header

@@ -27,7 +27,7 @@ from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 from millrace.wire.credit import ReceiveWindow
 
 Item = TypeVar("Item")
@@ -163,7 +163,7 @@ class Subscription(ABC, Generic[Item]):
 
     # --- what the connection tells ---
 
-    def received(self, data: Chunk) -> None:
+    def received(self, data: Piece) -> None:
         """Take pushed bytes; called by the connection."""
         connection = self._connection
         assert connection is not None
@@ -203,7 +203,7 @@ class Subscription(ABC, Generic[Item]):
     # --- what a subclass does ---
 
     @abstractmethod
-    def _add(self, data: Chunk) -> bool:
+    def _add(self, data: Piece) -> bool:
         """Queue what came; return whether nothing more is wanted.
 
         Raises:
@@ -277,15 +277,15 @@ class Subscription(ABC, Generic[Item]):
             self._connection = connection
 
 
-class ByteSubscription(Subscription[Chunk]):
+class ByteSubscription(Subscription[Piece]):
     """The bytes of a segment, in the pieces in which they came."""
 
-    def _add(self, data: Chunk) -> bool:
+    def _add(self, data: Piece) -> bool:
         if len(data.data):
             self._queue.append(data)
         return False
 
-    def _take(self) -> Chunk:
-        data: Chunk = self._queue.popleft()
+    def _take(self) -> Piece:
+        data: Piece = self._queue.popleft()
         self._consumed(data.offset + len(data.data))
         return data

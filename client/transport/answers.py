@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from millrace.client.errors import OutcomeUnknownError
 from millrace.model.errors import ErrorFacts, MillraceError, RequestError
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 
 
 class SentAppend(Protocol):
@@ -25,7 +25,7 @@ class SentAppend(Protocol):
 class Subscriber(Protocol):
     """Takes the data of a subscription."""
 
-    def received(self, data: Chunk) -> None:
+    def received(self, data: Piece) -> None:
         """Take bytes of the segment, in order and without a gap."""
 
     def failed(self, error: MillraceError) -> None:
@@ -40,7 +40,7 @@ class FutureReply:
     def __init__(self, future: "asyncio.Future[Any]") -> None:
         self.future = future
 
-    def received(self, reply: m.Message | Chunk) -> None:
+    def received(self, reply: m.Message | Piece) -> None:
         """Take the reply."""
         if not self.future.done():
             self.future.set_result(reply)

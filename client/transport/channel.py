@@ -32,7 +32,7 @@ from millrace.model.checksum import Buffer
 from millrace.model.errors import ErrorFacts, MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
 from .clock import SYSTEM_CLOCK, Clock
@@ -186,7 +186,7 @@ class Channel:
             lambda connection: connection.request(message), repeatable=repeatable, timeout_s=timeout_s
         )
 
-    async def read(self, message: m.Read) -> Chunk:
+    async def read(self, message: m.Read) -> Piece:
         """Read; `wait_ms` is granted beside the time limit of requests. Cancelling is safe. Raises like `request`."""
         timeout_s = self.options.request_timeout_s + message.wait_ms / 1000
         return await self._repeat(lambda connection: connection.read(message), repeatable=True, timeout_s=timeout_s)

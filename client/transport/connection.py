@@ -23,7 +23,7 @@ from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
-from millrace.wire.client_session import Acked, Chunk, ClientEvent, ClientSession, Pushed
+from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Piece, Pushed
 from millrace.wire.errors import CodecError, WireError
 
 from .answers import FutureAppend, FutureReply, SentAppend, Subscriber
@@ -138,9 +138,9 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLostError(f"{type(message).__name__} was answered by {type(answer).__name__}")
         return cast("Reply", answer)
 
-    async def read(self, message: m.Read) -> Chunk:
+    async def read(self, message: m.Read) -> Piece:
         """Read; see `Read`. Cancelling forgets the reply."""
-        return cast("Chunk", await self.send_request(message))
+        return cast("Piece", await self.send_request(message))
 
     # --- appends ---
 
@@ -281,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_waiters()
         elif isinstance(event, Pushed):
             if event.subject is not None:
-                event.subject.received(event.chunk)
+                event.subject.received(event.piece)
         elif isinstance(event.message, m.ErrorReply):
             self._refused(event.request_id, event.subject, event.message)
         elif isinstance(event.message, m.Throttle):

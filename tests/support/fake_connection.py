@@ -11,7 +11,7 @@ from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.address import Address
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
-from millrace.wire.client_session import Chunk
+from millrace.wire.client_session import Piece
 from tests.support.clock import ManualClock
 
 
@@ -64,7 +64,7 @@ class FakeConnection:
     def push(self, offset: int, data: bytes, *, end: bool = False) -> None:
         assert self.subscriber is not None
         flags = m.DataFlag.END_OF_SEGMENT if end else 0
-        self.subscriber.received(Chunk(offset, memoryview(data), offset + len(data), flags))
+        self.subscriber.received(Piece(offset, memoryview(data), offset + len(data), flags))
 
     def refuse(self, error: MillraceError) -> None:
         subscriber, self.subscriber = self.subscriber, None

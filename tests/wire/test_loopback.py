@@ -152,7 +152,7 @@ def test_data_arrives_whole_however_it_is_cut(payload: bytes, size: int) -> None
     pushed, throttled = events
     assert isinstance(pushed, Pushed)
     assert (pushed.request_id, pushed.subject) == (request_id, "the read")
-    assert tuple(pushed.chunk) == (7, payload, 1000, 1)
+    assert tuple(pushed.piece) == (7, payload, 1000, 1)
     assert throttled.message == m.Throttle(5, "for the test")  # type: ignore[union-attr]  # a Received
 
 

@@ -159,9 +159,9 @@ async def test_bytes_come_in_order_and_are_granted_again_as_they_are_taken() -> 
     assert connection.grants == []
     # Less than a quarter of the window is not worth a frame.
     for start, grants in ((b"a", [600]), (b"b", [600]), (b"c", [600, 424])):
-        chunk = case.subscription.take()
-        assert chunk is not None
-        assert bytes(chunk.data)[:1] == start
+        piece = case.subscription.take()
+        assert piece is not None
+        assert bytes(piece.data)[:1] == start
         assert connection.grants == grants
     assert case.subscription.take() is None
     case.subscription.close()
@@ -172,8 +172,8 @@ async def test_next_waits_and_consumes() -> None:
     waiting = asyncio.create_task(case.subscription.next())
     await case.settle()
     case.server.connection.push(0, b"x" * 512)
-    chunk = await waiting
-    assert chunk is not None
+    piece = await waiting
+    assert piece is not None
     assert case.server.connection.grants == [512]
     case.server.connection.push(512, b"y", end=True)
     assert await case.subscription.next() is not None
@@ -277,7 +277,7 @@ async def test_a_subscription_resumes_when_the_server_is_stopped_and_started_aga
         await client.create_stream(name)
         tail = client.segments.tail(name, 0)
         async with client.reader(name) as reader:
-            chunk = asyncio.ensure_future(anext(tail))
+            piece = asyncio.ensure_future(anext(tail))
             event = asyncio.ensure_future(anext(reader))
             for _ in range(2):
                 await client.ping()
@@ -286,7 +286,7 @@ async def test_a_subscription_resumes_when_the_server_is_stopped_and_started_aga
             async with client.writer(name) as writer:
                 await writer.write(b"y")
             async with asyncio.timeout(20):
-                assert (await chunk).data == b"x"
+                assert (await piece).data == b"x"
                 assert (await event).value == b"y"
         await tail.aclose()
 
