@@ -5,7 +5,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from millrace.model.block_scan import block_size
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
+from millrace.model.block_scan import fields_at
 from millrace.model.event_block import unpack_block
 
 from .workload import EVENT, events_in
@@ -45,9 +46,11 @@ class RecordStream:
         data = bytes(self._pending)
         view = memoryview(data)
         found, start = [], 0
-        while (size := block_size(view, start)) and start + size <= len(data):
-            block = unpack_block(view[start : start + size])
-            found.append(events_in(block.value_data, self._event_size))
-            start += size
+        while len(data) - start >= BLOCK_HEADER_SIZE_BYTES:
+            end = start + fields_at(view, start).size
+            if end > len(data):
+                break
+            found.append(events_in(unpack_block(view[start:end]).value_data, self._event_size))
+            start = end
         del self._pending[:start]
         return np.concatenate(found) if found else _NONE

@@ -69,10 +69,6 @@ FLAG_MISSING_KEYS = 4
 FLAG_TIMESTAMPS = 8
 FLAG_HEADERS = 16
 
-COMPRESSION_NONE = 0
-COMPRESSION_ZSTD = 1
-COMPRESSION_LZ4 = 2
-
 BlockHeader = Struct(
     "magic" / Const(BLOCK_MAGIC),
     "version" / Const(BLOCK_VERSION, Int8ul),

@@ -12,7 +12,6 @@ from .block_layout import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_MAGIC,
     BLOCK_VERSION,
-    COMPRESSION_NONE,
     FLAG_COMPRESSED,
     FLAG_HEADERS,
     FLAG_KEYS,
@@ -106,7 +105,7 @@ def pack_block(
             block = bytearray().join([block[:BLOCK_HEADER_SIZE_BYTES], packed, b"\0" * (-len(packed) % 8)])
     _check_block_size(len(block), count, limit_bytes=size_bytes_max)
     HEADER_STRUCT.pack_into(
-        block, 0, BLOCK_MAGIC, BLOCK_VERSION, flags, int(compression) if flags & FLAG_COMPRESSED else COMPRESSION_NONE,
+        block, 0, BLOCK_MAGIC, BLOCK_VERSION, flags, compression if flags & FLAG_COMPRESSED else Compression.NONE,
         0, len(block), count, first_event_number, timestamp_us_min, timestamp_us_max, value_size, key_size,
         columns_size, 0,
     )  # fmt: skip

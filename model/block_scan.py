@@ -64,22 +64,6 @@ class PlacedHeader(NamedTuple):
         return self.offset + self.fields.size
 
 
-def block_size(data: Buffer, start: int = 0) -> int:
-    """Return the size of the block at `start`, or 0 if too few bytes are there to tell.
-
-    Raises:
-        BlockCorruptError: no block starts there.
-    """
-    if len(data) - start < 12:
-        return 0
-    if bytes(data[start : start + 4]) != BLOCK_MAGIC:
-        raise BlockCorruptError(f"no event block starts with {bytes(data[start : start + 4])!r}")
-    size = int.from_bytes(data[start + 8 : start + 12], "little")
-    if not BLOCK_HEADER_SIZE_BYTES < size <= APPEND_SIZE_BYTES_MAX or size % 8:
-        raise BlockCorruptError(f"{size} bytes is not the size of an event block")
-    return size
-
-
 def fields_at(data: Buffer, start: int = 0) -> BlockFields:
     """Return the header at `start`, where at least `BLOCK_HEADER_SIZE_BYTES` bytes are.
 

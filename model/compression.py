@@ -6,17 +6,16 @@ decompressed is bounded by the size in the header of the block, whatever the dat
 
 from enum import IntEnum
 
-from .block_layout import COMPRESSION_LZ4, COMPRESSION_NONE, COMPRESSION_ZSTD
 from .checksum import Buffer
 from .errors import BlockCorruptError
 
 
 class Compression(IntEnum):
-    """How a writer compresses its blocks."""
+    """How a writer compresses its blocks; the number is in their headers."""
 
-    NONE = COMPRESSION_NONE
-    ZSTD = COMPRESSION_ZSTD
-    LZ4 = COMPRESSION_LZ4
+    NONE = 0
+    ZSTD = 1
+    LZ4 = 2
 
 
 def compress(compression: Compression, data: Buffer) -> bytes:
@@ -42,9 +41,9 @@ def decompress(compression: int, data: Buffer, *, size_bytes: int) -> bytes:
         BlockCorruptError: it does not hold exactly `size_bytes`, or the compression is unknown.
         ModuleNotFoundError: the package of that compression is not installed.
     """
-    if compression == COMPRESSION_ZSTD:
+    if compression == Compression.ZSTD:
         result = _decompress_zstd(data, size_bytes)
-    elif compression == COMPRESSION_LZ4:
+    elif compression == Compression.LZ4:
         result = _decompress_lz4(data, size_bytes)
     else:
         raise BlockCorruptError(f"compression {compression} is unknown")

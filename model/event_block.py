@@ -14,7 +14,6 @@ import numpy.typing as npt
 from .block_layout import (
     BLOCK_HEADER_SIZE_BYTES,
     BLOCK_VERSION,
-    COMPRESSION_NONE,
     FLAG_COMPRESSED,
     FLAG_HEADERS,
     FLAG_KEYS,
@@ -23,7 +22,7 @@ from .block_layout import (
 )
 from .block_scan import BlockFields, fields_at
 from .checksum import Buffer, crc32c
-from .compression import decompress
+from .compression import Compression, decompress
 from .errors import BlockCorruptError
 from .event import Event
 from .limits import APPEND_SIZE_BYTES_MAX
@@ -154,7 +153,7 @@ def unpack_block(data: Buffer) -> EventBlock:
         raise BlockCorruptError(f"unknown flags {flags:#x} or reserved byte {fields.reserved:#x}")
     if flags & FLAG_MISSING_KEYS and not flags & FLAG_KEYS:
         raise BlockCorruptError("keys are missing in a block without keys")
-    if (compression != COMPRESSION_NONE) != bool(flags & FLAG_COMPRESSED):
+    if (compression != Compression.NONE) != bool(flags & FLAG_COMPRESSED):
         raise BlockCorruptError(f"compression {compression} with flags {flags:#x}")
     columns_size = fields.columns_size
     if columns_size > APPEND_SIZE_BYTES_MAX:
@@ -252,7 +251,12 @@ def columns_size_of(flags: int, count: int, *, value_size: int, key_size: int) -
 def _checked_offsets(column: memoryview, size: int | None = None) -> npt.NDArray[np.int32]:
     """Return offsets that rise from 0, to `size` if that is known."""
     offsets = np.frombuffer(column, dtype=np.int32)
-    if offsets[0] != 0 or (size is not None and offsets[-1] != size) or bool((offsets[1:] < offsets[:-1]).any()):
+    # `item` and `count_nonzero`, as numbers and methods of numpy are most of the work in a small block.
+    if (
+        offsets.item(0)
+        or (size is not None and offsets.item(-1) != size)
+        or np.count_nonzero(offsets[1:] < offsets[:-1])
+    ):
         raise BlockCorruptError(f"offsets do not rise from 0 to {'their end' if size is None else size}")
     return offsets
 

@@ -5,10 +5,11 @@ counts as consumed when it is taken. One that is larger than the window is let t
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millrace.client.transport.channel import Channel
-from millrace.model.block_scan import block_size
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
+from millrace.model.block_scan import fields_at
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from millrace.model.event_block import EventBlock, unpack_block
 from millrace.model.position import Position
@@ -16,9 +17,6 @@ from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
 
 from .subscription import END, Subscription
-
-# The header tells the size of its block; nothing is known of one of which less has come. Every block is larger.
-_SIZE_KNOWN_BYTES: Final = 16
 
 
 class PlacedBlock(NamedTuple):
@@ -66,10 +64,10 @@ class BlockStream(Subscription[PlacedBlock]):
         self._end = end
         # The offset of the block that comes next: after those in the queue, each with its offset.
         self._block_offset = start[0]
-        # What has come of that block, and its size: that of its first part while too little has come.
+        # What has come of that block, and its size: that of the header, which names it, while less has come.
         self._pieces: list[memoryview] = []
         self._partial_bytes = 0
-        self._wanted_bytes = _SIZE_KNOWN_BYTES
+        self._wanted_bytes = BLOCK_HEADER_SIZE_BYTES
         self._has_all = end is not None and start >= end
         if self._has_all:
             self._change(END)
@@ -105,7 +103,7 @@ class BlockStream(Subscription[PlacedBlock]):
         place = 0
         while place < len(data) and not self._has_all:
             if not self._pieces:
-                self._expect(block_size(data, place))
+                self._expect(data, place)
             used = min(self._wanted_bytes - self._partial_bytes, len(data) - place)
             piece = data[place : place + used]
             place += used
@@ -115,19 +113,20 @@ class BlockStream(Subscription[PlacedBlock]):
                 self._require(self._block_offset + self._wanted_bytes)
                 continue
             whole = memoryview(b"".join([*self._pieces, piece])) if self._pieces else piece
-            if self._wanted_bytes > _SIZE_KNOWN_BYTES:
+            if self._wanted_bytes > BLOCK_HEADER_SIZE_BYTES:
                 self._accept(whole)
             else:
                 self._pieces = [whole]
-                self._expect(block_size(whole))
+                self._expect(whole, 0)
 
-    def _expect(self, size: int) -> None:
-        """Say how large the block is that comes next, 0 if that is not known yet.
+    def _expect(self, data: memoryview, place: int) -> None:
+        """Find out how much to wait for: the block that is at `place`, or its header if too little is here.
 
         Raises:
             CutInvalidError: the end is inside of it.
         """
-        self._wanted_bytes = size or _SIZE_KNOWN_BYTES
+        is_named = len(data) - place >= BLOCK_HEADER_SIZE_BYTES
+        self._wanted_bytes = fields_at(data, place).size if is_named else BLOCK_HEADER_SIZE_BYTES
         if self._end is not None and self._block_offset < self._end[0] < self._block_offset + self._wanted_bytes:
             raise CutInvalidError(
                 f"segment {self.segment_id}: {self._end[0]}, where reading is to end, is no border of a block after"

@@ -12,7 +12,8 @@ from typing import Final
 
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
-from millrace.model.block_scan import block_size
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
+from millrace.model.block_scan import fields_at
 from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
 from millrace.model.errors import CutInvalidError, ErrorFacts, InvalidArgumentError
 from millrace.model.event import Event, EventPosition
@@ -162,8 +163,8 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
     """
     segment_id, offset, event_index = position
     data = bytearray()
-    wanted = 0
-    while not wanted or len(data) < wanted:
+    wanted = BLOCK_HEADER_SIZE_BYTES
+    while len(data) < wanted:
         size_max = max(FETCH_SIZE_BYTES, wanted - len(data))
         piece = await channel.read(
             m.Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0)
@@ -171,7 +172,8 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
         if not len(piece.data):
             raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
         data += piece.data
-        wanted = wanted or block_size(data)
+        if len(data) >= BLOCK_HEADER_SIZE_BYTES:
+            wanted = fields_at(data).size
     block = unpack_block(memoryview(data)[:wanted])
     count = block.fields.event_count
     if not 0 <= event_index < count:
