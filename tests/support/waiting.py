@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.server.app import Server
-from millrace.server.container.flush.selector import is_checkpoint_due, is_copy_due
 from millrace.server.wal import Wal
 
 PATIENCE_S: Final = 120.0
@@ -27,15 +26,14 @@ async def settled(server: Server) -> None:
     assert isinstance(log, Wal)
 
     def is_idle() -> bool:
-        situation, options = flusher._situation(), opened.container.options
         return not (
             state.unflushed
             or state.changed_count
             or state.garbage.waits_for_checkpoint
             or state.garbage.waits_for_copy
             or flusher._copying is not None
-            or is_checkpoint_due(situation, options)
-            or is_copy_due(situation, options)
+            or flusher._is_checkpoint_due()
+            or flusher._is_copy_due()
             or log._pool._released
         )
 

@@ -70,6 +70,11 @@ class Checkpointer:
         self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
         self.copy_size_bytes = 0
 
+    @property
+    def copy_needs_less_log(self) -> bool:
+        """Whether a copy of the last checkpoint would need less of the log than the newest copy."""
+        return self.saved is not None and self.saved.replay_from > self.copy_replay_from
+
     async def checkpoint(self) -> None:
         """Store a checkpoint of the state as it is now.
 

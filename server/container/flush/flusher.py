@@ -26,12 +26,12 @@ from millrace.server.tier2 import ChunkStorage
 
 from .checkpointer import Checkpointer
 from .selector import (
-    Situation,
     are_many,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
     largest_first,
+    recycling_pays,
     segments_to_flush,
 )
 from .uploader import Uploader
@@ -102,7 +102,7 @@ class Flusher:
                     # An error that is not of the storage ends this task, too.
                     copying, self._copying = self._copying, None
                     copying.result()
-                if is_copy_due(self._situation(), self._options):
+                if self._is_copy_due():
                     self._copying = asyncio.get_running_loop().create_task(self._copy_in_background(), name="copy")
                 # Writers that are throttled send nothing that could wake us: what is left does not wait to be old.
                 if pause_s == RETRY_S or self._segments_due():
@@ -156,7 +156,7 @@ class Flusher:
             await self._upload(segments)
 
     async def _checkpoint_due(self) -> None:
-        if is_checkpoint_due(self._situation(), self._options):
+        if self._is_checkpoint_due():
             await self._checkpointer.checkpoint()
 
     async def _delete_due(self) -> None:
@@ -198,20 +198,28 @@ class Flusher:
             options=self._options,
         )
 
-    def _situation(self) -> Situation:
-        now_s = self._clock.monotonic_s()
-        checkpointer, garbage = self._checkpointer, self._state.garbage
-        saved = checkpointer.saved
-        return Situation(
-            log_reclaimable_bytes=self._log.reclaimable_bytes,
-            log_capacity_bytes=self._log.capacity_bytes,
-            has_changes=self._state.changed_count > 0,
-            changes_are_many=self._changes_are_many,
-            checkpoint_age_s=now_s - checkpointer.begun_s,
-            copy_age_s=now_s - checkpointer.copy_begun_s,
-            is_copying=self._copying is not None,
-            copy_size_bytes=checkpointer.copy_size_bytes,
-            copy_needs_less_log=saved is not None and saved.replay_from > checkpointer.copy_replay_from,
-            garbage_waits_for_checkpoint=garbage.waits_for_checkpoint,
-            garbage_waits_for_copy=garbage.waits_for_copy,
+    def _recycling_pays(self) -> bool:
+        return recycling_pays(
+            reclaimable_bytes=self._log.reclaimable_bytes,
+            capacity_bytes=self._log.capacity_bytes,
+            copy_size_bytes=self._checkpointer.copy_size_bytes,
+        )
+
+    def _is_checkpoint_due(self) -> bool:
+        # While a copy of an earlier checkpoint is made, a newer one would not recycle the log sooner.
+        recycles = self._copying is None and self._recycling_pays()
+        return is_checkpoint_due(
+            has_changes=self._state.changed_count > 0 or self._state.garbage.waits_for_checkpoint,
+            is_pressing=recycles or self._changes_are_many,
+            age_s=self._clock.monotonic_s() - self._checkpointer.begun_s,
+            options=self._options,
+        )
+
+    def _is_copy_due(self) -> bool:
+        checkpointer = self._checkpointer
+        return self._copying is None and is_copy_due(
+            frees_log=checkpointer.copy_needs_less_log and self._recycling_pays(),
+            frees_garbage=self._state.garbage.waits_for_copy,
+            age_s=self._clock.monotonic_s() - checkpointer.copy_begun_s,
+            options=self._options,
         )

@@ -246,6 +246,24 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
 
 
 @pytest.mark.asyncio
+async def test_a_checkpoint_presses_when_the_log_could_be_recycled_but_not_while_one_is_copied(tmp_path: Path) -> None:
+    """The copy that is being made is of the checkpoint before; a newer one would not recycle the log sooner."""
+    options = server_options(tmp_path, container=QUIET, wal=replace(SMALL_WAL, files_max=64))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        flusher, log = flusher_of(server), server._open.container.log
+        segment_id = await peer.create_segment("raw/a")
+        flusher._checkpointer.begun_s -= 1.0
+        assert not flusher._is_checkpoint_due()
+        while not log.reclaimable_bytes:
+            await peer.store(segment_id, bytes(32 * KIB))
+        assert flusher._is_checkpoint_due()
+        flusher._copying = asyncio.current_task()
+        assert not flusher._is_checkpoint_due()
+        flusher._copying = None
+
+
+@pytest.mark.asyncio
 async def test_copies_that_are_asked_for_at_the_same_time_are_both_whole(tmp_path: Path) -> None:
     storage = FaultyStorage()
     async with Server(server_options(tmp_path, container=QUIET), storage=storage) as server:

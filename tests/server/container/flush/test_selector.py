@@ -1,7 +1,4 @@
-"""What is due: each rule by itself, and what holds in every situation."""
-
-from dataclasses import replace
-from typing import Any
+"""What is due: each rule by itself."""
 
 import pytest
 from hypothesis import given
@@ -9,11 +6,11 @@ from hypothesis import strategies as st
 
 from millrace.server.container.flush.selector import (
     CHECKPOINT_INTERVAL_S_MIN,
-    Situation,
     are_many,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
+    recycling_pays,
     segments_to_flush,
 )
 from millrace.server.container.memtable import LinkedExtent
@@ -26,33 +23,6 @@ OPTIONS = ContainerOptions(
     flush_size_bytes=8 * KIB, flush_age_s=5.0, checkpoint_interval_s=10.0, garbage_interval_s=60.0
 )
 NOW_US = 1_000_000_000
-QUIET = Situation(
-    log_reclaimable_bytes=0,
-    log_capacity_bytes=100 * MIB,
-    has_changes=False,
-    changes_are_many=False,
-    checkpoint_age_s=3600.0,
-    copy_age_s=3600.0,
-    is_copying=False,
-    copy_size_bytes=MIB,
-    copy_needs_less_log=False,
-    garbage_waits_for_checkpoint=False,
-    garbage_waits_for_copy=False,
-)
-SITUATIONS = st.builds(
-    Situation,
-    log_reclaimable_bytes=st.integers(0, 200 * MIB),
-    log_capacity_bytes=st.integers(1, 200 * MIB),
-    has_changes=st.booleans(),
-    changes_are_many=st.booleans(),
-    checkpoint_age_s=st.floats(0, 100),
-    copy_age_s=st.floats(0, 100),
-    is_copying=st.booleans(),
-    copy_size_bytes=st.integers(0, 100 * MIB),
-    copy_needs_less_log=st.booleans(),
-    garbage_waits_for_checkpoint=st.booleans(),
-    garbage_waits_for_copy=st.booleans(),
-)
 
 
 def segment_with(*sizes: int, wall_time_us: int = NOW_US, segment_id: int = 1) -> Segment:
@@ -117,49 +87,39 @@ def test_many_new_or_changed_entities_are_stored_before_their_time() -> None:
     assert are_many(added_count=0, changed_count=50_000)
 
 
-def test_nothing_is_due_when_nothing_changed() -> None:
-    assert not is_checkpoint_due(QUIET, OPTIONS)
-    assert not is_copy_due(QUIET, OPTIONS)
+@pytest.mark.parametrize(("is_pressing", "interval_s"), [(False, 10.0), (True, CHECKPOINT_INTERVAL_S_MIN)])
+def test_a_checkpoint_is_due_when_there_is_something_to_store_and_the_last_one_is_old(
+    is_pressing: bool, interval_s: float
+) -> None:
+    """Almost at once if it presses, but never the next one right after the last."""
+
+    def is_due(age_s: float, *, has_changes: bool) -> bool:
+        return is_checkpoint_due(has_changes=has_changes, is_pressing=is_pressing, age_s=age_s, options=OPTIONS)
+
+    assert is_due(interval_s, has_changes=True)
+    assert not is_due(interval_s - 0.01, has_changes=True)
+    assert not is_due(3600.0, has_changes=False)
 
 
-@pytest.mark.parametrize("reason", ["has_changes", "garbage_waits_for_checkpoint"])
-def test_a_checkpoint_is_due_when_there_is_something_to_store_and_the_last_one_is_old(reason: str) -> None:
-    young = replace(QUIET, **{reason: True, "checkpoint_age_s": 9.9})  # type: ignore[arg-type]  # a field by name
-    assert not is_checkpoint_due(young, OPTIONS)
-    assert is_checkpoint_due(replace(young, checkpoint_age_s=10.0), OPTIONS)
+def test_a_copy_is_due_when_recycling_pays_or_when_garbage_has_waited_for_it() -> None:
+    def is_due(age_s: float, **frees: bool) -> bool:
+        return is_copy_due(**{"frees_log": False, "frees_garbage": False} | frees, age_s=age_s, options=OPTIONS)
+
+    assert is_due(0.0, frees_log=True)
+    assert is_due(60.0, frees_garbage=True)
+    assert not is_due(59.9, frees_garbage=True)
+    assert not is_due(3600.0)
 
 
-@pytest.mark.parametrize("pressing", [{"changes_are_many": True}, {"log_reclaimable_bytes": 2 * MIB}])
-def test_a_checkpoint_that_presses_is_due_almost_at_once(pressing: dict[str, Any]) -> None:
-    pressed = replace(QUIET, has_changes=True, checkpoint_age_s=CHECKPOINT_INTERVAL_S_MIN, **pressing)
-    assert is_checkpoint_due(pressed, OPTIONS)
-    assert not is_checkpoint_due(replace(pressed, checkpoint_age_s=0.09), OPTIONS)
-    if "log_reclaimable_bytes" in pressing:
-        # The copy that is being made is of the checkpoint before; a newer one would not recycle the log sooner.
-        assert not is_checkpoint_due(replace(pressed, is_copying=True), OPTIONS)
-
-
-def test_a_copy_is_due_when_recycling_pays() -> None:
-    paying = replace(QUIET, copy_needs_less_log=True, log_reclaimable_bytes=2 * MIB)
-    assert is_copy_due(paying, OPTIONS)
-    assert not is_copy_due(replace(paying, copy_needs_less_log=False), OPTIONS)
-    assert not is_copy_due(replace(paying, is_copying=True), OPTIONS)
-    large = replace(paying, copy_size_bytes=40 * MIB)
-    assert not is_copy_due(large, OPTIONS)
-    assert is_copy_due(replace(large, log_reclaimable_bytes=51 * MIB), OPTIONS), "it has to, the log is half full"
-
-
-def test_a_copy_is_due_when_garbage_has_waited_for_it() -> None:
-    waiting = replace(QUIET, garbage_waits_for_copy=True, copy_age_s=60.0)
-    assert is_copy_due(waiting, OPTIONS)
-    assert not is_copy_due(replace(waiting, copy_age_s=59.9), OPTIONS)
-
-
-@given(SITUATIONS)
-def test_what_is_due_changes_something_and_is_not_under_way(situation: Situation) -> None:
-    if is_copy_due(situation, OPTIONS):
-        assert not situation.is_copying
-        assert situation.copy_needs_less_log or situation.garbage_waits_for_copy
-    if is_checkpoint_due(situation, OPTIONS):
-        assert situation.has_changes or situation.garbage_waits_for_checkpoint
-        assert situation.checkpoint_age_s >= CHECKPOINT_INTERVAL_S_MIN
+@pytest.mark.parametrize(
+    ("reclaimable_bytes", "copy_size_bytes", "pays"),
+    [(0, 0, False), (1, 0, True), (2 * MIB, MIB, True), (2 * MIB - 1, MIB, False), (51 * MIB, 40 * MIB, True)],
+    ids=["nothing", "no copy yet", "twice the copy", "less", "it has to, the log is half full"],
+)
+def test_recycling_pays_when_it_frees_more_than_a_copy_costs(
+    reclaimable_bytes: int, copy_size_bytes: int, pays: bool
+) -> None:
+    found = recycling_pays(
+        reclaimable_bytes=reclaimable_bytes, capacity_bytes=100 * MIB, copy_size_bytes=copy_size_bytes
+    )
+    assert found == pays
