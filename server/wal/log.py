@@ -232,13 +232,9 @@ class Wal:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._bell.descriptor)
         # A spare may just be being filled: that can take as long as the disk likes.
-        await loop.run_in_executor(None, self._join, writer)
+        await loop.run_in_executor(None, writer.close)
+        await loop.run_in_executor(None, self._pool.close)
         self._bell.close()
-
-    def _join(self, writer: LogWriter) -> None:
-        writer.close()
-        self._pool.stop()
-        self._pool.close()
 
     def _fits(self, cost: int, *, reserve: int) -> bool:
         """Return whether that much more can be promised, in whatever way the runs fall into files."""

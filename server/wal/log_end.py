@@ -46,16 +46,15 @@ def classify_end(data: bytes, offset: int, *, salt: int | None, is_recycled: boo
         return Ending.ZEROED, 0
     # In a file that was zeros throughout, anything else is from the write under way; in a recycled one, a batch of
     # which not even the header arrived cannot be told from the old bytes. It was not acknowledged either way.
-    is_ours = salt is not None and is_batch_of(data, offset, salt)
-    if is_recycled and not is_ours:
+    if is_recycled and not is_batch_of(data, offset, salt):
         return Ending.END, 0
     damaged = decode_damaged_batch(memoryview(data), offset, salt)
     return Ending.TORN, min(damaged.size, content_size) if damaged is not None else content_size
 
 
-def is_batch_of(data: bytes, offset: int, salt: int) -> bool:
-    """Return whether the salt is where the header of a batch at `offset` would have it."""
-    return data[offset + SALT_OFFSET : offset + SALT_OFFSET + _SALT.size] == _SALT.pack(salt)
+def is_batch_of(data: bytes | memoryview, offset: int, salt: int | None) -> bool:
+    """Return whether the salt, if it is known, is where the header of a batch at `offset` would have it."""
+    return salt is not None and data[offset + SALT_OFFSET : offset + SALT_OFFSET + _SALT.size] == _SALT.pack(salt)
 
 
 def find_batch(data: bytes, start: int, *, salt: int | None, sequence_min: int) -> Batch | None:

@@ -169,7 +169,8 @@ class FilePool:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for the thread and close all files."""
+        """Stop the thread, wait for it and close all files."""
+        self.stop()
         if self._thread is not None:
             self._thread.join()
         for file in (*self._ready, *self._full, *self._released):

@@ -27,7 +27,6 @@ Files that are gone from the end leave no gap. So the files are held against the
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from enum import Enum
 from pathlib import Path
 
 from millrace.server.errors import FolderVersionError
@@ -118,11 +117,7 @@ class Recovery:
                 reason = "the file header is not the one that was written"
                 yield from self._damage(file, reason=reason, size=size, is_complete=True)
             if self.end is None:
-                offset = yield from self._walk(index)
-                if offset is not None:
-                    yield from self._release()
-                    self.end, report.end_offset = file, offset
-                    report.ending, report.torn_bytes = self._classify(index, offset)
+                yield from self._walk(index)
             del self._contents[index]
         yield from self._check_newest()
         report.last_sequence = max(0, self._expected - 1)
@@ -130,12 +125,12 @@ class Recovery:
             report.ending = Ending.CORRUPT
         self._log_report()
 
-    def _walk(self, index: int) -> Generator[RecoveredBatch | Damage, None, int | None]:
-        """Read one file; return the offset where the log ends in it, or None if the log continues in the next."""
+    def _walk(self, index: int) -> Iterator[RecoveredBatch | Damage]:
+        """Read one file, until the log ends in it or continues in the next."""
         file = self.found[index]
         view = memoryview(self._contents[index])
-        offset = LOG_FILE_HEADER_BLOCK_BYTES
-        while True:
+        offset: int | None = LOG_FILE_HEADER_BLOCK_BYTES
+        while offset is not None:
             batch = decode_batch(view, offset, file.salt)
             if batch is not None and batch.sequence == self._expected and batch.previous_checksum == self.chain:
                 # The fast path: all batches of a sound log. What differs from it in any way is left to `_accept`.
@@ -154,13 +149,7 @@ class Recovery:
                 file.is_damaged = True
                 yield from self._accept(file, *displaced)
                 continue
-            step = yield from self._resolve(index, view, offset)
-            if step is _Step.NEXT_FILE:
-                return None
-            if step is _Step.LOG_ENDS:
-                return offset
-            assert isinstance(step, int)
-            offset = step
+            offset = yield from self._resolve(index, view, offset)
 
     def _is_acceptable(self, file: FoundFile, batch: Batch) -> bool:
         if not self._expected:
@@ -217,8 +206,11 @@ class Recovery:
 
     def _resolve(
         self, index: int, view: memoryview, offset: int
-    ) -> Generator[RecoveredBatch | Damage, None, "int | _Step"]:
-        """Decide what it means that the next batch is not at `offset`, by the table in the module docstring."""
+    ) -> Generator[RecoveredBatch | Damage, None, int | None]:
+        """Decide what it means that the next batch is not at `offset`, by the table in the module docstring.
+
+        Return where in this file to continue; None if the log continues in the next file, or has come to its `end`.
+        """
         file = self.found[index]
         expected = self._expected or (file.header.sequence_floor + 1 if file.header else 1)
         partial = decode_damaged_batch(view, offset, file.salt)
@@ -228,12 +220,13 @@ class Recovery:
         elsewhere = self._find_elsewhere(index, expected) if later is None else None
         if elsewhere is not None:
             is_head_unreadable = elsewhere.offset > LOG_FILE_HEADER_BLOCK_BYTES and partial is None
-            if elsewhere.sequence == expected or (is_head_unreadable and not self._is_ours(index, offset)):
-                return _Step.NEXT_FILE
+            if elsewhere.sequence == expected or (is_head_unreadable and not is_batch_of(view, offset, file.salt)):
+                return None
         self._displaced = {key: value for key, value in self._displaced.items() if key >= expected}
-        if later is None and elsewhere is None and not self._displaced:
-            return _Step.LOG_ENDS
         yield from self._release()
+        if later is None and elsewhere is None and not self._displaced:
+            self._end_at(index, offset)
+            return None
         if partial is not None:
             yield from self._salvage(file, view, partial)
             return partial.end
@@ -254,7 +247,7 @@ class Recovery:
             size=end - offset,
             sequences=(expected, follower - 1),
         )
-        return _Step.NEXT_FILE if elsewhere is not None else end
+        return None if elsewhere is not None else end
 
     def _find_later(self, index: int, offset: int, *, partial: Batch | None, expected: int) -> Batch | None:
         """Return the batch of this file with which the log continues after `offset`.
@@ -289,10 +282,6 @@ class Recovery:
             if found is not None:
                 return found
         return None
-
-    def _is_ours(self, index: int, offset: int) -> bool:
-        salt = self.found[index].salt
-        return salt is not None and is_batch_of(self._contents[index], offset, salt)
 
     def _salvage(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
         """Take from a damaged batch whose table is intact every run whose frames all match their own checksums."""
@@ -380,10 +369,12 @@ class Recovery:
         if self._owner is not None and self._owner != owner:
             raise FolderVersionError(f"belongs to {owner}, not to {self._owner}", subject=str(path))
 
-    def _classify(self, index: int, offset: int) -> tuple[Ending, int]:
-        file = self.found[index]
+    def _end_at(self, index: int, offset: int) -> None:
+        """Note where and how the log ends."""
+        data, file, report = self._contents[index], self.found[index], self.report
         is_recycled = file.header is None or file.header.recycled
-        return classify_end(self._contents[index], offset, salt=file.salt, is_recycled=is_recycled)
+        report.ending, report.torn_bytes = classify_end(data, offset, salt=file.salt, is_recycled=is_recycled)
+        self.end, report.end_offset = file, offset
 
     def _check_newest(self) -> Iterator[Damage]:
         """Hold the files against the name of the newest one, by the table in the module docstring."""
@@ -419,13 +410,6 @@ class Recovery:
         )  # fmt: skip
         if report.torn_bytes:
             logger.warning("log torn, incomplete batch cut bytes=%d", report.torn_bytes)
-
-
-class _Step(Enum):
-    """What to do at a place where the next batch is not."""
-
-    NEXT_FILE = "next file"
-    LOG_ENDS = "log ends"
 
 
 def _recovered(place: str, view: memoryview, batch: Batch) -> RecoveredBatch:
