@@ -34,7 +34,7 @@ identity map with a unit of work (M. Fowler, Patterns of Enterprise Application 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
@@ -92,13 +92,6 @@ class Unstored(dict[Key, int]):
         for key in stored:
             del self[key]
         return stored
-
-
-class CacheChanges(NamedTuple):
-    """What a checkpoint has to store: entities that changed, by number, and the numbers of those that are deleted."""
-
-    changed: dict[int, Any]
-    deleted: list[int]
 
 
 class Pins:
@@ -363,12 +356,13 @@ class EntityCache(Generic[Item]):
         """Everything that the archive has not as it is now."""
         return (self._resident[number] for number in self._dirty if number in self._resident)
 
-    def take(self) -> CacheChanges:
-        """Return what the archive has not, for a checkpoint; if that succeeds, `stored` comes next."""
+    def take(self) -> list[int]:
+        """Return the numbers of what the archive has not as it is, for a checkpoint; what is not in memory is deleted.
+
+        If the checkpoint succeeds, `stored` comes next.
+        """
         self._taken_count = self._count
-        numbers = self._dirty.take()
-        changed = {number: self._resident[number] for number in numbers if number in self._resident}
-        return CacheChanges(changed, [number for number in numbers if number not in changed])
+        return self._dirty.take()
 
     def stored(self, *, stored_below: int) -> None:
         """Say that the archive has what was taken last; every number in it is below that."""

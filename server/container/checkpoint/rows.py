@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.clock_history import Reading
-from millrace.server.container.state.container_state import Changes, ContainerState
+from millrace.server.container.state.container_state import ContainerState
 
 from .schema import KINDS, Detail, Key, Row, Table
 
@@ -31,38 +31,39 @@ class CheckpointRows:
     clock_readings: Sequence[Reading]
 
 
-def take_rows(state: ContainerState, changes: Changes) -> CheckpointRows:
-    """Return copies of what `changes` names, as it is now and durable.
+def take_rows(state: ContainerState) -> CheckpointRows:
+    """Return copies of what is not stored yet, as it is now and durable; if they are stored, `state.stored` comes next.
 
-    Called in the event loop, in the same step that takes the changes and chooses the sequence number of the checkpoint.
-    Takes time for what changed only.
+    Called in the event loop, in the same step that chooses the sequence number of the checkpoint. Takes time for what
+    changed only.
     """
     removed: dict[Table, list[Key]] = {}
     added: dict[Table, list[Row]] = {}
     counts: dict[Table, int] = {}
     for kind in KINDS:
-        cache, taken = state.caches[kind.table.name], changes.entities[kind.table.name]
-        deleted: list[Key] = [(number,) for number in taken.deleted]
-        replaced: list[Key] = [*deleted, *((number,) for number in taken.changed)]
-        removed[kind.table] = replaced
-        added[kind.table] = [kind.row(entity) for entity in taken.changed.values()]
+        cache = state.caches[kind.table.name]
+        changed: list[Key] = [(number,) for number in cache.take()]
+        entities = {number: entity for (number,) in changed if (entity := cache.peek(number)) is not None}
+        removed[kind.table] = changed
+        added[kind.table] = [kind.row(entity) for entity in entities.values()]
         counts[kind.table] = len(cache)
         for detail in kind.details:
             if detail.rows is not None:
-                removed[detail.table] = replaced
+                removed[detail.table] = changed
                 added[detail.table] = [
-                    (number, *row) for number, entity in taken.changed.items() for row in detail.rows(entity)
+                    (number, *row) for number, entity in entities.items() for row in detail.rows(entity)
                 ]
             else:
-                touched = changes.touched[detail.table.name]
+                touched = state.touched[detail.table.name].take()
+                deleted = [key for key in changed if key[0] not in entities]
                 removed[detail.table] = [*deleted, *touched]
                 added[detail.table] = _touched_rows(detail, cache, touched)
     return CheckpointRows(
         removed=removed,
-        forgotten_writers=changes.forgotten_writers,
+        forgotten_writers=state.forgotten_writers.take(),
         added=added,
         counts=counts,
-        next_id=changes.next_id,
+        next_id=state.next_id,
         uptime_us=state.uptime_us,
         clock_readings=state.clock_history.readings,
     )
@@ -74,5 +75,5 @@ def _touched_rows(detail: Detail[Any], cache: EntityCache[Any], touched: Iterabl
     return [
         (number, *row)
         for number, key in touched
-        if (entity := cache.get(number)) is not None and (row := detail.row(entity, key)) is not None
+        if (entity := cache.peek(number)) is not None and (row := detail.row(entity, key)) is not None
     ]

@@ -89,7 +89,7 @@ class Checkpointer:
             sequence = state.sequence
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
             saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), sequence=sequence, replay_from=replay_from)
-            rows = take_rows(state, state.take_changes())
+            rows = take_rows(state)
             self.begun_s = self._clock.monotonic_s()
             # If this fails, the next checkpoint takes the same changes again.
             await asyncio.to_thread(
@@ -99,7 +99,7 @@ class Checkpointer:
                 replay_from=replay_from,
                 container_epoch=self._container_epoch,
             )
-            state.stored()
+            state.stored(stored_below=rows.next_id)
             state.garbage.checkpoint_stored(saved.number)
             self.saved = saved
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 from millrace.server.container.entity_cache import (
     RESIDENT_COUNT_MAX,
     Archive,
-    CacheChanges,
     EntityCache,
     Pins,
     Unstored,
@@ -28,23 +27,6 @@ from .garbage import DeleteAfter, GarbageQueue
 from .segment import ChunkRecord, Segment
 from .stream import Stream
 from .writer import Writer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What a checkpoint has to store.
-
-    Attributes:
-        entities: by kind.
-        touched: by detail, the rows that changed: the number of the entity, and the rest of the key.
-        forgotten_writers: those whose progress is forgotten in every segment.
-        next_id: numbers of everything stored are lower.
-    """
-
-    entities: dict[str, CacheChanges]
-    touched: dict[str, list[tuple[int, Any]]]
-    forgotten_writers: list[int]
-    next_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +50,12 @@ class StoredState:
     clock_readings: Sequence[Reading]
 
 
+KINDS: Final = (
+    ("segments", "segment_id", "name"),
+    ("writers", "writer_number", "writer_id"),
+    ("streams", "stream_id", "name"),
+)
+"""Of entities, each with the attributes that are its number and its name."""
 TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes")
 """What a segment may have very much of: of these, the single rows that changed are stored."""
 
@@ -82,9 +70,9 @@ class ContainerState:
 
     def __init__(self, stored: StoredState, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
         self.next_id = stored.next_id
-
-        def cache_of(kind: str, *, number: str, name: str) -> EntityCache[Any]:
-            return EntityCache(
+        # By kind, as the checkpoint names it.
+        self.caches: dict[str, EntityCache[Any]] = {
+            kind: EntityCache(
                 number_of=attrgetter(number),
                 name_of=attrgetter(name),
                 archive=stored.archives[kind],
@@ -92,16 +80,11 @@ class ContainerState:
                 stored_below=stored.next_id,
                 resident_count_max=resident_count_max,
             )
-
-        self.segments: EntityCache[Segment] = cache_of("segments", number="segment_id", name="name")
-        self.writers: EntityCache[Writer] = cache_of("writers", number="writer_number", name="writer_id")
-        self.streams: EntityCache[Stream] = cache_of("streams", number="stream_id", name="name")
-        # By kind, as the checkpoint names it.
-        self.caches: dict[str, EntityCache[Any]] = {
-            "segments": self.segments,
-            "writers": self.writers,
-            "streams": self.streams,
+            for kind, number, name in KINDS
         }
+        self.segments: EntityCache[Segment] = self.caches["segments"]
+        self.writers: EntityCache[Writer] = self.caches["writers"]
+        self.streams: EntityCache[Stream] = self.caches["streams"]
         self._internal_count = stored.internal_count
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
@@ -114,10 +97,10 @@ class ContainerState:
         # For how long servers ran, as counted last: the age of everything.
         self.uptime_us = stored.uptime_us
         self.clock_history = ClockHistory(stored.clock_readings)
-        self._touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
-        self._forgotten_writers: Unstored[int] = Unstored()
-        # For the checkpoint under way, or for the last one that failed.
-        self._taken: Changes | None = None
+        # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
+        self.touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
+        # Those whose progress is forgotten in every segment.
+        self.forgotten_writers: Unstored[int] = Unstored()
         # Of the last batch of the log that is applied.
         self.sequence = 0
         # Segments whose watchers have to be told; `take_woken` empties it.
@@ -178,29 +161,17 @@ class ContainerState:
         """How many entities the next checkpoint has to store, or to delete."""
         return sum(cache.changed_count for cache in self.caches.values())
 
-    def take_changes(self) -> Changes:
-        """Return what the last checkpoint has not, for another one; if that succeeds, `stored` comes next."""
-        self._taken = Changes(
-            entities={kind: cache.take() for kind, cache in self.caches.items()},
-            touched={detail: rows.take() for detail, rows in self._touched.items()},
-            forgotten_writers=self._forgotten_writers.take(),
-            next_id=self.next_id,
-        )
-        return self._taken
-
-    def stored(self) -> None:
-        """Say that the changes taken last are durable."""
-        changes, self._taken = self._taken, None
-        assert changes is not None, "nothing was taken"
+    def stored(self, *, stored_below: int) -> None:
+        """Say that a checkpoint has what was taken of caches and details last, and every number below that."""
         for cache in self.caches.values():
-            cache.stored(stored_below=changes.next_id)
-        for rows in self._touched.values():
+            cache.stored(stored_below=stored_below)
+        for rows in self.touched.values():
             rows.stored()
-        self._forgotten_writers.stored()
+        self.forgotten_writers.stored()
 
     def touch(self, detail: str, number: int, key: Any) -> None:
         """Record that one row of a detail of an entity changed, or is deleted."""
-        self._touched[detail].add((number, key))
+        self.touched[detail].add((number, key))
 
     def replace_chunks(self, segment: Segment, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]) -> None:
         """Put chunks of a segment in the place of others that follow one another; without those, at the end."""
@@ -312,8 +283,8 @@ class ContainerState:
         """
         numbers = set(writer_numbers)
         for number in numbers:
-            self._forgotten_writers.add(number)
-        progress = self._touched["progress"]
+            self.forgotten_writers.add(number)
+        progress = self.touched["progress"]
         for row in [row for row in progress if row[1] in numbers]:
             del progress[row]
         for segment in self.segments.present():

@@ -1,5 +1,6 @@
 """States of a container of which nothing was stored yet."""
 
+from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
 from millrace.server.container.entity_cache import RESIDENT_COUNT_MAX
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
@@ -40,3 +41,10 @@ def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState
 def waiting(garbage: GarbageQueue, delete_after: DeleteAfter) -> list[str]:
     """Return the names of the chunks that wait for this, in the order in which they were added."""
     return [name for name, _ in garbage._entries[delete_after]]
+
+
+def store(state: ContainerState) -> CheckpointRows:
+    """Take what changed, as if a checkpoint stored it, and return that."""
+    rows = take_rows(state)
+    state.stored(stored_below=rows.next_id)
+    return rows

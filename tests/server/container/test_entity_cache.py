@@ -135,9 +135,9 @@ class Caches(RuleBasedStateMachine):
     @precondition(lambda self: not self.taken_next)
     @rule()
     def take(self) -> None:
-        changes = self.cache.take()
-        self.removals = set(changes.deleted)
-        self.taken = [replace(thing) for thing in changes.changed.values()]
+        numbers = self.cache.take()
+        self.taken = [replace(thing) for number in numbers if (thing := self.cache.peek(number)) is not None]
+        self.removals = set(numbers) - {thing.number for thing in self.taken}
         self.taken_next = self.next_number
 
     @precondition(lambda self: self.taken_next)

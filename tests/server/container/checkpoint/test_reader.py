@@ -15,9 +15,9 @@ from tests.server.container.histories import apply
 
 
 def saved(store: CheckpointStore, state: ContainerState) -> None:
-    rows = take_rows(state, state.take_changes())
+    rows = take_rows(state)
     store.save(rows, sequence=1, replay_from=1, container_epoch=1)
-    state.stored()
+    state.stored(stored_below=rows.next_id)
 
 
 def test_idle_writers_are_found_a_page_at_a_time(tmp_path: Path) -> None:

@@ -48,13 +48,13 @@ def test_only_what_changed_is_taken(tmp_path: Path) -> None:
     for number in range(15):
         past.step("append_as_writer", number % 5, number)
         past.step("set_attribute", number % 5, number)
-    rows = take_rows(past.state, past.state.take_changes())
+    rows = take_rows(past.state)
     store.save(rows, sequence=1, replay_from=1, container_epoch=1)
-    past.state.stored()
+    past.state.stored(stored_below=rows.next_id)
     past.step("append_as_writer", 2, 1)
     past.step("set_attribute", 3, 1)
 
-    rows = take_rows(past.state, past.state.take_changes())
+    rows = take_rows(past.state)
 
     assert [row[0] for row in rows.added[SEGMENTS.table]] == [3, 4]
     assert [row[0] for row in rows.added[PROGRESS]] == [3]
@@ -68,10 +68,10 @@ def test_only_what_changed_is_taken(tmp_path: Path) -> None:
 def test_what_was_deleted_meanwhile_is_not_taken() -> None:
     """Changes that a save which failed had taken may be of what is gone by now."""
     past = history(("create", 0, 0), ("open_writer", 0, 1), ("append_as_writer", 0, 5), ("set_attribute", 0, 5))
-    past.state.take_changes()
+    take_rows(past.state)
     past.step("delete", 0, 0)
 
-    rows = take_rows(past.state, past.state.take_changes())
+    rows = take_rows(past.state)
 
     assert not any((rows.added[SEGMENTS.table], rows.added[PROGRESS], rows.added[ATTRIBUTES], rows.added[CHUNKS]))
     assert all((1,) in rows.removed[table] for table in (SEGMENTS.table, PROGRESS, ATTRIBUTES, CHUNKS))
@@ -79,7 +79,7 @@ def test_what_was_deleted_meanwhile_is_not_taken() -> None:
 
 def test_key_ranges_keep_all_64_bits() -> None:
     past = history(("create_stream", 0, 2**16))
-    rows = take_rows(past.state, past.state.take_changes())
+    rows = take_rows(past.state)
     ((*_, parts, _epochs),) = rows.added[STREAMS.table]
     assert [part[1:3] for part in json.loads(parts)] == [
         ["0000000000000000", "8000000000000000"],

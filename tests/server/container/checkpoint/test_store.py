@@ -30,6 +30,7 @@ from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, durable_view, history, run_of
 from tests.server.container.states import new_state
+from tests.server.container.states import store as stored_state
 from tests.support.files import MemoryFileSystem
 
 RICH = history(
@@ -43,14 +44,14 @@ assert all((RICH.segments, RICH.writers, RICH.streams))
 
 
 def save(store: CheckpointStore, state: ContainerState, sequence: int) -> None:
-    rows = take_rows(state, state.take_changes())
+    rows = take_rows(state)
     store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
-    state.stored()
+    state.stored(stored_below=rows.next_id)
 
 
 def save_all(store: CheckpointStore, state: ContainerState, sequence: int) -> None:
     """Save a state that was never saved, and leave it so, for the next test."""
-    rows = take_rows(state, state.take_changes())
+    rows = take_rows(state)
     store.save(rows, sequence=sequence, replay_from=sequence // 2, container_epoch=7)
 
 
@@ -143,7 +144,7 @@ def test_what_is_loaded_is_what_was_saved_bit_by_bit(steps: list[tuple[str, int,
             if kind == "save":
                 save(store, past.state, sequence)
             elif kind == "fail":
-                take_rows(past.state, past.state.take_changes())
+                take_rows(past.state)
                 past.step("append", 5, 5)
             elif kind in {"reopen", "restart"}:
                 save(store, past.state, sequence)
@@ -217,8 +218,7 @@ def test_a_state_that_is_not_the_stored_one_plus_the_changes_is_refused(store: C
     """For example because the file was set aside and only differences were saved afterwards."""
     past = history(("create", 0, 0))
     store.load()
-    past.state.take_changes()
-    past.state.stored()
+    stored_state(past.state)
     past.step("create", 0, 0)
 
     with pytest.raises(CheckpointDamagedError, match="segments would have 1 rows instead of 2"):
@@ -231,7 +231,7 @@ def test_chunks_of_a_save_of_unknown_outcome_do_not_stay_forever(store: Checkpoi
     save(store, past.state, 1)
     past.step("append", 0, 100)
     past.step("flush", 0, 10**9)
-    rows = take_rows(past.state, past.state.take_changes())
+    rows = take_rows(past.state)
     store.save(rows, sequence=2, replay_from=1, container_epoch=7)
     (segment,) = past.state.segments.values()
     past.apply(m.SegmentTruncated(segment.segment_id, segment.length))

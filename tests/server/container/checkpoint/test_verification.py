@@ -26,7 +26,7 @@ def stored(path: Path, *, writer_count: int) -> Path:
     for number in range(2, writer_count + 2):
         run = run_of(segment, offset=segment.length, size=1, event_count=1, writer_number=number, last_event_number=1)
         apply(state, run)
-    store.save(take_rows(state, state.take_changes()), sequence=1, replay_from=1, container_epoch=1)
+    store.save(take_rows(state), sequence=1, replay_from=1, container_epoch=1)
     store.close()
     return path
 

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model.key_range import covers_once
+from millrace.server.container.checkpoint.rows import take_rows
+from millrace.server.container.checkpoint.schema import STREAMS
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
@@ -11,7 +13,7 @@ from millrace.server.container.state.segment import ChunkRecord, DamagedRange, S
 from millrace.wire import messages as m
 from tests.server.container.extents import extent
 from tests.server.container.histories import STEPS, History, apply, durable_view, history, run_of
-from tests.server.container.states import FIRST_ID, new_state, waiting
+from tests.server.container.states import FIRST_ID, new_state, store, waiting
 
 
 def run(
@@ -101,7 +103,7 @@ def test_a_run_moves_its_writer_forward_only() -> None:
     run(segment, state, 10, 10, writer=7, last=3)
     progress = segment.writers[7]
     assert (progress.durable, progress.last_offset) == (5, 10)
-    assert state.take_changes().touched["progress"] == [(segment.segment_id, 7)]
+    assert list(state.touched["progress"]) == [(segment.segment_id, 7)]
 
 
 def test_truncation_releases_all_that_is_before() -> None:
@@ -118,7 +120,7 @@ def test_truncation_releases_all_that_is_before() -> None:
 
     assert segment.start_offset == 25
     assert segment.chunks == []
-    assert state.take_changes().touched["chunks"] == [(segment.segment_id, 0), (segment.segment_id, 6)]
+    assert list(state.touched["chunks"]) == [(segment.segment_id, 0), (segment.segment_id, 6)]
     assert waiting(state.garbage, DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
     assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
@@ -151,7 +153,7 @@ def test_a_deleted_segment_leaves_its_chunks_as_garbage_and_its_name_free() -> N
     assert (state.unflushed, state.tail_bytes) == ({}, 0)
     assert waiting(state.garbage, DeleteAfter.CHECKPOINT) == ["first"]
     assert woken == {segment}
-    assert state.take_changes().entities["segments"] == ({}, [segment.segment_id])
+    assert (list(state.segments.unstored), state.segments.take()) == ([], [segment.segment_id])
     apply(state, m.SegmentCreated(state.take_id(), 18, "scope/segment"))
     assert state.segments.find("scope/segment") not in (segment, None)
 
@@ -198,9 +200,8 @@ def test_a_stream_is_sealed_and_deleted_with_its_segments() -> None:
 
     past.step("delete_stream", 0, 0)
     assert (len(state.segments), len(state.streams), state.streams.find(stream.name)) == (0, 0, None)
-    changes = state.take_changes().entities
-    assert changes["streams"] == ({}, [stream.stream_id])
-    assert changes["segments"] == ({}, [segment.segment_id for segment in segments])
+    assert (list(state.streams.unstored), state.streams.take()) == ([], [stream.stream_id])
+    assert (list(state.segments.unstored), state.segments.take()) == ([], [segment.segment_id for segment in segments])
 
 
 def test_a_writer_keeps_its_highest_epoch() -> None:
@@ -216,21 +217,18 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     for number, name in ((5, "w"), (6, "")):
         apply(state, m.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
         run(segment, state, segment.length, 10, writer=number, last=4)
-    state.take_changes()
-    state.stored()
+    store(state)
     state.expiring_writers = {5: 9, 6: 9}
 
     apply(state, m.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
 
     assert (state.writers.find("w"), state.writers.get(6), segment.writers) == (state.writers[5], None, {})
     assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
-    changes = state.take_changes()
-    state.stored()
-    assert (changes.entities["writers"].changed, changes.entities["writers"].deleted) == ({5: state.writers[5]}, [6])
-    assert {5, 6} <= set(changes.forgotten_writers)
+    assert (list(state.writers.unstored), sorted(state.writers.take())) == ([state.writers[5]], [5, 6])
+    assert {5, 6} <= set(store(state).forgotten_writers)
     apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
-    assert state.take_changes().entities["writers"] == ({8: state.writers[8]}, [5])
+    assert (list(state.writers.unstored), sorted(state.writers.take())) == ([state.writers[8]], [5, 8])
 
 
 def test_a_name_that_continues_under_another_number_leaves_no_row() -> None:
@@ -247,8 +245,7 @@ def test_a_busy_writer_is_stored_again_once_a_minute() -> None:
     apply(state, m.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=0, writer_id="w"))
     moved = []
     for second in range(200):
-        state.take_changes()
-        state.stored()
+        store(state)
         run(segment, state, segment.length, 1, writer=5, last=second, wall_us=second * 1_000_000)
         if state.writers.changed_count:
             moved.append(second)
@@ -264,8 +261,7 @@ def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
     seen = [state.writers[5].seen_uptime_us]
     for uptime_us in (10, 30, 20):  # it never goes back
         apply(state, m.UptimeCounted(uptime_us, 0))
-        state.take_changes()
-        state.stored()
+        store(state)
         for _ in range(2):
             run(segment, state, segment.length, 1, writer=5, last=segment.length)
         seen.append(state.writers[5].seen_uptime_us)
@@ -280,23 +276,21 @@ def test_attributes_are_set_and_unset() -> None:
     for present, key, value in ((1, "a", b"1"), (1, "b", b""), (1, "a", b"2"), (0, "b", b"")):
         apply(state, m.AttributeSet(segment_id=segment.segment_id, present=present, key=key, value=value))
     assert segment.attributes == {"a": b"2"}
-    assert state.take_changes().touched["attributes"] == [(segment.segment_id, "a"), (segment.segment_id, "b")]
+    assert list(state.touched["attributes"]) == [(segment.segment_id, "a"), (segment.segment_id, "b")]
 
 
 def test_changes_come_again_if_their_checkpoint_fails() -> None:
     past = history(("create", 0, 0), ("open_writer", 0, 0), ("append_as_writer", 0, 0), ("set_attribute", 0, 0))
-    first = past.state.take_changes()
-    segments, writers = dict(first.entities["segments"].changed), dict(first.entities["writers"].changed)
+    first = take_rows(past.state)
     past.step("create_stream", 0, 0)
 
-    changes = past.state.take_changes()
-    assert changes.entities["segments"].changed.items() > segments.items()
-    assert changes.entities["writers"].changed == writers
-    assert changes.touched == first.touched
-    assert len(changes.entities["streams"].changed) == 1
-    past.state.stored()
+    again = store(past.state)
+
+    for table, rows in first.added.items():
+        assert [row for row in again.added[table] if row in rows] == rows, table
+    assert len(again.added[STREAMS.table]) == 1
     assert not past.state.changed_count
-    assert not any(past.state.take_changes().touched.values())
+    assert not any(take_rows(past.state).added.values())
 
 
 def test_after_recovery_nothing_is_queued() -> None:
@@ -345,11 +339,10 @@ def test_chunks_are_replaced_in_their_places() -> None:
         ([first, second], [joined], [joined, third]),
         ([joined], (), [third]),
     ):
-        state.take_changes()
-        state.stored()
+        store(state)
         state.replace_chunks(segment, old, new)
         assert segment.chunks == chunks
         assert [segment.chunk_from(start) for start in (0, 5, 10, 15)] == [
             next((chunk for chunk in chunks if chunk.start_offset == start), None) for start in (0, 5, 10, 15)
         ]
-    assert state.take_changes().touched["chunks"] == [(segment.segment_id, 0)]
+    assert list(state.touched["chunks"]) == [(segment.segment_id, 0)]
