@@ -53,6 +53,20 @@ class AppendRun:
     # What its owner wants back when the run is durable. Not stored in the log.
     context: object = field(default=None, repr=False, compare=False)
 
+    @classmethod
+    def of_record(cls, frame: bytes, context: object = None) -> "AppendRun":
+        """Return a control record, given as its frame, for the log."""
+        return cls(
+            segment_id=0,
+            offset=0,
+            frames=frame,
+            frame_count=1,
+            frame_size=len(frame),
+            event_count=0,
+            kind=KIND_CONTROL,
+            context=context,
+        )
+
     @property
     def event_number(self) -> int:
         """Number of its first event, 0 without a writer."""

@@ -25,13 +25,15 @@ from .limits import (
     FRAME_HEADER_SIZE_BYTES,
     FRAME_SIZE_BYTES_MAX,
     RECORD_SIZE_BYTES_MAX,
-    SEQUENCED_APPEND_HEADER_SIZE_BYTES,
 )
 from .schema.frame import FrameHeader as FrameHeaderLayout
 
 FRAME_HEADER: Final = fixed_struct(FrameHeaderLayout, name="FrameHeader")
+_LENGTH_AND_CHECKSUM: Final = fixed_struct(Struct(*FrameHeaderLayout.subcons[:2]), name="FrameHeader")
+_HEADER_REST: Final = fixed_struct(Struct(*FrameHeaderLayout.subcons[2:]), name="FrameHeader")
 APPEND_HEADER: Final = fixed_struct(m.AppendHeader, name="AppendHeader")
-SEQUENCED_APPEND_HEADER: Final = fixed_struct(m.SequencedAppendHeader, name="SequencedAppendHeader")
+SEQUENCES: Final = fixed_struct(Struct(*m.SequencedAppend.layout.subcons[-4:-1]), name="Sequences")
+"""What follows the header of an append in that of a sequenced one."""
 _APPEND: Final = int(m.Append.type)
 _SEQUENCED_APPEND: Final = int(m.SequencedAppend.type)
 _APPEND_ACK: Final = int(m.AppendAck.type)
@@ -83,9 +85,8 @@ def _size_max(message: m.Message) -> int:
 def encode_body(frame_type: int, body: bytes, *, request_id: int, flags: int = 0) -> bytes:
     """Return a frame around a body that is already laid out."""
     length = FRAME_HEADER_SIZE_BYTES + len(body)
-    rest = FRAME_HEADER.pack(length, 0, frame_type, flags, 0, 0, request_id)[8:] + body
-    checksum = crc32c(rest, length)
-    return length.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest
+    rest = _HEADER_REST.pack(frame_type, flags, 0, 0, request_id) + body
+    return _LENGTH_AND_CHECKSUM.pack(length, crc32c(rest, length)) + rest
 
 
 def encode_data(
@@ -93,18 +94,20 @@ def encode_data(
 ) -> list[bytes | memoryview]:
     """Return a DATA frame as buffers, without copying its payload."""
     size = FRAME_HEADER_SIZE_BYTES + DATA_PREFIX.size + sum(map(len, pieces))
-    rest = FRAME_HEADER.pack(size, 0, _DATA, flags, 0, 0, request_id)[8:] + DATA_PREFIX.pack(segment_id, offset, length)
+    rest = _HEADER_REST.pack(_DATA, flags, 0, 0, request_id) + DATA_PREFIX.pack(segment_id, offset, length)
     checksum = crc32c(rest, size)
     for piece in pieces:
         checksum = crc32c(piece, checksum)
-    return [size.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest, *pieces]
+    return [_LENGTH_AND_CHECKSUM.pack(size, checksum) + rest, *pieces]
 
 
 def encode_append_ack(entries: Sequence[tuple[int, int, int, int]]) -> bytes:
     """Return an APPEND_ACK of some entries (see `AppendAckEntry`), with the id of the last append that they cover."""
     first, _, count, _ = entries[-1]
-    body = len(entries).to_bytes(4, "little") + b"".join([ACK_ENTRY.pack(*entry) for entry in entries])
-    return encode_body(_APPEND_ACK, body, request_id=first + count - 1)
+    body = bytearray(len(entries).to_bytes(4, "little"))
+    for entry in entries:
+        body += ACK_ENTRY.pack(*entry)
+    return encode_body(_APPEND_ACK, bytes(body), request_id=first + count - 1)
 
 
 def encode_append_header(
@@ -129,23 +132,17 @@ def encode_append_header(
     size = len(payload)
     if not 0 < size <= APPEND_SIZE_BYTES_MAX:
         raise CodecError("AppendHeader", "length", f"payload of {size} bytes, not 1 to {APPEND_SIZE_BYTES_MAX}")
-    length = APPEND_HEADER_SIZE_BYTES + size
+    kind = _APPEND if sequences is None else _SEQUENCED_APPEND
     try:
-        if sequences is None:
-            rest = APPEND_HEADER.pack(
-                length, 0, _APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
-                expected_offset, writer_epoch, 0,
-            )[8:]  # fmt: skip
-        else:
-            length = SEQUENCED_APPEND_HEADER_SIZE_BYTES + size
-            rest = SEQUENCED_APPEND_HEADER.pack(
-                length, 0, _SEQUENCED_APPEND, 0, 0, event_count, request_id, segment_id, writer_number, event_number,
-                expected_offset, writer_epoch, 0, *sequences,
-            )[8:]  # fmt: skip
+        tail = b"" if sequences is None else SEQUENCES.pack(*sequences)
+        length = APPEND_HEADER_SIZE_BYTES + len(tail) + size
+        rest = APPEND_HEADER.pack(
+            length, 0, kind, 0, 0, event_count, request_id, segment_id, writer_number, event_number, expected_offset,
+            writer_epoch, 0,
+        )[8:] + tail  # fmt: skip
     except StructError as error:
         raise CodecError("AppendHeader", "", str(error)) from None
-    checksum = crc32c(payload, crc32c(rest, length))
-    return length.to_bytes(4, "little") + checksum.to_bytes(4, "little") + rest
+    return _LENGTH_AND_CHECKSUM.pack(length, crc32c(payload, crc32c(rest, length))) + rest
 
 
 def verify(frame: memoryview) -> None:

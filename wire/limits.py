@@ -29,8 +29,6 @@ EVENT_NUMBER_MAX: Final = (1 << 63) - 1
 """The last number an event of a writer can have: also a database of signed numbers holds it."""
 RUN_EVENT_COUNT_MAX: Final = (1 << 32) - 1
 """The most events of appends that the log enters as one run."""
-SEQUENCE_MAX: Final = (1 << 63) - 1
-"""The last sequence that a caller can give an event."""
 
 READ_SIZE_BYTES_MAX: Final = 8 * MIB
 """The most payload bytes of one read reply or one push."""

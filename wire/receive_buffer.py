@@ -55,11 +55,6 @@ class ReceiveBuffer:
         """Bytes that arrived and are not consumed."""
         return self.end - self.start
 
-    @property
-    def size(self) -> int:
-        """Bytes allocated."""
-        return len(self.data)
-
     def writable(self) -> memoryview:
         """Return the free end of the buffer, never empty; valid until the next call of any method."""
         if self._was_filled:

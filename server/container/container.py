@@ -39,7 +39,7 @@ from millrace.server.errors import (
 from millrace.server.host.clock import Clock
 from millrace.server.wal import Log
 from millrace.wire import messages as m
-from millrace.wire.append_run import KIND_CONTROL, AppendRun
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
@@ -273,7 +273,7 @@ class SegmentContainer:
         with Pins() as pins:
             self.state.pin_required(m.required_entities(record), into=pins)
             decision = PendingDecision(record, future, pins)
-            self.log.submit(AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=decision))
+            self.log.submit(AppendRun.of_record(frame, decision))
             decision.pins = pins.transfer()
         self._in_flight.append(decision)
         return future

@@ -22,7 +22,7 @@ from millrace.server.wal import (
 from millrace.server.wal.batch import FileHeader, encode_batch, encode_file_header
 from millrace.server.wal.logfile import log_file_name
 from millrace.server.wal.newest import FileUse, open_newest
-from millrace.wire.append_run import KIND_APPENDS, KIND_CONTROL, AppendRun
+from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.framing import encode_append_header, encode_body
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
@@ -56,7 +56,7 @@ def append_run(segment_id: int, offset: int, *payloads: bytes, context: object =
 def control_run(body: bytes, *, context: object = None) -> AppendRun:
     """Return a run of one control record."""
     frame = encode_body(200, body, request_id=0)
-    return AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL, context=context)
+    return AppendRun.of_record(frame, context)
 
 
 def payload_of(run: AppendRun) -> bytes:

@@ -94,7 +94,7 @@ def test_memory_grows_with_what_arrived_not_with_what_was_promised(length: int, 
     assert frames_of(buffer, [stream[start : start + piece] for start in range(0, len(stream), piece)]) == []
 
     assert buffer.pending == len(stream)
-    assert buffer.size <= max(BUFFER_SIZE_BYTES_INITIAL, 4 * (len(stream) + ROOM_SIZE_BYTES_MIN))
+    assert len(buffer.data) <= max(BUFFER_SIZE_BYTES_INITIAL, 4 * (len(stream) + ROOM_SIZE_BYTES_MIN))
 
 
 def test_the_largest_frame_fits_and_the_buffer_goes_not_far_beyond() -> None:
@@ -104,7 +104,7 @@ def test_the_largest_frame_fits_and_the_buffer_goes_not_far_beyond() -> None:
     for _ in range(3):
         assert frames_of(buffer, [b"x" * 0, largest[:-1], largest[-1:] + largest[:100], largest[100:]]) == [largest] * 2
 
-    assert buffer.size <= MIB + BUFFER_SIZE_BYTES_IDLE
+    assert len(buffer.data) <= MIB + BUFFER_SIZE_BYTES_IDLE
 
 
 def test_large_frames_keep_their_buffer_and_the_first_small_one_gives_it_back() -> None:
@@ -112,12 +112,12 @@ def test_large_frames_keep_their_buffer_and_the_first_small_one_gives_it_back() 
     buffer = opened()
 
     frames_of(buffer, [large])
-    grown, data = buffer.size, buffer.data
+    grown, data = len(buffer.data), buffer.data
     frames_of(buffer, [large])
     assert buffer.data is data
 
     frames_of(buffer, [small])
-    assert grown > BUFFER_SIZE_BYTES_IDLE == buffer.size
+    assert grown > BUFFER_SIZE_BYTES_IDLE == len(buffer.data)
 
 
 def test_a_frame_that_was_lent_outlives_the_buffer_it_came_from() -> None:

@@ -14,7 +14,7 @@ from .garbage import DeleteAfter
 from .segment import DamagedRange, Segment
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fold:
     """A batch that is being applied to a state.
 

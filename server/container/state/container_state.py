@@ -154,12 +154,12 @@ class ContainerState:
     @property
     def added_count(self) -> int:
         """How many more entities there are than the last checkpoint has."""
-        return sum(cache.added_count for cache in self.caches.values())
+        return self.segments.added_count + self.streams.added_count + self.writers.added_count
 
     @property
     def changed_count(self) -> int:
         """How many entities the next checkpoint has to store, or to delete."""
-        return sum(cache.changed_count for cache in self.caches.values())
+        return self.segments.changed_count + self.streams.changed_count + self.writers.changed_count
 
     def stored(self, *, stored_below: int) -> None:
         """Say that a checkpoint has what was taken of caches and details last, and every number below that."""

@@ -15,7 +15,7 @@ from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.wal import Damage, RecoveredBatch
 from millrace.server.wal.batch import decode_batch, decode_runs, encode_batch
 from millrace.wire import messages as m
-from millrace.wire.append_run import KIND_CONTROL, AppendRun
+from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
 from tests.server.container.states import new_state
@@ -44,7 +44,7 @@ def read_back(items: list[BatchItem], *, sequence: int, wall_time_us: int) -> Re
     for item in items:
         if isinstance(item, m.Message):
             frame = encode(item)
-            item = AppendRun(0, 0, frame, 1, len(frame), 0, kind=KIND_CONTROL)
+            item = AppendRun.of_record(frame)
         assert isinstance(item, AppendRun)
         runs.append(item)
     encoded = encode_batch(runs, sequence=sequence, salt=1, previous_checksum=0, wall_time_us=wall_time_us)
