@@ -82,7 +82,7 @@ class ProtocolClient:
 
     def subscribe(self, message: m.Subscribe, subject: Any = None) -> int:
         """Send a SUBSCRIBE and return its id; what is pushed is for `receive`."""
-        subscription = self._session.subscribe(message, subject)
+        subscription = self._session.request(message, subject)
         self._flush()
         return subscription
 

@@ -105,7 +105,7 @@ class AppendPipeline:
                 pipeline: asked for pipeline, asked in self._broken.items() if asked == _UNTOLD or asked > barrier
             }
 
-    def settle(self) -> list[bytes]:
+    def take_frames(self) -> list[bytes]:
         """Return the frames for all outcomes that are known and whose turn it is."""
         taken = self._taken
         frames: list[bytes] = []

@@ -118,20 +118,15 @@ class ClientSession(Session):
         return self.request(hello, subject)
 
     def request(self, message: m.Message, subject: Any = None) -> int:
-        """Send a request; return its id.
+        """Send a request; return its id. A SUBSCRIBE stays open until an error, or until `requests.end`.
 
         Raises:
             CodecError: a value does not fit its field; nothing was sent.
         """
-        return self._ask(message, subject, is_lasting=False)
-
-    def subscribe(self, message: m.Subscribe, subject: Any = None) -> int:
-        """Send a SUBSCRIBE; return its id. It stays open until an error, or until `requests.end`.
-
-        Raises:
-            CodecError: a value does not fit its field; nothing was sent.
-        """
-        return self._ask(message, subject, is_lasting=True)
+        request_id = self.requests.next_id()
+        self.put(encode(message, request_id=request_id))
+        self.requests.open(request_id, subject, is_lasting=isinstance(message, m.Subscribe))
+        return request_id
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
         """Let the server push so many bytes more; nothing happens if the subscription has ended."""
@@ -183,12 +178,6 @@ class ClientSession(Session):
         """Close, and return the subjects of all that was not answered: requests first, then appends."""
         self.close()
         return [*self.requests.clear(), *self.appends.clear()]
-
-    def _ask(self, message: m.Message, subject: Any, *, is_lasting: bool) -> int:
-        request_id = self.requests.next_id()
-        self.put(encode(message, request_id=request_id))
-        self.requests.open(request_id, subject, is_lasting=is_lasting)
-        return request_id
 
     # --- in ---
 

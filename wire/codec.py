@@ -231,8 +231,8 @@ class _FixedFields(_Part):
         raise AssertionError(f"{self._name}: every field of {values!r} fits")
 
 
-class _Counted(_Part):
-    """Something after its size or its count."""
+class _Bytes(_Part):
+    """Bytes after their size; what else has its size or its count before it differs in two steps."""
 
     def __init__(self, name: str, field: str, prefix: c.Construct, *, item_size_min: int = 1) -> None:
         code = _format_of(prefix)
@@ -262,24 +262,16 @@ class _Counted(_Part):
         values.append(value)
         return offset
 
-    @abstractmethod
     def _packed(self, value: Any) -> tuple[int, bytes]:
         """Return count and bytes of a value."""
-
-    @abstractmethod
-    def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
-        """Return the value that starts there, and the offset after it."""
-
-
-class _Bytes(_Counted):
-    def _packed(self, value: Any) -> tuple[int, bytes]:
         return len(value), value
 
     def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        """Return the value that starts there, and the offset after it."""
         return bytes(data[start : start + count]), start + count
 
 
-class _Text(_Counted):
+class _Text(_Bytes):
     def _packed(self, value: Any) -> tuple[int, bytes]:
         content = value.encode("utf-8")
         return len(content), content
@@ -291,7 +283,7 @@ class _Text(_Counted):
             raise CodecError(self._name, self._field, str(error)) from None
 
 
-class _Numbers(_Counted):
+class _Numbers(_Bytes):
     def __init__(self, name: str, field: str, prefix: c.Construct, number: c.FormatField) -> None:
         self._code = _format_of(number)
         super().__init__(name, field, prefix, item_size_min=struct.calcsize(f"<{self._code}"))
@@ -303,7 +295,7 @@ class _Numbers(_Counted):
         return list(struct.unpack_from(f"<{count}{self._code}", data, start)), start + count * self._item_size_min
 
 
-class _Structures(_Counted):
+class _Structures(_Bytes):
     def __init__(self, name: str, field: str, prefix: c.Construct, item: c.Struct, cls: type[Any] | None) -> None:
         item_class = item_classes(cls).get(field) if cls else None
         self._codec = Codec(item, name=f"{name}.{field}", cls=item_class)

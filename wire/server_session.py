@@ -93,9 +93,9 @@ class ServerSession(Session):
             negotiate_version(version_min=message.version_min, version_max=message.version_max)
         return Received(header.request_id, message)
 
-    def settle(self) -> None:
+    def put_outcomes(self) -> None:
         """Send the outcomes of appends that are known and whose turn it is."""
-        frames = self.appends.settle()
+        frames = self.appends.take_frames()
         if frames:
             self.put(*frames)
 

@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise self._lost
         try:
-            subscription = self._session.subscribe(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
+            subscription = self._session.request(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
         except CodecError as error:
             raise _invalid(error) from None
         self._writer.send()

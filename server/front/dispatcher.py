@@ -84,7 +84,7 @@ class Dispatcher:
 
     def settle(self) -> None:
         """Send the outcomes that are known: called by the container once for each log batch."""
-        self._session.settle()
+        self._session.put_outcomes()
         self._outlet.flush()
         self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._progressed()

@@ -20,7 +20,7 @@ def new_pipeline() -> AppendPipeline:
 
 def sent(pipeline: AppendPipeline) -> list[tuple[int, m.Message]]:
     """Return what leaves now, each with its request id."""
-    return [(header.request_id, message) for header, message in map(decode, pipeline.settle())]
+    return [(header.request_id, message) for header, message in map(decode, pipeline.take_frames())]
 
 
 def test_acks_wait_for_their_turn_and_are_cumulative() -> None:

@@ -76,7 +76,7 @@ def test_each_answer_comes_with_its_subject() -> None:
     it = greeted()
     asked = it.request(m.GetSegment(1, ""), "asked")
     read = it.request(m.Read(segment_id=1, offset=7, size_max=9, wait_ms=0), "read")
-    followed = it.subscribe(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
+    followed = it.request(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
     appended = it.append(b"x", "appended", segment_id=1)
     refused = it.append(b"y", "refused", segment_id=1)
 
@@ -101,7 +101,7 @@ def test_each_answer_comes_with_its_subject() -> None:
 
 def test_a_forgotten_request_has_no_subject() -> None:
     it = greeted()
-    followed = it.subscribe(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
+    followed = it.request(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
     it.grant(followed, 5)
     it.unsubscribe(followed)
     it.unsubscribe(followed)
@@ -165,7 +165,7 @@ def test_a_value_that_does_not_fit_sends_nothing() -> None:
 def test_a_lost_connection_gives_back_every_subject_once() -> None:
     it = greeted()
     it.append(b"x", "appended", segment_id=1)
-    it.subscribe(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
+    it.request(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
     it.request(m.GetSegment(1, ""), "asked")
 
     assert sorted(it.abandon()) == ["appended", "asked", "followed"]

@@ -54,7 +54,7 @@ class Store:
         for appends in self.waiting[:count]:
             appends.settled = True
         del self.waiting[:count]
-        self.loopback.server.settle()
+        self.loopback.server.put_outcomes()
 
 
 @dataclass
@@ -164,7 +164,7 @@ def test_a_ping_is_answered_in_its_place_among_what_is_sent() -> None:
     (first,) = loopback.serve()
     assert isinstance(first, AppendRun)
     server.appends.add([taken(first.request_id, refused=True)])
-    server.settle()
+    server.put_outcomes()
     client.append(b"sent before it knew", segment_id=1)
 
     loopback.listen()
