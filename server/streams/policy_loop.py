@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from millrace.model.lineage import Lineage
@@ -346,12 +347,9 @@ def _borders(segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
     if not extents:
         return offsets, stamps_us
     place = bisect_left(offsets, extents[0].offset)
-    stamps = list(stamps_us[:place])
-    latest_us = stamps[-1] if stamps else extents[0].wall_time_us
-    for extent in extents:
-        latest_us = max(latest_us, extent.wall_time_us)
-        stamps.append(latest_us)
-    return [*offsets[:place], *(extent.offset for extent in extents)], stamps
+    # The stamps of the index never go back; those of the tail may.
+    stamps = accumulate([*stamps_us[:place], *(extent.wall_time_us for extent in extents)], max)
+    return [*offsets[:place], *(extent.offset for extent in extents)], list(stamps)
 
 
 def _end_stamp_us(segment: Segment) -> int:
