@@ -120,9 +120,10 @@ class SegmentContainer:
         # What the log was given and did not say durable yet, in order.
         self._in_flight: deque[PendingAppend | PendingDecision] = deque()
 
-    async def start(self, *, after_sequence: int) -> None:
+    async def start(self) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
-        await self.log.start(after_sequence=after_sequence, on_durable=self.durable, on_failure=self.log_failed)
+        # The state may know of batches that the log has lost: their numbers are not given again.
+        await self.log.start(after_sequence=self.state.sequence, on_durable=self.durable, on_failure=self.log_failed)
         self.state.sequence = self.log.durable_sequence
 
     def stop(self) -> None:

@@ -5,7 +5,6 @@ What the log has lost to damage becomes damaged ranges of its segments, if they 
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
@@ -36,38 +35,26 @@ def state_of(
     Raises:
         StorageError: it is the checkpoint of another container.
     """
-    stored = checkpoint.stored if checkpoint else checkpoints.nothing_stored(next_id=first_id(container))
+    checkpoint = checkpoint or checkpoints.nothing(next_id=first_id(container))
+    stored = checkpoint.stored
     if container_of(stored.next_id) != container:
         raise StorageError(
             f"belongs to container {container_of(stored.next_id)}, not to container {container}",
             subject=str(checkpoints.path),
         )
     state = ContainerState(stored, resident_count_max=resident_count_max)
-    state.sequence = checkpoint.sequence if checkpoint else 0
+    state.sequence = checkpoint.sequence
     for link in checkpoints.segments.links():
         state.link(link)
     return state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What the files of a container come to.
-
-    Attributes:
-        state: as of the end of the log.
-        checkpoint_sequence: of the last log batch that the checkpoint contains, 0 without one.
-        is_verified: whether every row of the checkpoint was verified.
-        is_restored: whether the checkpoint was lost or damaged; then tier 2 may hold what nothing refers to.
-    """
-
-    state: ContainerState
-    checkpoint_sequence: int
-    is_verified: bool
-    is_restored: bool
-
-
-async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: bool) -> Recovered:
+async def recover(
+    environment: ContainerEnvironment, log: Log, *, was_damaged: bool
+) -> tuple[ContainerState, Checkpoint]:
     """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
+
+    Returns the state as of the end of the log, and the checkpoint, which is the one of nothing if there is none.
 
     Args:
         log: the log of the container, neither recovered nor started.
@@ -79,9 +66,9 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
         StorageError: the checkpoint is that of another container, or of a later start.
     """
     checkpoints, storage = environment.checkpoints, environment.storage
-    checkpoint = await _load_checkpoint(checkpoints, storage)
-    is_restored = was_damaged or (checkpoint is not None and checkpoint.is_restored)
-    if checkpoint is not None and checkpoint.container_epoch >= environment.epoch:
+    found = await _load_checkpoint(checkpoints, storage)
+    checkpoint = found or checkpoints.nothing(next_id=first_id(environment.container))
+    if checkpoint.container_epoch >= environment.epoch:
         raise StorageError(
             f"was saved in epoch {checkpoint.container_epoch}, and this start has epoch {environment.epoch} only",
             subject=str(checkpoints.path),
@@ -93,16 +80,12 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
         container=environment.container,
         resident_count_max=environment.container_options.resident_count_max,
     )
-    has_chunks = checkpoint is None and bool(await storage.list("segments/"))
-    await asyncio.to_thread(_replay, state, log, checkpoints, checkpoint, has_chunks=has_chunks)
-    if is_restored and checkpoint is not None:
+    await asyncio.to_thread(_replay, state, log, checkpoints, replay_from=checkpoint.replay_from)
+    if found is None:
+        _refuse_lost_checkpoint(log, has_chunks=bool(await storage.list("segments/")))
+    elif was_damaged or checkpoint.is_restored:
         _refuse_gap_after_copy(checkpoint, log)
-    return Recovered(
-        state=state,
-        checkpoint_sequence=checkpoint.sequence if checkpoint else 0,
-        is_verified=checkpoint is None or checkpoint.is_verified,
-        is_restored=is_restored,
-    )
+    return state, checkpoint
 
 
 async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> Checkpoint | None:
@@ -125,19 +108,13 @@ async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) 
     return await asyncio.to_thread(checkpoints.load)
 
 
-def _replay(
-    state: ContainerState, wal: Log, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, has_chunks: bool
-) -> None:
-    """Apply what the log holds after the checkpoint, and hold again what is not in tier 2. Blocks.
-
-    Raises:
-        LogCorruptError: the checkpoint is lost, and the log alone does not tell what there was.
-    """
+def _replay(state: ContainerState, wal: Log, checkpoints: CheckpointStore, *, replay_from: int) -> None:
+    """Apply what the log holds after the checkpoint, and hold again what is not in tier 2. Blocks."""
     # Those that the log has lost the bytes of are to be found here at the end.
     unflushed = checkpoints.segments.unflushed()
     with state.segments.pin(unflushed):
         is_numbered = False
-        for item in wal.recover(checkpoint.replay_from if checkpoint else 0):
+        for item in wal.recover(replay_from):
             if isinstance(item, Damage):
                 logger.error("log damaged %s", item)
             elif not is_numbered and item.sequence > state.sequence:
@@ -146,8 +123,6 @@ def _replay(
             apply_recovered(state, item, before_hold=Extent.copy_frames)
         if not is_numbered:
             _number_events(state)
-        if checkpoint is None:
-            _refuse_lost_checkpoint(wal, has_chunks=has_chunks)
         # All that may have gaps is in memory: it was unflushed before, or has changed.
         for segment in state.segments.present():
             if segment.flushed_offset < segment.length:

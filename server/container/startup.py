@@ -67,16 +67,15 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
     started_s = clock.monotonic_s()
     log = environment.make_log()
     try:
-        recovered = await recover(environment, log, was_damaged=was_damaged)
+        state, checkpoint = await recover(environment, log, was_damaged=was_damaged)
         container = SegmentContainer(
-            state=recovered.state,
+            state=state,
             log=log,
             reader=CatchUpReader(storage=storage, cache=environment.cache),
             options=environment.container_options,
             clock=clock,
         )
-        # The checkpoint may know of batches that the log has lost: their numbers are not given again.
-        await container.start(after_sequence=recovered.checkpoint_sequence)
+        await container.start()
         checkpointer = Checkpointer(
             container, checkpoints=checkpoints, storage=storage, container_epoch=environment.epoch
         )
@@ -98,9 +97,9 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
     container.on_progress, container.on_failure = flusher.poke, environment.on_failure
     call_in_loop = asyncio.get_running_loop().call_soon_threadsafe
     checkpoints.when_damaged(lambda error: call_in_loop(container.checkpoint_damaged, error))
-    report, state = log.report, container.state
+    report = log.report
     summary = RecoverySummary(
-        checkpoint_sequence=recovered.checkpoint_sequence,
+        checkpoint_sequence=checkpoint.sequence,
         last_sequence=log.durable_sequence,
         ending=report.ending.name,
         torn_bytes=report.torn_bytes,
@@ -119,6 +118,6 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         container=container,
         flusher=flusher,
         summary=summary,
-        is_verified=recovered.is_verified,
-        keeps_orphans=recovered.is_restored or bool(report.damages),
+        is_verified=checkpoint.is_verified,
+        keeps_orphans=was_damaged or checkpoint.is_restored or bool(report.damages),
     )

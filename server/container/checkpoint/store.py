@@ -133,9 +133,9 @@ class CheckpointStore:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
         self._reader.on_damage = on_damage
 
-    def nothing_stored(self, *, next_id: int) -> StoredState:
-        """Return the empty baseline, used when there is no checkpoint."""
-        return self._stored({"next_id": next_id})
+    def nothing(self, *, next_id: int) -> Checkpoint:
+        """Return the checkpoint of nothing, used when there is none: numbers from `next_id` on are free."""
+        return self._checkpoint_of({"next_id": next_id}, is_verified=True)
 
     def last_epoch(self) -> int | None:
         """Return the container epoch that was saved last, whatever else is damaged; None if the file cannot tell.
@@ -181,14 +181,7 @@ class CheckpointStore:
                 undo.pop_all()
             self._connection = connection
             self._reader.open()
-            return Checkpoint(
-                stored=self._stored(meta),
-                sequence=meta["sequence"],
-                replay_from=meta["replay_from"],
-                container_epoch=meta["container_epoch"],
-                is_verified=is_verified,
-                is_restored=self._files.exists(self._restored_path),
-            )
+            return self._checkpoint_of(meta, is_verified=is_verified)
 
     def verify(self, pause: Callable[[], None] = lambda: None) -> None:
         """Verify every row that is stored, while others read and save; `pause` is called every millisecond or so.
@@ -313,8 +306,9 @@ class CheckpointStore:
         with self._lock:
             self._close()
 
-    def _stored(self, meta: Mapping[str, Any]) -> StoredState:
-        return StoredState(
+    def _checkpoint_of(self, meta: Mapping[str, Any], *, is_verified: bool) -> Checkpoint:
+        """Return the checkpoint with these columns of `meta`; those that are missing tell of nothing."""
+        stored = StoredState(
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             internal_count=self.segments.internal_count(),
@@ -323,6 +317,14 @@ class CheckpointStore:
             clock_readings=[
                 (uptime_us, unix_us) for uptime_us, unix_us in json.loads(meta.get("clock_readings", "[]"))
             ],
+        )
+        return Checkpoint(
+            stored=stored,
+            sequence=meta.get("sequence", 0),
+            replay_from=meta.get("replay_from", 0),
+            container_epoch=meta.get("container_epoch", 0),
+            is_verified=is_verified,
+            is_restored=self._files.exists(self._restored_path),
         )
 
     def _close(self) -> None:
