@@ -17,7 +17,6 @@ from .output import print_done, print_facts, print_json, print_note, print_table
 app = Commands(no_args_is_help=True)
 
 APPEND_BYTES = 1 * MIB
-READ_BYTES = 4 * MIB
 
 SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment: SCOPE/NAME.")]
 
@@ -76,23 +75,15 @@ def read(
     with server.connect() as client:
         found = client.segments.info(segment)
         position = found.start_offset if offset is None else offset
-        left = max_bytes if max_bytes is not None else None if follow else max(1, found.length - position)
-        output = sys.stdout.buffer
-        if follow:
-            for result in client.segments.tail(segment, position):
-                output.write(result.data[:left])
-                output.flush()
-                if left is not None and (left := left - len(result.data)) <= 0:
-                    return
+        available = None if follow else found.length - position
+        left = min((most for most in (max_bytes, available) if most is not None), default=None)
+        if left == 0:
             return
-        assert left is not None
-        while left > 0:
-            result = client.segments.read(segment, position, max_bytes=min(left, READ_BYTES))
-            output.write(result.data)
-            position, left = result.next_offset, left - len(result.data)
-            if result.at_tail or result.end_of_segment:
-                break
-        output.flush()
+        for result in client.segments.tail(segment, position):
+            sys.stdout.buffer.write(result.data[:left])
+            sys.stdout.buffer.flush()
+            if left is not None and (left := left - len(result.data)) <= 0:
+                return
 
 
 @app.command()

@@ -17,6 +17,7 @@ from millrace.model.cut import HEAD, StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
 from millrace.model.position import START_MARK, Mark
+from millrace.model.shares import shares_of
 
 from .epochs import UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
@@ -195,12 +196,12 @@ class Planner:
                 start=start[segment_id], end=end[segment_id], size_bytes=size_bytes
             )
 
-        first = await after_bytes(lead, share(limit, sizes)[lead])
+        first = await after_bytes(lead, shares_of(limit, sizes)[lead])
         if first == start[lead]:
             first = await self._scan(lead).after_block(start=start[lead], end=end[lead])
         left = limit - (first.offset - start[lead].offset)
         del sizes[lead]
-        shares = share(max(0, left), sizes)
+        shares = shares_of(max(0, left), sizes)
         others = await _of_each(shares, lambda segment_id: after_bytes(segment_id, shares[segment_id]))
         return {**start, lead: first, **others}
 

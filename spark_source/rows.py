@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millrace.client.read.arrow import HEADER_TYPE
+from millrace.client.read.arrow import EVENT_SCHEMA
 
 from .errors import SchemaError
 from .options import COLUMN_NAMES
@@ -102,20 +102,8 @@ class BatchMaker:
         return batch.column(name)
 
 
-_ARROW_FIELDS: Final = {
-    field.name: field
-    for field in (
-        pa.field("value", pa.binary()),
-        pa.field("key", pa.string()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("stream", pa.string()),
-        pa.field("segment", pa.int64()),
-        pa.field("offset", pa.int64()),
-        pa.field("index", pa.int32()),
-        pa.field("headers", HEADER_TYPE),
-    )
-}
-assert list(_ARROW_FIELDS) == SCHEMA.names
+_ARROW_FIELDS: Final = {field.name: field for field in (*EVENT_SCHEMA, pa.field("stream", pa.string()))}
+assert set(_ARROW_FIELDS) == set(SCHEMA.names)
 
 
 @lru_cache(maxsize=4)
