@@ -118,11 +118,11 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises:
             InvalidArgumentError: a value in it is none that can be sent; nothing was.
+            MillraceError: the connection is not open.
         """
-        future: asyncio.Future[Any] = self._loop.create_future()
         if self._lost is not None:
-            future.set_exception(self._lost)
-            return future
+            raise self._lost
+        future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._session.request(message, FutureReply(future))
         except CodecError as error:
@@ -134,8 +134,9 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return its reply. Cancelling forgets the reply."""
         answer = await self.send_request(message)
         if not isinstance(answer, message.reply):
-            self.abort(f"{type(message).__name__} was answered by {type(answer).__name__}")
-            raise ConnectionLostError(f"{type(message).__name__} was answered by {type(answer).__name__}")
+            reason = f"{type(message).__name__} was answered by {type(answer).__name__}"
+            self.abort(reason)
+            raise ConnectionLostError(reason)
         return cast("Reply", answer)
 
     async def read(self, message: m.Read) -> Piece:
@@ -267,14 +268,14 @@ class Connection(asyncio.BufferedProtocol):
         session.received(nbytes, self._loop.time())
         try:
             while self._lost is None and (event := session.next_event()) is not None:
-                self._take(event)
+                self._handle(event)
         except WireError as error:
             logger.warning("protocol broken by server address=%s error=%s", self.address, error)
             self.abort(f"the server broke the protocol: {error}")
         if session.outbox_bytes:
             self._writer.send()
 
-    def _take(self, event: ClientEvent) -> None:
+    def _handle(self, event: ClientEvent) -> None:
         if isinstance(event, Acked):
             for append, offset in event.appends:
                 append.acked(offset)

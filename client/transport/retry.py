@@ -5,13 +5,11 @@ How waits grow is `Backoff` of the options.
 
 import logging
 from collections.abc import Callable
-from operator import attrgetter
-from random import random
 
 from millrace.client.options import Backoff
 from millrace.model.errors import MillraceError, RequestError
 
-from .clock import SYSTEM_CLOCK, Clock
+from .clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +40,9 @@ class Retry:
         backoff: Backoff,
         *,
         limit_s: float,
-        passes: Callable[[MillraceError], bool] = attrgetter("retriable"),
-        clock: Clock = SYSTEM_CLOCK,
-        chance: Callable[[], float] = random,
+        passes: Callable[[MillraceError], bool],
+        clock: Clock,
+        chance: Callable[[], float],
     ) -> None:
         self._backoff = backoff
         self._clock = clock

@@ -37,14 +37,14 @@ class Events(NamedTuple):
     """Events in the order written: with a future each, or with one for all if they were written as one block.
 
     Attributes:
-        times: one for each, or one for all.
+        keys, times: a list with one for each, or one for all.
         cost_bytes: what the writer counts for them until they have their outcome.
         headers: by the index of the event, of those that have some.
     """
 
     values: list[bytes]
-    keys: list[str | None]
-    times: list[int] | int
+    keys: Keys
+    times: Timestamps
     futures: "list[asyncio.Future[Stored]]"
     cost_bytes: int
     headers: Mapping[int, Headers] = NO_HEADERS
@@ -56,6 +56,7 @@ class Events(NamedTuple):
 
     def counted(self) -> "Events":
         """Return the events with what the writer counts for them."""
+        assert isinstance(self.keys, list)
         cost_bytes = sum(map(len, self.values)) + sum(len(key) for key in self.keys if key is not None)
         cost_bytes += sum(checked_headers(each)[1] for each in self.headers.values())
         return self._replace(cost_bytes=cost_bytes + EVENT_COST_BYTES * len(self.values))
@@ -64,9 +65,11 @@ class Events(NamedTuple):
         """Return some of the events, in the order of `places`."""
         values, keys, times = self.values, self.keys, self.times
         headers = self.headers and {new: self.headers[i] for new, i in enumerate(places) if i in self.headers}
-        if not isinstance(times, int):
+        if isinstance(keys, list):
+            keys = [keys[i] for i in places]
+        if isinstance(times, list):
             times = [times[i] for i in places]
-        return Events([values[i] for i in places], [keys[i] for i in places], times, futures, cost_bytes, headers)
+        return Events([values[i] for i in places], keys, times, futures, cost_bytes, headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +148,8 @@ class Accumulator:
 
     def extend(self, events: Events) -> None:
         """Gather events that have a future each."""
-        assert not isinstance(events.times, int)
+        assert isinstance(events.keys, list)
+        assert isinstance(events.times, list)
         self.headers |= {len(self.values) + index: each for index, each in events.headers.items()}
         self.values += events.values
         self.keys += events.keys
@@ -169,11 +173,8 @@ class Accumulator:
 
         What cannot be sent at all (the server took larger appends when it was written) is a block with an `error`.
         """
-        keys: Keys = None if events.keys.count(None) == len(events.keys) else events.keys
         try:
-            payload = self.packed(
-                events.values, keys, events.times, headers=events.headers, size_bytes_max=size_bytes_max
-            )
+            block = self.packed(events, size_bytes_max)
         except EventTooLargeError as error:
             count = len(events.values)
             if count == 1 or events.is_block:
@@ -182,34 +183,34 @@ class Accumulator:
             first = events.at(range(half), events.futures[:half], half_bytes)
             second = events.at(range(half, count), events.futures[half:], events.cost_bytes - half_bytes)
             return self.pack(first, size_bytes_max) + self.pack(second, size_bytes_max)
-        return [self.number(payload, len(events.values), events.futures, cost_bytes=events.cost_bytes)]
+        self.number(block)
+        return [block]
 
-    def packed(
-        self, values: list[bytes], keys: Keys, times: Timestamps, *, headers: Mapping[int, Headers], size_bytes_max: int
-    ) -> bytearray:
+    def packed(self, events: Events, size_bytes_max: int) -> Block:
         """Return the block of these events as it follows what was gathered; `number` makes it the next one.
 
         Raises:
             EventTooLargeError, InvalidArgumentError, TypeError: see `pack_block`.
         """
-        return pack_block(
-            values,
+        keys = events.keys
+        if isinstance(keys, list) and keys.count(None) == len(keys):
+            keys = None
+        event_number = self.last_number + len(self.values) + 1
+        payload = pack_block(
+            events.values,
             keys=keys,
-            timestamps_us=times,
-            headers=headers,
-            first_event_number=self.last_number + len(self.values) + 1,
+            timestamps_us=events.times,
+            headers=events.headers,
+            first_event_number=event_number,
             compression=self._compression,
             size_bytes_max=size_bytes_max,
         )
+        return Block(payload, events.futures, event_number, len(events.values), events.cost_bytes)
 
-    def number(
-        self, payload: bytearray, event_count: int, futures: "list[asyncio.Future[Stored]]", *, cost_bytes: int
-    ) -> Block:
-        """Return the next block: what `packed` returned last, while nothing is gathered."""
-        assert not self.values
-        block = Block(payload, futures, self.last_number + 1, event_count, cost_bytes)
-        self.last_number += event_count
-        return block
+    def number(self, block: Block) -> None:
+        """Make what `packed` returned last the next block, while nothing is gathered."""
+        assert block.event_number == self.last_number + 1
+        self.last_number = block.last_number
 
 
 def refused_block(events: Events, error: MillraceError) -> Block:

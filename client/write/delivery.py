@@ -17,7 +17,7 @@ from millrace.client.errors import ClientClosedError, ConnectionLostError, Outco
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
-from millrace.model.block_packing import Headers, Keys, Timestamps, size_of_single
+from millrace.model.block_packing import size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
@@ -129,19 +129,17 @@ class Delivery:
         self._add_gathered(segment)
         self.pump(segment)
 
-    def pack(
-        self, segment: SegmentWriter, values: list[bytes], keys: Keys, times: Timestamps, headers: Mapping[int, Headers]
-    ) -> bytearray:
-        """Return events as one block, for `send_packed`; nothing is taken yet. Raises like `Accumulator.packed`."""
-        return segment.accumulator.packed(values, keys, times, headers=headers, size_bytes_max=self.append_size_max)
+    def pack(self, segment: SegmentWriter, events: Events) -> Block:
+        """Return the block of events, for `send_packed`; nothing is taken yet. Raises like `Accumulator.packed`."""
+        return segment.accumulator.packed(events, self.append_size_max)
 
-    def send_packed(
-        self, segment: SegmentWriter, payload: bytearray, event_count: int, future: "asyncio.Future[Stored]"
-    ) -> None:
+    def send_packed(self, segment: SegmentWriter, block: Block) -> None:
         """Send what `pack` returned last for this segment, after what was gathered."""
         self._add_gathered(segment)
-        self.pending_bytes += len(payload)
-        self._add(segment, segment.accumulator.number(payload, event_count, [future], cost_bytes=len(payload)))
+        block.cost_bytes = len(block.payload)
+        self.pending_bytes += block.cost_bytes
+        segment.accumulator.number(block)
+        self._add(segment, block)
         self.pump(segment)
 
     def rotate(self, segment: SegmentWriter) -> None:
@@ -380,6 +378,7 @@ class Delivery:
         """Put events that a replaced segment did not store where they belong now."""
         self.pending_bytes -= events.cost_bytes
         unkeyed = self.segments.index(self.current)
+        assert isinstance(events.keys, list)
         numbers = [unkeyed if key is None else self.router.number_of(key) for key in events.keys]
         for number, uncounted in split_events(events, numbers):
             part = uncounted.counted()

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from millrace.client.errors import StreamSealedError
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
-from millrace.model.key_range import KEY_SPACE
+from millrace.model.key_range import KeyRange, covers_once
 from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 
@@ -58,12 +58,7 @@ class Router:
         live = sorted((segment for segment in segments if not segment.sealed), key=lambda segment: segment.low)
         if not live:
             raise StreamSealedError(f"{name}: no segment of the stream is open")
-        covered = 0
-        for segment in live:
-            if segment.low != covered or segment.last < segment.low:
-                raise InvalidArgumentError(f"{name}: its segments do not cover the key space exactly once")
-            covered = segment.last + 1
-        if covered != KEY_SPACE:
+        if not covers_once(KeyRange.inclusive(segment.low, segment.last) for segment in live):
             raise InvalidArgumentError(f"{name}: its segments do not cover the key space exactly once")
         return cls([segment.segment_id for segment in live], [segment.low for segment in live])
 

@@ -270,9 +270,10 @@ class Writer:
             return self._write_by_keys(values, keys, timestamps_us, headers_by_index)
         segment = delivery.current if key is None else delivery.segments[delivery.router.number_of(key)]
         values = values if isinstance(values, list) else list(values)
-        payload = delivery.pack(segment, values, key, timestamps_us, headers_by_index)
         future = self._create_future()
-        delivery.send_packed(segment, payload, len(values), future)
+        delivery.send_packed(
+            segment, delivery.pack(segment, Events(values, key, timestamps_us, [future], 0, headers_by_index))
+        )
         if key is None:
             delivery.rotate(segment)
         return future
@@ -385,10 +386,10 @@ class Writer:
         packed = []
         for number, part in split_events(events, delivery.router.numbers_of(keys)):
             segment = delivery.segments[number]
-            packed.append((segment, part, delivery.pack(segment, part.values, part.keys, part.times, part.headers)))
+            packed.append((segment, delivery.pack(segment, part)))
         # Nothing was taken until here, where all is known to fit.
-        for segment, part, payload in packed:
-            delivery.send_packed(segment, payload, len(part.values), part.futures[0])
+        for segment, block in packed:
+            delivery.send_packed(segment, block)
         return result
 
 

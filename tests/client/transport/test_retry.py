@@ -1,4 +1,5 @@
 import asyncio
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,8 @@ LOST = ConnectionLostError("lost")
 
 def retry_of(clock: ManualClock, **options: object) -> Retry:
     rule = Backoff(first_s=1, factor=2, limit_s=4, jitter=0.5)
-    return Retry(rule, clock=clock, chance=lambda: 0.0, **{"limit_s": 10.0, **options})  # type: ignore[arg-type]  # as given
+    given: dict[str, object] = {"limit_s": 10.0, "passes": attrgetter("retriable"), **options}
+    return Retry(rule, clock=clock, chance=lambda: 0.0, **given)  # type: ignore[arg-type]  # as given
 
 
 def test_attempts_are_made_until_the_deadline() -> None:

@@ -50,7 +50,7 @@ def test_gathered_events_become_blocks_that_fit_in_order_and_without_a_gap(
     assert [future for block in blocks for future in block.futures] == futures
     assert sum(block.cost_bytes for block in blocks) == sum(len(value) for value, _ in events)
     unpacked = [block.unpack() for block in blocks]
-    assert [event for part in unpacked for event in zip(part.values, part.keys, strict=True)] == events
+    assert [event for part in unpacked for event in zip(part.values, part.keys or (), strict=True)] == events
     assert [time for part in unpacked if isinstance(part.times, list) for time in part.times] == list(
         range(len(events))
     )
@@ -76,9 +76,9 @@ def test_a_block_that_was_written_as_one_is_never_cut() -> None:
 
 def test_what_is_packed_follows_what_was_gathered() -> None:
     made = gathering([(b"a", "k"), (b"b", "k")], last=4)
-    payload = made.packed([b"c"], "k", 0, headers={}, size_bytes_max=LARGE)
+    block = made.packed(Events([b"c"], "k", 0, [], 0), LARGE)
     (gathered,) = made.pack_gathered(LARGE)
-    block = made.number(payload, 1, [], cost_bytes=0)
+    made.number(block)
     assert (gathered.event_number, block.event_number) == (5, 7)
 
 

@@ -21,9 +21,10 @@ def test_events_are_split_by_segment_in_the_order_written(numbers: list[int], *,
     async def check() -> None:
         loop = asyncio.get_running_loop()
         count = len(numbers)
+        keys = [f"k{index}" for index in range(count)]
         events = Events(
             values=[b"%d" % index for index in range(count)],
-            keys=[f"k{index}" for index in range(count)],
+            keys=list(keys),
             times=list(range(count)),
             futures=[loop.create_future() for _ in range(1 if is_block else count)],
             cost_bytes=1,
@@ -34,7 +35,7 @@ def test_events_are_split_by_segment_in_the_order_written(numbers: list[int], *,
             places = [index for index, each in enumerate(numbers) if each == number]
             assert part.times == places
             assert part.values == [events.values[index] for index in places]
-            assert part.keys == [events.keys[index] for index in places]
+            assert part.keys == [keys[index] for index in places]
             assert len(part.futures) == (1 if is_block else len(places))
             if not is_block:
                 assert part.futures == [events.futures[index] for index in places]
