@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from millrace.server.cache import PendingRead
 from millrace.server.container.state.apply import apply_batch
@@ -68,22 +68,24 @@ class PendingDecision:
     """A record on its way through the log.
 
     Attributes:
+        key: its type, and what its requester calls its subject.
+        future: resolves when it is settled; those who wait for it shield it.
         pins: keep what it is about in memory until it is settled: its admitted view is nowhere else.
         followers: appends that end when it does.
     """
 
-    record: m.Record
+    record: Any
+    key: tuple[type[m.Record] | int | str, ...]
     future: asyncio.Future[None]
     pins: Pins
     followers: list[PendingAppend] = field(default_factory=list)
 
     def settle(self, error: ServerError | None = None) -> None:
-        """End as durable and applied, or as failed. Its requester may have been cancelled."""
-        if not self.future.done():
-            if error is None:
-                self.future.set_result(None)
-            else:
-                self.future.set_exception(error)
+        """End as durable and applied, or as failed."""
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
         self.pins.release()
 
 
@@ -119,6 +121,8 @@ class SegmentContainer:
         self._relief: set[Callable[[], None]] = set()
         # What the log was given and did not say durable yet, in order.
         self._in_flight: deque[PendingAppend | PendingDecision] = deque()
+        # Of the decisions among these, the last one of each type about a subject.
+        self._queued: dict[tuple[type[m.Record] | int | str, ...], PendingDecision] = {}
 
     async def start(self) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
@@ -259,11 +263,15 @@ class SegmentContainer:
 
     # --- decisions ---
 
-    def decide(self, record: m.Record) -> asyncio.Future[None]:
+    def decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
         """Log a decision; the future resolves when it is durable and applied.
 
         The caller has checked the decision against the admitted view, and moves that view in the same step; what the
         record names is pinned until it is settled. Cancelling the wait does not undo the decision.
+
+        Args:
+            record: of the decision.
+            subject: under it, and the type of the record, `queued` returns the decision until it is settled.
 
         Raises:
             ServerError: the container takes no requests.
@@ -273,11 +281,20 @@ class SegmentContainer:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with Pins() as pins:
             self.state.pin_required(m.required_entities(record), into=pins)
-            decision = PendingDecision(record, future, pins)
+            decision = PendingDecision(record, (type(record), *subject), future, pins)
             self.log.submit(AppendRun.of_record(frame, decision))
             decision.pins = pins.transfer()
         self._in_flight.append(decision)
-        return future
+        self._queued[decision.key] = decision
+        return asyncio.shield(future)
+
+    def queued(self, kind: type[m.Record], *subject: int | str) -> PendingDecision | None:
+        """Return the last decision of a type about a subject, if it is not settled yet: the admitted view of that."""
+        return self._queued.get((kind, *subject))
+
+    def decisions_in_flight(self) -> list[m.Record]:
+        """Return the records that the log was given and did not say durable yet, in order."""
+        return [pending.record for pending in self._in_flight if isinstance(pending, PendingDecision)]
 
     def is_resident(self, run: AppendRun) -> bool:
         """Return whether `append` finds segment and writer of a run without loading, also that there are none."""
@@ -340,6 +357,8 @@ class SegmentContainer:
             ended.settle(error)
             if isinstance(ended, PendingAppend):
                 owners.add(ended.owner)
+            elif self._queued[ended.key] is ended:
+                del self._queued[ended.key]
 
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""

@@ -8,7 +8,6 @@ queued stays in the admitted view until it is applied, also when its requester w
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
 
 from millrace.model.names import checked_name, checked_writer_id, internal_name
 from millrace.server.container.state.apply_segments import merge_marker
@@ -31,21 +30,12 @@ ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
 ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
 
 
-class Queued(NamedTuple):
-    """A record that is queued for the log, and when it is settled."""
-
-    record: Any
-    decided: asyncio.Future[None]
-
-
 class SegmentControl:
     """Creates, seals, truncates and deletes segments; sets attributes; opens writers."""
 
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
         self._state = container.state
-        # The admitted view of what `state` holds durably: by type and subject, the record that was queued last.
-        self._queued: dict[tuple[type[m.Record] | int | str, ...], Queued] = {}
 
     def find(self, *, segment_id: int, name: str) -> Segment:
         """Return a segment by id, or by name where the id is 0.
@@ -81,17 +71,17 @@ class SegmentControl:
         return await self._create(internal_name(kind, name))
 
     async def _create(self, name: str) -> Segment:
-        if (m.SegmentCreated, name) in self._queued or self._state.segments.find(name) is not None:
+        if self._container.queued(m.SegmentCreated, name) or self._state.segments.find(name) is not None:
             raise SegmentExistsError("the segment exists", subject=name)
         segment_id = self._state.take_id()
-        await self._decide(m.SegmentCreated(segment_id, self._container.clock.unix_us(), name), name)
+        await self._container.decide(m.SegmentCreated(segment_id, self._container.clock.unix_us(), name), name)
         return self._container.segment(segment_id)
 
     async def seal(self, segment: Segment) -> None:
         """Let the segment take no more appends, forever. Appends admitted before are stored."""
         self._check_raw(segment)
         if not segment.sealed:
-            decided = self._decide(m.SegmentSealed(segment.segment_id), segment.segment_id)
+            decided = self._container.decide(m.SegmentSealed(segment.segment_id), segment.segment_id)
             segment.closing = True
             await decided
 
@@ -109,7 +99,7 @@ class SegmentControl:
             )
         if offset > segment.start_offset:
             self._refuse_merging(segment)
-            await self._decide(m.SegmentTruncated(segment.segment_id, offset), segment.segment_id)
+            await self._container.decide(m.SegmentTruncated(segment.segment_id, offset), segment.segment_id)
 
     async def merge(self, target: Segment, source_id: int) -> None:
         """Move all bytes of a sealed segment to the end of another, in one step that is seen whole or not at all.
@@ -123,13 +113,13 @@ class SegmentControl:
         """
         self._check_raw(target)
         # How much there is to merge is known when it is truncated.
-        while (truncating := self._queued.get((m.SegmentTruncated, source_id))) and not truncating.decided.done():
-            await asyncio.shield(truncating.decided)
+        while (truncating := self._container.queued(m.SegmentTruncated, source_id)) is not None:
+            await asyncio.shield(truncating.future)
         if merge_marker(source_id) in target.attributes:
             return
-        under_way = self._queued.get((m.SegmentMerged, source_id))
+        under_way = self._container.queued(m.SegmentMerged, source_id)
         if under_way is not None and under_way.record.target_id == target.segment_id:
-            await asyncio.shield(under_way.decided)
+            await asyncio.shield(under_way.future)
             return
         source = self._container.segment(source_id)
         self._check_raw(source)
@@ -138,7 +128,7 @@ class SegmentControl:
         if not source.sealed:
             raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=source.name)
         self._refuse_merging(source)
-        if (m.SegmentDeleted, source_id) in self._queued:
+        if self._container.queued(m.SegmentDeleted, source_id):
             raise SegmentNotFoundError("the segment is being deleted", subject=source.name)
         target.check_appendable()
         size = source.length - source.start_offset
@@ -150,7 +140,7 @@ class SegmentControl:
             size=size,
             event_count=source.event_count,
         )
-        decided = self._decide(record, source_id)
+        decided = self._container.decide(record, source_id)
         target.next_offset += size
         await decided
 
@@ -158,7 +148,7 @@ class SegmentControl:
         """Delete the segment with everything in it."""
         self._check_raw(segment)
         self._refuse_merging(segment)
-        decided = self._decide(m.SegmentDeleted(segment.segment_id), segment.segment_id)
+        decided = self._container.decide(m.SegmentDeleted(segment.segment_id), segment.segment_id)
         segment.closing = True
         await decided
 
@@ -176,7 +166,7 @@ class SegmentControl:
         if value is not None and len(value) > ATTRIBUTE_VALUE_SIZE_BYTES_MAX:
             raise InvalidArgumentError(f"the value of an attribute has at most {ATTRIBUTE_VALUE_SIZE_BYTES_MAX} bytes")
         current = segment.attributes.get(key)
-        if (queued := self._queued.get((m.AttributeSet, segment.segment_id, key))) is not None:
+        if (queued := self._container.queued(m.AttributeSet, segment.segment_id, key)) is not None:
             current = queued.record.value if queued.record.present else None
         if current != expected:
             raise AttributeConditionFailedError(f"attribute {key!r} has another value", subject=segment.name)
@@ -185,7 +175,7 @@ class SegmentControl:
         record = m.AttributeSet(
             segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""
         )
-        await self._decide(record, segment.segment_id, key)
+        await self._container.decide(record, segment.segment_id, key)
 
     async def open_writer(self, writer_id: str, segment_ids: Iterable[int], *, start_over: bool) -> m.WriterOpened:
         """Open a writer under a new epoch; from now on appends of older epochs are refused.
@@ -263,25 +253,8 @@ class SegmentControl:
             states.append(m.WriterState(segment_id, progress.durable if progress else 0))
         return states
 
-    def _decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
-        """Log a decision, which is in the admitted view of its subject until it is settled.
-
-        Returns:
-            What to wait for; cancelling that does not undo the decision.
-        """
-        key = (type(record), *subject)
-        queued = Queued(record, self._container.decide(record))
-        self._queued[key] = queued
-
-        def settled(_: asyncio.Future[None]) -> None:
-            if self._queued[key] is queued:
-                del self._queued[key]
-
-        queued.decided.add_done_callback(settled)
-        return asyncio.shield(queued.decided)
-
     def _refuse_merging(self, segment: Segment) -> None:
-        if (m.SegmentMerged, segment.segment_id) in self._queued:
+        if self._container.queued(m.SegmentMerged, segment.segment_id):
             raise SegmentNotFoundError("the segment is being merged into another", subject=segment.name)
 
     def _check_raw(self, segment: Segment) -> None:

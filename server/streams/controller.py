@@ -5,9 +5,7 @@ them change together, also when the server is killed between any two instruction
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 
 from millrace.model.errors import CutInvalidError as NoCutError
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
@@ -48,11 +46,6 @@ class StreamController:
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
         self._state = container.state
-        # Creations and scales on their way to the log, by the name of the stream. A done one is listed until its
-        # callback runs.
-        self._changing: dict[str, asyncio.Future[None]] = {}
-        # Of each cut that is on its way to the log, by the stream: its positions.
-        self._saving: defaultdict[int, list[int]] = defaultdict(list)
 
     def find(self, name: str) -> Stream:
         """Return a stream by name.
@@ -121,7 +114,7 @@ class StreamController:
                 for key_range in equal_ranges(segment_count)
             ],
         )
-        await self._decide_change(name, record)
+        await self._container.decide(record, name)
         return self.find(name), True
 
     async def seal(self, name: str) -> Stream:
@@ -170,27 +163,18 @@ class StreamController:
             sealed_ids=list(sealed_ids),
             created=[m.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
-        decided = self._decide_change(name, record)
+        decided = self._container.decide(record, name)
         stream.admitted_epoch = epoch
         for segment_id in sealed_ids:
             self._container.segment(segment_id).closing = True
         await decided
         return stream
 
-    def _decide_change(self, name: str, record: m.StreamCreated | m.StreamScaled) -> asyncio.Future[None]:
-        """Decide what changes the segments of a stream; cancelling the wait for it does not take it back."""
-        decided = self._changing[name] = self._container.decide(record)
-        decided.add_done_callback(partial(self._changed, name))
-        return asyncio.shield(decided)
-
-    def _changed(self, name: str, decided: asyncio.Future[None]) -> None:
-        if self._changing.get(name) is decided:
-            del self._changing[name]
-
     async def _settled(self, name: str) -> None:
         """Wait until no creation or scale of the stream is on its way: what comes next must know all its segments."""
-        while (changing := self._changing.get(name)) is not None and not changing.done():
-            await asyncio.shield(changing)
+        queued = self._container.queued
+        while (changing := queued(m.StreamCreated, name) or queued(m.StreamScaled, name)) is not None:
+            await asyncio.shield(changing.future)
 
     async def update(self, name: str, *, configuration: str) -> Stream:
         """Give a stream another configuration.
@@ -225,7 +209,7 @@ class StreamController:
         stream = self.find(stream_name)
         self._check_retained(stream, positions)
         self._check_room_for_cut(stream, (kind, name), len(positions))
-        decided = self._container.decide(
+        await self._container.decide(
             m.CutSaved(
                 stream_id=stream.stream_id,
                 kind=kind,
@@ -234,9 +218,6 @@ class StreamController:
                 positions=list(positions),
             ),
         )
-        self._saving[stream.stream_id].append(len(positions))
-        decided.add_done_callback(lambda _: self._saved(stream.stream_id, len(positions)))
-        await asyncio.shield(decided)
 
     async def forget_cut(self, stream_name: str, name: str, *, kind: int) -> bool:
         """Forget a saved cut; return False if there is none of that kind and name.
@@ -364,7 +345,11 @@ class StreamController:
     def _check_room_for_cut(self, stream: Stream, key: tuple[int, str], position_count: int) -> None:
         """Raise if a stream has as many saved cuts as a list of them can hold, those on their way included."""
         others = [len(cut.positions) for other, cut in stream.cuts.items() if other != key]
-        others += self._saving.get(stream.stream_id, ())
+        others += [
+            len(record.positions)
+            for record in self._container.decisions_in_flight()
+            if isinstance(record, m.CutSaved) and record.stream_id == stream.stream_id
+        ]
         if len(others) >= CUTS_PER_STREAM_COUNT_MAX:
             raise InvalidArgumentError(
                 f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream.name
@@ -374,11 +359,6 @@ class StreamController:
                 f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
                 subject=stream.name,
             )
-
-    def _saved(self, stream_id: int, position_count: int) -> None:
-        self._saving[stream_id].remove(position_count)
-        if not self._saving[stream_id]:
-            del self._saving[stream_id]
 
     async def _check_borders(self, positions: Sequence[m.SavedPosition]) -> None:
         """Raise CutInvalidError if a position is inside of an append; not if it is deleted before that is known."""
