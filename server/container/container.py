@@ -118,7 +118,8 @@ class SegmentContainer:
         # Called once if the log or the checkpoint fails; the container then refuses everything.
         self.on_failure: Callable[[ServerError], None] = lambda error: None
         self._failure: ServerError | None = None
-        self._relief: set[Callable[[], None]] = set()
+        # Of those who wait for room: each is called, and forgotten, once there is no pressure any more.
+        self.relief: set[Callable[[], None]] = set()
         # What the log was given and did not say durable yet, in order.
         self._in_flight: deque[PendingAppend | PendingDecision] = deque()
         # Of the decisions among these, the last one of each type about a subject.
@@ -236,24 +237,16 @@ class SegmentContainer:
         """What is full, for people; empty if appends may come. While callers wait for room, the low marks count."""
         options = self.options
         queued, tail = self.log.queued_bytes, self.state.tail_bytes
-        if queued > (options.queue_size_bytes_low if self._relief else options.queue_size_bytes_high):
+        if queued > (options.queue_size_bytes_low if self.relief else options.queue_size_bytes_high):
             return f"{queued} bytes wait for the log"
-        if tail > (options.tail_size_bytes_low if self._relief else options.tail_size_bytes_high):
+        if tail > (options.tail_size_bytes_low if self.relief else options.tail_size_bytes_high):
             return f"{tail} bytes wait for tier 2"
         return ""
 
-    def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once there is no pressure any more."""
-        self._relief.add(callback)
-
-    def forget_relief(self, callback: Callable[[], None]) -> None:
-        """Do not call back any more."""
-        self._relief.discard(callback)
-
     def relieve(self) -> None:
         """Call back those who wait for room, if there is some."""
-        if self._relief and (self._failure is not None or not self.pressure):
-            callbacks, self._relief = self._relief, set()
+        if self.relief and (self._failure is not None or not self.pressure):
+            callbacks, self.relief = self.relief, set()
             for callback in callbacks:
                 callback()
 

@@ -115,7 +115,7 @@ class Dispatcher:
 
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
-        self._container.forget_relief(self._relieved)
+        self._container.relief.discard(self._relieved)
         self.reads.cancel()
         self._tasks.cancel()
 
@@ -146,7 +146,7 @@ class Dispatcher:
         pressure = self._container.pressure
         if pressure:
             counters.throttled_total += 1
-            self._container.when_relieved(self._relieved)
+            self._container.relief.add(self._relieved)
             self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, pressure)))
             self._flow.set(Reason.CONTAINER_FULL, True)
 
