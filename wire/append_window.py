@@ -12,24 +12,22 @@ The window has two bounds, a number of appends that the server states in the han
 included, which is the client's own; one append larger than all those bytes goes alone.
 """
 
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
 from .errors import ProtocolError
 from .framing import ACK_ENTRY
 from .limits import APPEND_HEADER_SIZE_BYTES, FRAME_HEADER_SIZE_BYTES
 
-Subject = TypeVar("Subject")
-
 _ENTRIES: Final = FRAME_HEADER_SIZE_BYTES + 4
 
 
-class AppendWindow(Generic[Subject]):
+class AppendWindow:
     """The appends of one connection that are on their way, each with what the caller wants back with its outcome."""
 
     __slots__ = ("_appends", "_bytes_max", "count_max", "payload_size_max", "size_bytes")
 
     def __init__(self, *, bytes_max: int) -> None:
-        self._appends: dict[int, tuple[Subject, int]] = {}
+        self._appends: dict[int, tuple[Any, int]] = {}
         self._bytes_max = bytes_max
         # Both are stated by the server in the handshake; before it nothing may be sent.
         self.count_max = 0
@@ -45,12 +43,12 @@ class AppendWindow(Generic[Subject]):
         size += self.size_bytes + APPEND_HEADER_SIZE_BYTES
         return not self._appends or (len(self._appends) < self.count_max and size <= self._bytes_max)
 
-    def add(self, request_id: int, subject: Subject, size: int) -> None:
+    def add(self, request_id: int, subject: Any, size: int) -> None:
         """Record an append that was sent."""
         self._appends[request_id] = (subject, size)
         self.size_bytes += size + APPEND_HEADER_SIZE_BYTES
 
-    def ack(self, frame: memoryview) -> list[tuple[Subject, int | None]]:
+    def ack(self, frame: memoryview) -> list[tuple[Any, int | None]]:
         """Return what an APPEND_ACK says is durable, in the order sent, and the offset of each.
 
         The offset is None for what was stored before, of which the server did not keep the offset.
@@ -62,7 +60,7 @@ class AppendWindow(Generic[Subject]):
         count = int.from_bytes(frame[FRAME_HEADER_SIZE_BYTES:_ENTRIES], "little")
         if len(frame) != _ENTRIES + count * ACK_ENTRY.size:
             raise ProtocolError(f"APPEND_ACK of {count} entries has {len(frame)} bytes")
-        outcomes: list[tuple[Subject, int | None]] = []
+        outcomes: list[tuple[Any, int | None]] = []
         # Taken out at the end: after a wrong ack all are still there, to be told that the connection was lost.
         acked: set[int] = set()
         acked_bytes = 0
@@ -84,7 +82,7 @@ class AppendWindow(Generic[Subject]):
         self.size_bytes -= acked_bytes
         return outcomes
 
-    def refuse(self, request_id: int) -> Subject | None:
+    def refuse(self, request_id: int) -> Any | None:
         """Return the append that an error is about, None if it is about something else."""
         append = self._appends.pop(request_id, None)
         if append is None:
@@ -93,7 +91,7 @@ class AppendWindow(Generic[Subject]):
         self.size_bytes -= size + APPEND_HEADER_SIZE_BYTES
         return subject
 
-    def clear(self) -> list[Subject]:
+    def clear(self) -> list[Any]:
         """Return everything in the window, in the order sent, and forget it: the connection was lost."""
         subjects = [subject for subject, _ in self._appends.values()]
         self._appends.clear()

@@ -90,7 +90,7 @@ class ClientSession(Session):
     ) -> None:
         super().__init__(Role.CLIENT, now_s=now_s, handshake_timeout_s=handshake_timeout_s, keepalive_s=keepalive_s)
         self.requests = OpenRequests()
-        self.appends: AppendWindow[Any] = AppendWindow(bytes_max=in_flight_bytes_max)
+        self.appends = AppendWindow(bytes_max=in_flight_bytes_max)
         # What the server said of itself; None before the handshake is over.
         self.server: m.HelloReply | None = None
         # The DATA frame that is being received into its own array: head, array, bytes still missing.

@@ -9,8 +9,8 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
 
-def window(*, bytes_max: int = 1000, count_max: int = 3) -> AppendWindow[str]:
-    made: AppendWindow[str] = AppendWindow(bytes_max=bytes_max)
+def window(*, bytes_max: int = 1000, count_max: int = 3) -> AppendWindow:
+    made: AppendWindow = AppendWindow(bytes_max=bytes_max)
     made.count_max = count_max
     return made
 
@@ -46,7 +46,7 @@ def test_room_is_bounded_by_count_and_by_bytes() -> None:
 
 
 def test_nothing_may_be_sent_after_the_first_before_the_server_has_said_how_many() -> None:
-    it: AppendWindow[str] = AppendWindow(bytes_max=1000)
+    it: AppendWindow = AppendWindow(bytes_max=1000)
     it.add(1, "a", 1)
     assert not it.has_room(1)
 
