@@ -74,7 +74,7 @@ def _section(cls: type[m.Message]) -> str:
 
 def _lines(cls: type[Any], layout: c.Struct, *, indent: str) -> Iterator[str]:
     """Yield a line for each field: its name, its layout, and the comment after it in the source."""
-    comments = dict(re.findall(r"^    (\w+): [^#]*# (?!type:)(.*)$", inspect.getsource(cls), re.MULTILINE))
+    comments = dict(re.findall(r"^    (\w+): [^#\n]*# (?!type:)(.*)$", inspect.getsource(cls), re.MULTILINE))
     items = m.item_classes(cls) if get_type_hints(cls) else {}
     for renamed in layout.subcons:
         if renamed.name:

@@ -49,6 +49,7 @@ from .streams import (
     StreamsStatistics,
     Uptime,
     WritersStatistics,
+    boot_id,
 )
 from .tier2 import ChunkStorage, LocalStorage
 
@@ -279,7 +280,7 @@ class Server:
         )
         opened = await open_container(environment)
         self._open = opened
-        uptime = Uptime(opened.container, options.writers)
+        uptime = Uptime(opened.container, options.writers, boot=boot_id())
         streams = StreamController(opened.container)
         catalog = Catalog(opened.container.state, opened.checkpoints.streams)
         self._streams = StreamsRunner(

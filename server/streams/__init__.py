@@ -5,7 +5,7 @@ from .controller import StreamController
 from .expiry_loop import ExpiryRunner, WritersStatistics
 from .options import StreamsOptions, WritersOptions
 from .policy_loop import StreamsRunner, StreamsStatistics
-from .uptime import Uptime
+from .uptime import Uptime, boot_id
 
 __all__ = [
     "Catalog",
@@ -17,4 +17,5 @@ __all__ = [
     "Uptime",
     "WritersOptions",
     "WritersStatistics",
+    "boot_id",
 ]

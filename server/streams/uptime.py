@@ -1,17 +1,18 @@
 """Counts uptime: for how long servers ran, all of them together, by their monotonic clocks.
 
-It is the one age of things: writers that are idle, and what streams hold, grow older by it. So neither a wall clock
-that jumps nor a server that was off, or stopped, for a year makes anything older. It is recorded in the log every few
-minutes, together with the time of the wall clock, so that the age of the wall clock's stamps is known: see
-`container.state.clock_history`.
+It is the one age of things: writers that are idle, and what streams hold, grow older by it. So no wall clock that jumps
+makes anything older. It is recorded in the log every few minutes, together with what the other clocks say, so that the
+age of the wall clock's stamps is known: see `container.state.clock_history`.
 
 What was not recorded when a server ends is not counted, and of the time between two records no more than a step
 (`expiry.step_us`): the process may have been stopped meanwhile.
 """
 
+from pathlib import Path
 from typing import Final
 
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.clock_history import ClockReading
 from millrace.wire import messages as m
 
 from .expiry import step_us
@@ -23,9 +24,17 @@ RECORD_INTERVAL_S_MAX: Final = 600.0
 class Uptime:
     """The uptime of one container. Made when the container was opened, before anything is appended."""
 
-    def __init__(self, container: SegmentContainer, options: WritersOptions) -> None:
+    def __init__(self, container: SegmentContainer, options: WritersOptions, *, boot: str) -> None:
+        """Begin to count.
+
+        Args:
+            container: whose log keeps what is counted.
+            options: of the writers of the container.
+            boot: names the present start of the machine; empty if it has no name.
+        """
         self._container = container
         self._clock = container.clock
+        self._boot = boot
         self._history = container.state.clock_history
         self._step_us = step_us(options)
         # Twice in a step, so that a record which comes a bit late loses nothing.
@@ -60,16 +69,29 @@ class Uptime:
         Raises:
             ServerError: the log takes nothing now.
         """
-        now_us, unix_us = self.now_us(), self._clock.unix_us()
-        if self._has_jumped() and unix_us < self._history.stamp_at(now_us):
+        now = self._reading()
+        unix_us = now.unix_us
+        if self._has_jumped() and unix_us < self._history.expected_us(now):
             # It may have been set back right after the last look, and what was appended since has the lower stamps.
-            unix_us -= now_us - self._agreed_us
-        self._counted_us, self._counted_s = now_us, self._clock.monotonic_s()
-        await self._container.decide(m.UptimeCounted(now_us, unix_us))
+            unix_us -= now.uptime_us - self._agreed_us
+        self._counted_us, self._counted_s = now.uptime_us, self._clock.monotonic_s()
+        await self._container.decide(m.UptimeCounted(now.uptime_us, unix_us, now.monotonic_us, self._boot))
+
+    def _reading(self) -> ClockReading:
+        monotonic_us = round(self._clock.monotonic_s() * 1e6)
+        return ClockReading(self.now_us(), self._clock.unix_us(), monotonic_us, self._boot)
 
     def _has_jumped(self) -> bool:
-        now_us = self.now_us()
-        has_jumped = self._history.has_jumped(uptime_us=now_us, unix_us=self._clock.unix_us())
+        now = self._reading()
+        has_jumped = self._history.has_jumped(now)
         if not has_jumped:
-            self._agreed_us = now_us
+            self._agreed_us = now.uptime_us
         return has_jumped
+
+
+def boot_id() -> str:
+    """Return the name of the present start of the machine, empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -136,7 +136,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.AttributeSet(segment_id=11, present=1, key="mark", value=b"new"),
     m.WriterRecorded(writer_number=21, writer_epoch=3, opened_us=1_700_000_000_000_004, writer_id="till-7"),
     m.WritersExpired(expired_us=1_700_000_000_000_013, marked=[21, 22], forgotten=[23]),
-    m.UptimeCounted(86_400_000_000, 1_700_000_000_000_014),
+    m.UptimeCounted(86_400_000_000, 1_700_000_000_000_014, 90_000_000_000, "5a0c"),
     m.StreamCreated(
         stream_id=31,
         created_us=1_700_000_000_000_005,

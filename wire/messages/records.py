@@ -97,6 +97,8 @@ class UptimeCounted(Record):
 
     uptime_us: I64
     unix_us: I64
+    monotonic_us: I64  # of the machine, since the start that `boot` names
+    boot: Text  # empty: the machine does not name its starts
 
 
 @message(135, kw_only=True)

@@ -4,12 +4,12 @@ A checkpoint writes the rows of what changed since the one before, so that a con
 the busy ones only.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.server.container.entity_cache import EntityCache
-from millrace.server.container.state.clock_history import Reading
 from millrace.server.container.state.container_state import ContainerState
 
 from .schema import KINDS, Detail, Key, Row, Table
@@ -28,7 +28,7 @@ class CheckpointRows:
     counts: Mapping[Table, int]
     next_id: int
     uptime_us: int
-    clock_readings: Sequence[Reading]
+    clock_history: str
 
 
 def take_rows(state: ContainerState) -> CheckpointRows:
@@ -65,7 +65,7 @@ def take_rows(state: ContainerState) -> CheckpointRows:
         counts=counts,
         next_id=state.next_id,
         uptime_us=state.uptime_us,
-        clock_readings=state.clock_history.readings,
+        clock_history=json.dumps([state.clock_history.last, state.clock_history.anchors]),
     )
 
 

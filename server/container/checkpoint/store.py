@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.files import FileSystem
@@ -308,15 +309,14 @@ class CheckpointStore:
 
     def _checkpoint_of(self, meta: Mapping[str, Any], *, is_verified: bool) -> Checkpoint:
         """Return the checkpoint with these columns of `meta`; those that are missing tell of nothing."""
+        last, anchors = json.loads(meta["clock_history"]) if "clock_history" in meta else (NO_READING, [])
         stored = StoredState(
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             internal_count=self.segments.internal_count(),
             next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
-            clock_readings=[
-                (uptime_us, unix_us) for uptime_us, unix_us in json.loads(meta.get("clock_readings", "[]"))
-            ],
+            clock_history=ClockHistory(ClockReading(*last), map(tuple, anchors)),
         )
         return Checkpoint(
             stored=stored,
@@ -358,7 +358,7 @@ class CheckpointStore:
             for statement in schema():
                 connection.execute(statement)
             _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
-            _insert(connection, META, [(0,) * (len(META.columns) - 2) + ("[]",)])
+            _insert(connection, META, [(0,) * (len(META.columns) - 2) + ("",)])
             self._write(connection, rows, numbers)
         self._files.rename(self._temporary, self.path)
         self._files.sync_directory(self.path.parent)
@@ -391,7 +391,7 @@ class CheckpointStore:
         row = connection.execute(f"SELECT {', '.join(META.columns)} FROM {META.name}").fetchone()  # noqa: S608
         if row is None:
             raise CheckpointDamagedError("the row of meta is missing", subject=str(self.path))
-        row = (row[0], *numbers, *row[1 + len(numbers) : -2], json.dumps(rows.clock_readings))
+        row = (row[0], *numbers, *row[1 + len(numbers) : -2], rows.clock_history)
         figures = dict(zip(META.columns, row, strict=False))
         for table, expected in rows.counts.items():
             stored = figures[f"{table.name}_count"]

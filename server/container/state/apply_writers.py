@@ -7,6 +7,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
 from .apply_segments import Fold
+from .clock_history import ClockReading
 from .segment import Segment, WriterProgress
 from .writer import Writer
 
@@ -73,7 +74,7 @@ def _uptime_counted(fold: Fold, record: m.UptimeCounted) -> None:
     state = fold.state
     if record.uptime_us >= state.uptime_us:
         state.uptime_us = record.uptime_us
-        state.clock_history.observe(uptime_us=record.uptime_us, unix_us=record.unix_us)
+        state.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))
 
 
 APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {

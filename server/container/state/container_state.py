@@ -22,7 +22,7 @@ from millrace.server.container.entity_cache import (
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.wire import messages as m
 
-from .clock_history import ClockHistory, Reading
+from .clock_history import ClockHistory
 from .garbage import DeleteAfter, GarbageQueue
 from .segment import ChunkRecord, Segment
 from .stream import Stream
@@ -39,7 +39,7 @@ class StoredState:
         internal_count: how many of the segments are internal.
         next_id: no number from this on was given.
         uptime_us: as counted last.
-        clock_readings: for `ClockHistory`.
+        clock_history: to go on with.
     """
 
     archives: Mapping[str, Archive[Any]]
@@ -47,7 +47,7 @@ class StoredState:
     internal_count: int
     next_id: int
     uptime_us: int
-    clock_readings: Sequence[Reading]
+    clock_history: ClockHistory
 
 
 KINDS: Final = (
@@ -96,7 +96,7 @@ class ContainerState:
         self.touched_streams: set[int] = set()
         # For how long servers ran, as counted last: the age of everything.
         self.uptime_us = stored.uptime_us
-        self.clock_history = ClockHistory(stored.clock_readings)
+        self.clock_history = stored.clock_history
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
         self.touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
         # Those whose progress is forgotten in every segment.

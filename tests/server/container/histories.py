@@ -182,7 +182,7 @@ class History:
         )
 
     def count_uptime(self, choice: int, amount: int) -> None:
-        self.apply(m.UptimeCounted(choice + amount, self.clock_us + choice * 1_000_000))
+        self.apply(m.UptimeCounted(choice + amount, self.clock_us + choice * 1_000_000, self.clock_us, "boot"))
 
     def create_stream(self, choice: int, amount: int) -> None:
         stream_id = self.state.take_id()
@@ -332,7 +332,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "counts": (len(state.segments), len(state.writers), len(state.streams)),
         "next_id": state.next_id,
         "uptime_us": state.uptime_us,
-        "clock_readings": state.clock_history.readings,
+        "clock_history": (state.clock_history.last, state.clock_history.anchors),
     }
 
 

@@ -2,6 +2,7 @@
 
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
 from millrace.server.container.entity_cache import RESIDENT_COUNT_MAX
+from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
 
@@ -33,7 +34,7 @@ def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState
         internal_count=0,
         next_id=FIRST_ID,
         uptime_us=0,
-        clock_readings=[],
+        clock_history=ClockHistory(),
     )
     return ContainerState(stored, resident_count_max=resident_count_max)
 

@@ -11,6 +11,7 @@ from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container import entity_cache
 from millrace.server.container.loader import BATCH_COUNT_MAX, EntityLoader
+from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -71,7 +72,7 @@ def state_over(archive: SlowArchive, *, resident_count_max: int = 0) -> Containe
         internal_count=0,
         next_id=COUNT + 1,
         uptime_us=0,
-        clock_readings=[],
+        clock_history=ClockHistory(),
     )
     return ContainerState(stored, resident_count_max=resident_count_max)
 

@@ -22,6 +22,7 @@ from millrace.server.streams import (
     Uptime,
     WritersOptions,
 )
+from millrace.server.streams.expiry import step_us
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
@@ -31,6 +32,8 @@ from tests.support.servers import SMALL_WAL
 from tests.support.storage import MemoryStorage
 
 SERVER_ID = uuid.UUID(int=7)
+COUNTED_S = step_us(WritersOptions()) / 1e6
+"""So much counts between two records of uptime."""
 
 
 class Appender:
@@ -70,10 +73,10 @@ class Streams:
         await self.append(segment_id, block, events=len(keys))
 
     async def run(self, duration_s: float) -> None:
-        """Let time pass, and record the uptime as often as a server would."""
+        """Let time pass, and record the uptime as often as it takes to count it."""
         while duration_s > 0:
-            self.clock.move(min(duration_s, self.uptime.record_interval_s))
-            duration_s -= self.uptime.record_interval_s
+            self.clock.move(min(duration_s, COUNTED_S))
+            duration_s -= COUNTED_S
             await self.uptime.record()
 
     async def tagged(self, tag: str) -> list[str]:
@@ -89,6 +92,7 @@ async def streams_in(
     storage: MemoryStorage,
     clock: ManualClock,
     options: StreamsOptions | None = None,
+    boot: str = "",
 ) -> AsyncIterator[Streams]:
     """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
     cache = PageCache(CacheOptions())
@@ -108,7 +112,7 @@ async def streams_in(
             on_failure=lambda error: None,
         )
     )
-    uptime = Uptime(opened.container, WritersOptions())
+    uptime = Uptime(opened.container, WritersOptions(), boot=boot)
     controller = StreamController(opened.container)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)
     runner = StreamsRunner(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.streams import WritersOptions
+from millrace.server.streams import WritersOptions, boot_id
 from millrace.server.streams.expiry import step_us
 from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
@@ -17,6 +17,10 @@ STEP_US = step_us(WritersOptions())
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+def test_the_machine_names_its_start() -> None:
+    assert boot_id() == boot_id()
 
 
 @pytest.mark.asyncio
@@ -49,16 +53,16 @@ async def test_a_reading_is_recorded_when_the_wall_clock_jumps(tmp_path: Path, c
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
         history = streams.opened.container.state.clock_history
         await streams.uptime.record_jump()
-        assert history.readings == [(0, start_us)]
+        assert history.anchors == [(0, start_us)]
         clock.move(10.0)
         await streams.uptime.record_jump()
-        assert (len(history.readings), streams.opened.container.state.uptime_us) == (1, 0)
+        assert (len(history.anchors), streams.opened.container.state.uptime_us) == (1, 0)
         clock.jump_wall(1000 * S)
         await streams.uptime.record_jump()
-        assert history.readings[1:] == [(10 * S, start_us + 1010 * S)]
+        assert history.anchors[1:] == [(10 * S, start_us + 1010 * S)]
         assert streams.uptime.old_before_us(4.0) == start_us + 6 * S
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
-        assert streams.opened.container.state.clock_history.readings == history.readings
+        assert streams.opened.container.state.clock_history.anchors == history.anchors
 
 
 @pytest.mark.asyncio
@@ -85,14 +89,35 @@ async def test_a_clock_may_have_been_set_back_right_after_the_last_look(tmp_path
 
 
 @pytest.mark.asyncio
+async def test_what_streams_hold_grows_older_while_the_machine_runs(tmp_path: Path, clock: ManualClock) -> None:
+    """Neither a restart loses a second of it, nor the time in which no server runs."""
+    storage = MemoryStorage()
+    start_us = clock.unix_us()
+    for run in range(3):
+        async with streams_in(tmp_path, storage=storage, clock=clock, boot="of monday") as streams:
+            await streams.uptime.record()
+            assert streams.uptime.now_us() == 0
+            assert streams.uptime.old_before_us(run * 86_400.0) == start_us
+            assert streams.uptime.old_before_us(run * 86_400.0 + 1) < start_us
+            assert len(streams.opened.container.state.clock_history.anchors) == 1
+            if run == 1:
+                await streams.opened.flusher.checkpoint()
+        clock.move(86_400.0)
+    async with streams_in(tmp_path, storage=storage, clock=clock, boot="of friday") as streams:
+        await streams.uptime.record()
+        assert streams.uptime.old_before_us(2 * 86_400.0) == start_us
+        assert streams.uptime.old_before_us(2 * 86_400.0 + 1) < start_us
+
+
+@pytest.mark.asyncio
 async def test_readings_are_in_the_checkpoint(tmp_path: Path, clock: ManualClock) -> None:
     storage = MemoryStorage()
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
         await streams.uptime.record()
         clock.jump_wall(1000 * S)
         await streams.uptime.record()
-        readings = streams.opened.container.state.clock_history.readings
+        anchors = streams.opened.container.state.clock_history.anchors
         await streams.opened.flusher.checkpoint()
-    assert len(readings) == 2
+    assert len(anchors) == 2
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
-        assert streams.opened.container.state.clock_history.readings == readings
+        assert streams.opened.container.state.clock_history.anchors == anchors

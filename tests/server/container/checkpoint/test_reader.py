@@ -25,7 +25,7 @@ def test_idle_writers_are_found_a_page_at_a_time(tmp_path: Path) -> None:
     store.load()
     state = state_of(store, None)
     for number in range(1, 8):
-        apply(state, m.UptimeCounted(number, 0))
+        apply(state, m.UptimeCounted(number, 0, 0, ""))
         apply(state, m.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=1, writer_id=""))
     state.writers[2].seen_uptime_us = 50
     saved(store, state)

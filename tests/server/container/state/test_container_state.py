@@ -260,13 +260,13 @@ def test_a_writer_is_stamped_with_the_uptime_at_which_it_was_seen() -> None:
     apply(state, m.WriterRecorded(writer_number=5, writer_epoch=1, opened_us=7, writer_id="w"))
     seen = [state.writers[5].seen_uptime_us]
     for uptime_us in (10, 30, 20):  # it never goes back
-        apply(state, m.UptimeCounted(uptime_us, 0))
+        apply(state, m.UptimeCounted(uptime_us, 0, 0, ""))
         store(state)
         for _ in range(2):
             run(segment, state, segment.length, 1, writer=5, last=segment.length)
         seen.append(state.writers[5].seen_uptime_us)
         assert list(state.writers.unstored) == ([state.writers[5]] if uptime_us != 20 else [])
-    apply(state, m.UptimeCounted(40, 0))
+    apply(state, m.UptimeCounted(40, 0, 0, ""))
     apply(state, m.WritersExpired(expired_us=9, marked=[5], forgotten=[]))
     assert [*seen, state.writers[5].seen_uptime_us] == [0, 10, 30, 30, 40]
 
