@@ -188,14 +188,11 @@ class ByteWriter:
                 self._acked_offset += len(payload)
                 del self._buffer[: len(payload)]
                 self._changed.set()
-        except SegmentSealedError as error:
-            self._fail(StreamSealedError(error.facts))  # one segment, which is never replaced
         except MillraceError as error:
-            self._fail(error)
-
-    def _fail(self, error: MillraceError) -> None:
-        self._failure = self._failure or error
-        self._changed.set()
+            if isinstance(error, SegmentSealedError):  # the only segment, which is never replaced
+                error = StreamSealedError(error.facts)
+            self._failure = self._failure or error
+            self._changed.set()
 
     async def _append(self, payload: bytes) -> None:
         """Store one append, once; send it again until it is known to be stored."""

@@ -26,11 +26,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from millrace.client.errors import (
-    BufferFullError,
-    ClientClosedError,
-    SegmentNotFoundError,
-)
+from millrace.client.errors import BufferFullError, ClientClosedError, SegmentNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers, size_of_single
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
