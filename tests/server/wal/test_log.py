@@ -68,6 +68,7 @@ async def lose_power(files: MemoryFileSystem, log: OpenLog, *, seed: int) -> Non
 
 async def test_what_queued_during_a_sync_is_one_batch(files: MemoryFileSystem) -> None:
     log = await open_log(files)
+    assert await log.append(b"names the first file") == 1
     files.stall()
     first = log.submit(b"first")
     await asyncio.to_thread(files.stalled.wait)
@@ -75,13 +76,14 @@ async def test_what_queued_during_a_sync_is_one_batch(files: MemoryFileSystem) -
     assert log.wal.queued_bytes == 6 * (64 + 5)
     files.resume()
 
-    assert await first == 1
-    assert [await other for other in others] == [2] * 5
+    assert await first == 2
+    assert [await other for other in others] == [3] * 5
     await log.wal.close()
 
 
 async def test_batches_end_at_the_soft_bound(files: MemoryFileSystem) -> None:
     log = await open_log(files)
+    assert await log.append(b"names the first file") == 1
     files.stall()
     first = log.submit(b"first")
     await asyncio.to_thread(files.stalled.wait)
@@ -89,9 +91,9 @@ async def test_batches_end_at_the_soft_bound(files: MemoryFileSystem) -> None:
     larger = log.submit(bytes(3000))
     files.resume()
 
-    assert await first == 1
-    assert [await other for other in others] == [2, 2, 2, 3, 3, 3]
-    assert await larger == 4
+    assert await first == 2
+    assert [await other for other in others] == [3, 3, 3, 4, 4, 4]
+    assert await larger == 5
     await log.wal.close()
 
 
