@@ -1,8 +1,11 @@
 """A channel to one server: a connection that is made when it is needed, and again after it was lost.
 
-One attempt at a time is under way; all who need the connection wait for it. Once closed, every use fails with
-`ClientClosedError`. (gRPC has the same states for its channels; what is its TRANSIENT_FAILURE is here a wait in the
-`Retry` of a caller.)
+    IDLE         there is no connection; the next use makes one
+    CONNECTING   one attempt is under way; all who need the connection wait for it
+    READY        the connection is open
+    CLOSED       for good; every use fails with `ClientClosedError`
+
+(gRPC has the same states for its channels; what is its TRANSIENT_FAILURE is here a wait in the `Retry` of a caller.)
 
 A request that may be repeated is sent again, with growing waits, until its time limit; one that may not fails with
 `OutcomeUnknownError` once it was sent and its connection was lost. An append without a writer is never sent twice,
@@ -13,10 +16,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from operator import attrgetter
 from random import random
 from secrets import token_bytes
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from millrace.client.errors import (
     ClientClosedError,
@@ -44,6 +48,39 @@ logger = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=m.Message)
 R = TypeVar("R")
+
+
+class ChannelState(Enum):
+    """Whether there is a connection; see the module docstring."""
+
+    IDLE = auto()
+    CONNECTING = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+class ChannelEvent(Enum):
+    """What changes the state of a channel."""
+
+    CONNECT = auto()
+    CONNECTED = auto()
+    FAILED = auto()
+    """The attempt to connect failed, or was cancelled."""
+    LOST = auto()
+    CLOSE = auto()
+
+
+IDLE, CONNECTING, READY, CLOSED = ChannelState
+CONNECT, CONNECTED, FAILED, LOST, CLOSE = ChannelEvent
+
+TRANSITIONS: Final[dict[ChannelState, dict[ChannelEvent, ChannelState]]] = {
+    IDLE: {CONNECT: CONNECTING, CLOSE: CLOSED},
+    CONNECTING: {CONNECTED: READY, FAILED: IDLE, CLOSE: CLOSED},
+    READY: {LOST: IDLE, CLOSE: CLOSED},
+    # The attempt that closing has cancelled ends after it, and so does the connection.
+    CLOSED: {FAILED: CLOSED, LOST: CLOSED, CLOSE: CLOSED},
+}
+"""Every legal event of every state, and the state after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +119,9 @@ class Channel:
         self._chance = chance
         self._connect = connect
         self.session_id = session_id or token_bytes(SESSION_ID_SIZE_BYTES)
-        self._is_closed = False
+        self.state = IDLE
         # The last one that was open, also after it was lost.
         self._connection: Connection | None = None
-        # The last attempt.
         self._connecting: asyncio.Task[Connection] | None = None
         self._connects = 0
         self._retries = 0
@@ -93,8 +129,7 @@ class Channel:
     @property
     def live(self) -> Connection | None:
         """The open connection, if there is one now."""
-        connection = self._connection
-        return connection if connection is not None and connection.is_open else None
+        return self._connection if self.state is READY else None
 
     @property
     def append_size_max(self) -> int:
@@ -104,7 +139,7 @@ class Channel:
     def check(self) -> None:
         """Raise if the channel cannot be used: closed, or in a forked child."""
         self.guard.check()
-        if self._is_closed:
+        if self.state is CLOSED:
             raise ClientClosedError("the client was closed")
 
     def statistics(self) -> ChannelStatistics:
@@ -141,17 +176,21 @@ class Channel:
             RequestError: the server refused the handshake.
         """
         self.check()
-        if self.live is not None:
-            return self.live
-        if self._connecting is None or self._connecting.done():
+        if self.state is READY:
+            assert self._connection is not None
+            return self._connection
+        if self.state is IDLE:
+            self._change(CONNECT)
             self._connecting = asyncio.create_task(self._connect_once(), name=f"connect to {self.address}")
             self._connecting.add_done_callback(_retrieve)
         connecting = self._connecting
+        assert connecting is not None
         try:
             # Shielded: others wait for the same attempt.
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            if self._is_closed and connecting.cancelled():  # by `close`, not the task that waits here
+            # A task that is cancelled before its first step never runs, so it cannot say itself that `close` did it.
+            if self.state is CLOSED and connecting.cancelled():
                 raise ClientClosedError("the client was closed") from None
             raise
 
@@ -225,15 +264,22 @@ class Channel:
 
     async def close(self) -> None:
         """Close the connection; what waits fails with `ClientClosedError`. In a forked child nothing is touched."""
-        self._is_closed = True
+        was_open = self.live
+        self._change(CLOSE)
         if self.guard.forked:
             return
         if self._connecting is not None:
             self._connecting.cancel()
-        if self.live is not None:
-            await self.live.close()
+        if was_open is not None:
+            await was_open.close()
 
     # --- inside ---
+
+    def _change(self, event: ChannelEvent) -> None:
+        """Go to the state that follows; the only place that does."""
+        following = TRANSITIONS[self.state].get(event)
+        assert following is not None, f"{event} in {self.state}"
+        self.state = following
 
     async def _repeat(
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
@@ -262,13 +308,30 @@ class Channel:
         self.check()
 
     async def _connect_once(self) -> Connection:
-        connection = await self._connect(self.address, self.options, self.session_id)
-        assert not self._is_closed, "closing cancels the attempt"
-        if not connection.is_open:  # lost before this task had its turn
-            raise ConnectionLostError(f"the connection to {self.address} was lost at once")
+        try:
+            connection = await self._connect(self.address, self.options, self.session_id)
+            if not connection.is_open:  # lost before this task had its turn
+                raise ConnectionLostError(f"the connection to {self.address} was lost at once")
+        except asyncio.CancelledError:
+            self._change(FAILED)
+            if self.state is CLOSED:  # `close` cancelled this; all who wait are told so
+                raise ClientClosedError("the client was closed") from None
+            raise
+        except BaseException:
+            self._change(FAILED)
+            raise
+        if self.state is CLOSED:
+            await connection.close()
+            raise ClientClosedError("the client was closed")
+        self._change(CONNECTED)
         self._connects += 1
         self._connection = connection
+        connection.on_lost = self._lost
         return connection
+
+    def _lost(self, error: MillraceError) -> None:
+        self._change(LOST)
+        logger.debug("connection lost address=%s error=%s", self.address, error)
 
 
 def _retrieve(task: "asyncio.Task[Connection]") -> None:

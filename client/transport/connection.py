@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -71,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._throttles = 0
         self._throttle_reason = ""
+        self.on_lost: Callable[[MillraceError], None] | None = None
 
     # --- life ---
 
@@ -350,7 +352,6 @@ class Connection(asyncio.BufferedProtocol):
         """Fail all that waits and close the transport, once."""
         if self._lost is not None:
             return
-        logger.debug("connection ended address=%s error=%s", self.address, error)
         self._writer.close()
         self._lost = error
         if self._timer is not None:
@@ -361,6 +362,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self._transport.close()
+        # Before all others are told, so that none of them takes this connection for the one that is open.
+        if self.on_lost is not None:
+            self.on_lost(error)
         for subject in self._session.abandon():
             subject.failed(error)
         self._wake_waiters()

@@ -1,5 +1,6 @@
 """The server's end of subscriptions without a socket: a test pushes, refuses and loses connections as it likes."""
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from millrace.client.errors import ConnectionLostError
@@ -28,6 +29,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.on_lost: Callable[[MillraceError], None] | None = None
         self.asked: list[Asked] = []
         self.grants: list[int] = []
         self.subscriber: Subscriber | None = None
@@ -73,6 +75,8 @@ class FakeConnection:
 
     def lose(self, error: MillraceError) -> None:
         self.is_open = False
+        if self.on_lost is not None:
+            self.on_lost(error)
         if self.subscriber is not None:
             self.refuse(error)
 

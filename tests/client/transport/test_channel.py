@@ -1,4 +1,6 @@
 import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import product
 
 import pytest
 
@@ -9,6 +11,7 @@ from millrace.client.errors import (
     RequestTimeoutError,
     ServerUnreachableError,
 )
+from millrace.client.transport.channel import TRANSITIONS, Channel, ChannelEvent, ChannelState
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.model_server import STREAM, ModelServer, error_reply, turns
@@ -16,42 +19,58 @@ from tests.support.model_server import STREAM, ModelServer, error_reply, turns
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_connection_is_made_when_it_is_needed_and_again_when_it_was_lost() -> None:
-    server = ModelServer()
-    channel = server.channel()
-    assert channel.live is None
-    for connects in (1, 2):
-        connection = await channel.connection()
-        assert channel.live is await channel.connection() is connection
-        assert server.connects == connects
-        server.lose()
-        assert channel.live is None
+async def connecting(server: ModelServer, channel: Channel) -> None:
+    del server
+    task = asyncio.create_task(channel.connection())
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.sleep(0)
+
+
+async def ready(server: ModelServer, channel: Channel) -> None:
+    del server
+    await channel.connection()
+
+
+async def lost(server: ModelServer, channel: Channel) -> None:
+    await channel.connection()
+    server.lose()
+
+
+async def closed(server: ModelServer, channel: Channel) -> None:
+    del server
     await channel.close()
 
 
-async def test_an_attempt_that_failed_is_followed_by_another() -> None:
-    server = ModelServer()
-    channel = server.channel()
-    server.down = True
-    for _ in range(2):
-        with pytest.raises(ServerUnreachableError):
-            await channel.connection()
-        assert channel.live is None
-    server.down = False
-    assert (await channel.connection()).is_open
-    await channel.close()
+async def untouched(server: ModelServer, channel: Channel) -> None:
+    del server, channel
 
 
-async def test_a_closed_channel_has_no_connection_and_makes_none() -> None:
-    server = ModelServer()
-    channel = server.channel()
-    connection = await channel.connection()
-    await channel.close()
-    assert not connection.is_open
-    assert channel.live is None
-    with pytest.raises(ClientClosedError):
-        await channel.connection()
-    await channel.close()
+WAYS: dict[ChannelState, list[Callable[[ModelServer, Channel], Awaitable[None]]]] = {
+    ChannelState.IDLE: [untouched, lost],
+    ChannelState.CONNECTING: [connecting],
+    ChannelState.READY: [ready],
+    ChannelState.CLOSED: [closed],
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(ChannelState, ChannelEvent)))
+async def test_every_state_takes_the_events_of_the_table_and_no_other(state: ChannelState, event: ChannelEvent) -> None:
+    for way in WAYS[state]:
+        server = ModelServer()
+        channel = server.channel()
+        await way(server, channel)
+        assert channel.state is state
+        following = TRANSITIONS[state].get(event)
+        if following is None:
+            with pytest.raises(AssertionError):
+                channel._change(event)
+            assert channel.state is state
+        else:
+            channel._change(event)
+            assert channel.state is following
+        channel.state = state
+        await turns()
+        await channel.close()
 
 
 async def test_all_who_need_a_connection_share_the_attempt() -> None:
@@ -81,7 +100,7 @@ async def test_who_waits_for_a_connection_when_the_channel_is_closed_is_told_so(
     channel = server.channel()
     waiting = asyncio.create_task(channel.connection())
     await turns(turn_count)
-    assert not waiting.done()
+    assert channel.state is ChannelState.CONNECTING
     await channel.close()
     with pytest.raises(ClientClosedError):
         await waiting
@@ -102,7 +121,7 @@ async def test_a_connection_that_was_lost_before_its_first_use_is_none() -> None
     server.lose()
     with pytest.raises(ConnectionLostError):
         await waiting
-    assert channel.live is None
+    assert channel.state is ChannelState.IDLE
     assert (await channel.connection()).is_open
     await channel.close()
 
