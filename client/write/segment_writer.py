@@ -9,8 +9,8 @@ again, under the same event numbers, of which the server stores each once.
     REJECTED     the segment takes no more appends; what is held is not stored, and must go to its successors
     STOPPED      nothing is sent any more; what is held fails, or was moved
 
-Each answer leaves the state or changes it to a later one of these; only what was interrupted or rejected is resumed.
-What a state asks for is done when all that was sent is answered: `answered_state` tells.
+What a state asks for is done when all that was sent is answered: `answered_state` tells. Then no event but RESUME and
+STOP can come.
 
 A segment that was sealed acks what it has stored, also when that is sent again, and stores nothing from the first block
 on that it rejects. So what a REJECTED writer holds is exactly what the successors must get. Of a deleted segment it is
@@ -18,8 +18,9 @@ not known what it had stored: then a block that was sent before on a connection 
 """
 
 from collections import deque
-from enum import IntEnum
+from enum import Enum, auto
 from operator import attrgetter
+from typing import Final
 
 from millrace.client.errors import (
     ConnectionLostError,
@@ -35,13 +36,40 @@ from millrace.model.errors import MillraceError
 from .accumulator import Accumulator, Block
 
 
-class SenderState(IntEnum):
-    """What a segment writer does, the later the more final; see the module docstring."""
+class SenderState(Enum):
+    """What a segment writer does; see the module docstring."""
 
-    SENDING = 0
-    INTERRUPTED = 1
-    REJECTED = 2
-    STOPPED = 3
+    SENDING = auto()
+    INTERRUPTED = auto()
+    REJECTED = auto()
+    STOPPED = auto()
+
+
+class SenderEvent(Enum):
+    """What changes the state of a segment writer."""
+
+    INTERRUPT = auto()
+    """A sent block was answered with an error that passes."""
+    REJECT = auto()
+    """A sent block was rejected, as the segment takes no more appends."""
+    FAIL = auto()
+    """A sent block was answered with an error that ends the writer."""
+    RESUME = auto()
+    """What was interrupted, or rejected by a segment that turned out to be open, is to be sent again."""
+    STOP = auto()
+    """The writer ends, or the segment was replaced."""
+
+
+SENDING, INTERRUPTED, REJECTED, STOPPED = SenderState
+INTERRUPT, REJECT, FAIL, RESUME, STOP = SenderEvent
+
+TRANSITIONS: Final[dict[SenderState, dict[SenderEvent, SenderState]]] = {
+    SENDING: {INTERRUPT: INTERRUPTED, REJECT: REJECTED, FAIL: STOPPED, STOP: STOPPED},
+    INTERRUPTED: {INTERRUPT: INTERRUPTED, REJECT: REJECTED, FAIL: STOPPED, RESUME: SENDING, STOP: STOPPED},
+    REJECTED: {INTERRUPT: REJECTED, REJECT: REJECTED, FAIL: STOPPED, RESUME: SENDING, STOP: STOPPED},
+    STOPPED: {INTERRUPT: STOPPED, REJECT: STOPPED, FAIL: STOPPED, STOP: STOPPED},
+}
+"""Every legal event of every state, and the state after it."""
 
 
 class SegmentWriter:
@@ -62,7 +90,7 @@ class SegmentWriter:
         self.segment_id = segment_id
         self.accumulator = accumulator
         self.last_acked_number = accumulator.last_number
-        self.state = SenderState.SENDING
+        self.state = SENDING
         self.interruption: MillraceError | None = None
         self.is_refusing = False
         # To be sent, in order.
@@ -93,7 +121,7 @@ class SegmentWriter:
     @property
     def is_drained(self) -> bool:
         """Whether nothing of what it holds is stored, or ever will be without being sent again."""
-        return self.answered_state is SenderState.REJECTED or not (self._sent or self.has_unknown)
+        return self.answered_state is REJECTED or not (self._sent or self.has_unknown)
 
     def holds(self, event_number: int) -> bool:
         """Whether an event up to that number is neither stored nor removed."""
@@ -109,11 +137,11 @@ class SegmentWriter:
 
     def next_block(self) -> Block | None:
         """Return the block to be sent now, if one is."""
-        return self._queue[0] if self.state is SenderState.SENDING and self._queue else None
+        return self._queue[0] if self.state is SENDING and self._queue else None
 
     def sent(self) -> None:
         """Count the next block as in flight."""
-        assert self.state is SenderState.SENDING
+        assert self.state is SENDING
         self._sent.append(self._queue.popleft())
 
     # --- answers in, once for each sent block ---
@@ -122,7 +150,7 @@ class SegmentWriter:
         """Forget a block that is stored."""
         self._land(block)
         self.last_acked_number = max(self.last_acked_number, block.last_number)
-        if self.state is SenderState.SENDING:
+        if self.state is SENDING:
             self.is_refusing = False
 
     def failed(self, block: Block, error: MillraceError) -> None:
@@ -131,11 +159,11 @@ class SegmentWriter:
         self._land(block)
         if isinstance(error, ConnectionLostError | OutcomeUnknownError):
             self._unknown_through = max(self._unknown_through, block.last_number)
-        following = self._state_after(error)
-        if following is SenderState.INTERRUPTED:
-            if self.state is SenderState.SENDING:  # those after it only follow from it
+        event = self._event_of(error)
+        if event is INTERRUPT:
+            if self.state is SENDING:  # those after it only follow from it
                 self.interruption = error
-        elif following is SenderState.REJECTED:
+        elif event is REJECT:
             self.is_refusing = True
             if isinstance(error, SegmentSealedError):
                 # The segment would have acked what it had stored, so this is final for all that was sent.
@@ -145,22 +173,22 @@ class SegmentWriter:
             if isinstance(error, SegmentNotFoundError):
                 block.error = OutcomeUnknownError(f"segment {self.segment_id} was deleted, and may have stored this")
                 block.error.__cause__ = error
-        self.state = max(self.state, following)
+        self._change(event)
 
     # --- what the writer decides ---
 
     def resume(self) -> None:
         """Send again what was recalled or rejected."""
-        assert self.answered_state in {SenderState.INTERRUPTED, SenderState.REJECTED}
-        self.state = SenderState.SENDING
+        assert not self._sent, "answers are awaited"
+        self._change(RESUME)
 
     def stop(self) -> None:
         """Send nothing any more; once nothing is in flight, `remove_all` returns what is held."""
-        self.state = SenderState.STOPPED
+        self._change(STOP)
 
     def remove_all(self) -> list[Block]:
         """Remove what is held by a segment writer that was stopped, and return it in the order written."""
-        assert self.answered_state is SenderState.STOPPED
+        assert self.answered_state is STOPPED
         blocks = list(self._queue)
         self._queue.clear()
         return blocks
@@ -176,6 +204,12 @@ class SegmentWriter:
 
     # --- inside ---
 
+    def _change(self, event: SenderEvent) -> None:
+        """Go to the state that follows; the only place that does."""
+        following = TRANSITIONS[self.state].get(event)
+        assert following is not None, f"{event} in {self.state}"
+        self.state = following
+
     def _land(self, block: Block) -> None:
         """Count a block as not in flight any more; the last one brings back those that failed."""
         assert self._sent, "nothing is in flight"
@@ -187,13 +221,13 @@ class SegmentWriter:
             self._queue.extendleft(sorted(self._returned, key=attrgetter("event_number"), reverse=True))
             self._returned.clear()
 
-    def _state_after(self, error: MillraceError) -> SenderState:
+    def _event_of(self, error: MillraceError) -> SenderEvent:
         if isinstance(error, SegmentSealedError) or (isinstance(error, SegmentNotFoundError) and not self.has_unknown):
-            return SenderState.REJECTED
+            return REJECT
         # After a block that was not stored, the numbers of those sent after it leave a gap.
-        if passes(error) or (isinstance(error, EventNumberError) and self.state is not SenderState.SENDING):
-            return SenderState.INTERRUPTED
-        return SenderState.STOPPED
+        if passes(error) or (isinstance(error, EventNumberError) and self.state is not SENDING):
+            return INTERRUPT
+        return FAIL
 
 
 def passes(error: MillraceError) -> bool:

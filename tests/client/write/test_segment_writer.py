@@ -14,7 +14,7 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.write.accumulator import Accumulator, Block
-from millrace.client.write.segment_writer import SegmentWriter, SenderState
+from millrace.client.write.segment_writer import TRANSITIONS, SegmentWriter, SenderEvent, SenderState
 from millrace.model.compression import Compression
 from millrace.model.errors import ErrorFacts
 
@@ -70,49 +70,56 @@ BROUGHT = list(product(SenderState, [False, True]))
 
 
 @pytest.mark.parametrize(("state", "answered"), BROUGHT)
-@pytest.mark.parametrize("following", SenderState)
-def test_an_answer_never_changes_a_state_to_an_earlier_one(
-    state: SenderState, following: SenderState, *, answered: bool
+@pytest.mark.parametrize("event", SenderEvent)
+def test_every_state_takes_the_events_of_the_table_and_no_other(
+    state: SenderState, event: SenderEvent, *, answered: bool
 ) -> None:
     made, blocks = brought_to(state, answered=answered)
-    if answered:  # no answer can come
-        with pytest.raises(AssertionError, match="nothing is in flight"):
-            made.acked(block(9))
-        return
-    if following is SenderState.SENDING:
-        made.acked(blocks[0])
-    else:
-        made.failed(blocks[0], ERRORS[following])
-    assert made.state is max(state, following)
-    assert made.answered_state is None
-    made.acked(blocks[1])
-    assert made.answered_state is max(state, following)
-
-
-@pytest.mark.parametrize(("state", "answered"), BROUGHT)
-def test_what_was_interrupted_or_rejected_is_resumed_once_all_is_answered(
-    state: SenderState, *, answered: bool
-) -> None:
-    made, _ = brought_to(state, answered=answered)
-    if answered and state in {SenderState.INTERRUPTED, SenderState.REJECTED}:
-        made.resume()
-        assert made.answered_state is SenderState.SENDING
-    else:
+    # Where nothing is in flight, no answer can come; while something is, nothing is resumed.
+    is_legal = event is SenderEvent.STOP or (event is SenderEvent.RESUME) == answered
+    following = TRANSITIONS[state].get(event) if is_legal else None
+    if following is None:
         with pytest.raises(AssertionError):
-            made.resume()
+            take(made, event, blocks)
         assert made.state is state
+        return
+    take(made, event, blocks)
+    assert made.state is following
+    assert made.answered_state is (following if answered else None)
+
+
+def take(made: SegmentWriter, event: SenderEvent, blocks: list[Block]) -> None:
+    if event is SenderEvent.RESUME:
+        made.resume()
+    elif event is SenderEvent.STOP:
+        made.stop()
+    else:
+        error = {SenderEvent.INTERRUPT: THROTTLED, SenderEvent.REJECT: SEALED, SenderEvent.FAIL: FENCED}[event]
+        made.failed(blocks[0] if blocks else block(9), error)
 
 
 @pytest.mark.parametrize(("state", "answered"), BROUGHT)
-def test_every_state_can_be_stopped(state: SenderState, *, answered: bool) -> None:
+def test_an_ack_changes_no_state(state: SenderState, *, answered: bool) -> None:
     made, blocks = brought_to(state, answered=answered)
-    made.stop()
-    assert made.answered_state is (SenderState.STOPPED if answered else None)
     for each in blocks:
-        with pytest.raises(AssertionError):
-            made.remove_all()
-        made.failed(each, LOST)
-    assert made.answered_state is SenderState.STOPPED
+        assert made.answered_state is None
+        made.acked(each)
+    assert made.answered_state is state
+
+
+def test_every_state_can_be_left_and_reached() -> None:
+    reached = {following for row in TRANSITIONS.values() for following in row.values()}
+    assert reached == set(TRANSITIONS) == set(SenderState)
+    assert all(set(row.values()) - {state} for state, row in TRANSITIONS.items() if state is not SenderState.STOPPED)
+
+
+def test_what_is_held_is_removed_only_once_all_is_answered() -> None:
+    made, blocks = sender(2, sent=1)
+    made.stop()
+    with pytest.raises(AssertionError):
+        made.remove_all()
+    made.failed(blocks[0], LOST)
+    assert made.remove_all() == blocks
 
 
 def test_a_segment_refuses_until_it_stores_what_was_sent_after_a_rejection() -> None:
