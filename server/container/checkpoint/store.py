@@ -316,7 +316,7 @@ class CheckpointStore:
             internal_count=self.segments.internal_count(),
             next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
-            clock_history=ClockHistory(ClockReading(*last), map(tuple, anchors)),
+            clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
         )
         return Checkpoint(
             stored=stored,
