@@ -77,7 +77,7 @@ class Dispatcher:
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
             self._container.loader.pin(segments=[run.segment_id], writers=writers),
-            lambda: self._admit(run),
+            lambda: self._admit_loaded(run),
             # The checkpoint cannot be read: the container is about to be started again.
             failed=lambda _: self._abort(),
         )
@@ -149,6 +149,12 @@ class Dispatcher:
             self._container.relief.add(self._relieved)
             self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, pressure)))
             self._flow.set(Reason.CONTAINER_FULL, True)
+
+    def _admit_loaded(self, run: AppendRun) -> None:
+        self._admit(run)
+        # Of a run that was refused, or stored before, no log batch tells; nor does the walk, if the container is full.
+        if self._session.appends.has_outcomes:
+            self.settle()
 
     def _relieved(self) -> None:
         self._flow.set(Reason.CONTAINER_FULL, False)

@@ -18,9 +18,11 @@ from millrace.wire import messages as m
 from millrace.wire.append_pipeline import BROKEN_COUNT_MAX
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
+from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, append_frame, code_of
 from tests.support.servers import QUIET, server_options
+from tests.support.storage import FaultyStorage
 from tests.support.waiting import PATIENCE_S, until
 
 IDLE = replace(QUIET, resident_count_max=0)
@@ -267,6 +269,36 @@ async def test_what_an_append_is_about_stays_in_memory_until_it_is_applied(tmp_p
             files.resume()
             assert await peer.settled(sent) == [Stored(0, duplicate=False)] * COUNT
         assert reads == []
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_about_an_idle_segment_does_not_wait_for_room(tmp_path: Path) -> None:
+    """Behaviours 10 and 51: the peer is not read while memory is full, but it is answered."""
+    container = replace(
+        IDLE,
+        flush_size_bytes=64 * KIB,
+        chunk_size_bytes_max=64 * KIB,
+        tail_size_bytes_high=128 * KIB,
+        tail_size_bytes_low=64 * KIB,
+    )
+    storage = FaultyStorage()
+    async with Server(server_options(tmp_path, container=container), storage=storage) as server:
+        async with await Peer.connect(server.address) as peer:
+            idle = await peer.create_segment("raw/idle")
+            busy = await peer.create_segment("raw/busy")
+            await peer.ask(m.SealSegment(idle), m.SegmentInfo)
+        await checkpoint(server)
+        await check_idle(server)
+        storage.open.clear()
+        async with await Peer.connect(server.address) as writer, await Peer.connect(server.address) as peer:
+            await writer.store(busy, *[bytes(16 * KIB)] * 9)
+            (sent,) = await peer.append(idle, b"x")
+            async with asyncio.timeout(PATIENCE_S):
+                while sent not in peer.outcomes:
+                    peer.note(*await peer.receive())
+            assert peer.outcomes[sent] is ErrorCode.SEGMENT_SEALED
+            assert peer.throttles
+            storage.open.set()
 
 
 @pytest.mark.slow
