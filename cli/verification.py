@@ -17,7 +17,6 @@ from millrace.server.container.ids import scope_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
-from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import (
     ChunkInfo,
@@ -178,7 +177,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
 
 
 async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:
-    storage = LocalStorage(OsFileSystem(), folder / TIER2_FOLDER, Tier2Options(), clock=SystemClock())
+    storage = LocalStorage(OsFileSystem(), folder / TIER2_FOLDER, Tier2Options())
     try:
         for container in found:
             await _verify_scope(result, folder, container, storage, on_step=on_step)

@@ -151,9 +151,7 @@ class Server:
         options = self._options
         self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
         try:
-            self._storage = self._storage or LocalStorage(
-                self._files, self._folder.tier2, options.tier2, clock=self._clock
-            )
+            self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
             await self._open_container()
             self._bound_connections(descriptor_limit())
             with _listening(options.listen):
@@ -308,7 +306,7 @@ class Server:
         self._supervisor.start(opened.flusher.run(), name="flusher")
         self._supervisor.start(self._streams.run(), name="streams")
         self._supervisor.start(self._expiry.run(), name="writers")
-        self._supervisor.start(opened.collect_orphans(), name="orphans")
+        self._supervisor.start(opened.clean_tier2(), name="clean tier 2")
         self._supervisor.start(opened.verify_checkpoint(), name="verification")
 
     async def _close_container(self, *, flush_s: float) -> None:

@@ -39,7 +39,7 @@ class OpenContainer:
     Args:
         environment: what it runs in.
         container: as started.
-        flusher: its `run` is the caller's to start, as `collect_orphans` and `verify_checkpoint` are.
+        flusher: its `run` is the caller's to start, as `clean_tier2` and `verify_checkpoint` are.
         summary: what starting found.
         is_verified: whether every row of the checkpoint was verified.
         keeps_orphans: whether something was lost that the chunks which nothing refers to may hold.
@@ -70,11 +70,13 @@ class OpenContainer:
         if not self._is_verified:
             await self._retried("verification of the checkpoint", self._verify_checkpoint)
 
-    async def collect_orphans(self) -> None:
-        """Queue for deletion, after the grace, the chunks of earlier epochs that no segment refers to. Safe to cancel.
+    async def clean_tier2(self) -> None:
+        """Delete what a crash has left in tier 2: temporary files at once, orphans after the grace. Safe to cancel.
 
-        They are deleted once a copy of a checkpoint that does not refer to them is published.
+        Orphans are chunks of earlier epochs that no segment refers to. They are deleted once a copy of a checkpoint
+        that does not refer to them is published.
         """
+        await self._retried("deletion of temporary files", self._delete_temporary_files)
         await self._clock.sleep(self.environment.container_options.orphan_grace_s)
         await self._retried("search for orphans", self._collect_orphans)
 
@@ -99,6 +101,11 @@ class OpenContainer:
         if self._is_closing:
             raise ShuttingDownError("the container is being closed")
         self._clock.pause(VERIFICATION_PAUSE_S)
+
+    async def _delete_temporary_files(self) -> None:
+        count = await self.environment.storage.delete_temporary_files()
+        if count:
+            logger.info("temporary files of a crash deleted count=%d", count)
 
     async def _collect_orphans(self) -> None:
         environment = self.environment

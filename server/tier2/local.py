@@ -2,9 +2,9 @@
 
 The name of a chunk is its path below the folder. A chunk is published as
 
-    write <name without suffix>.<unix ms>-<random>.temporary  ->  datasync  ->  rename  ->  sync of the folder
+    write <name without suffix>.<random>.temporary  ->  datasync  ->  rename  ->  sync of the folder
 
-so a crash leaves either the chunk or a temporary file, which `collect_orphans` removes when it is old enough.
+so a crash leaves either the chunk or a temporary file, which `delete_temporary_files` deletes at the next start.
 
 Files are reached through the `FileSystem` seam, which blocks; aiofiles carries the calls to threads. What is carried
 is a whole operation, not each call on a file: if a cancelled await could close a descriptor under a thread that still
@@ -24,7 +24,6 @@ from aiofiles.os import wrap
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError, StorageError
-from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 
 from .options import Tier2Options
@@ -40,15 +39,13 @@ T = TypeVar("T")
 class LocalStorage:
     """A `ChunkStorage` over a folder. Belongs to one event loop."""
 
-    def __init__(self, files: FileSystem, folder: Path, options: Tier2Options, *, clock: Clock) -> None:
+    def __init__(self, files: FileSystem, folder: Path, options: Tier2Options) -> None:
         self._files = files
         self._folder = folder
-        self._clock = clock
-        self._grace_ms = round(options.orphan_grace_s * 1000)
         self._executor = ThreadPoolExecutor(options.threads, thread_name_prefix="millrace-tier2")
         # Publishes under way, by name: two of one name run one after the other, also when the first was cancelled.
         self._publishes: dict[str, asyncio.Future[None]] = {}
-        # Temporary files of this process, so that it never takes its own for left-overs of a crash. Changed by threads.
+        # Temporary files being written, which are not what a crash has left. Changed by threads.
         self._temporaries: set[Path] = set()
         # Folders whose own names, up to the root, are known to be durable. Changed by threads.
         self._synced_folders: set[Path] = set()
@@ -79,15 +76,9 @@ class LocalStorage:
         """Delete a chunk, see `ChunkStorage`. A cancelled one still completes."""
         await self._in_thread(self._delete, check_chunk_name(name))
 
-    async def collect_orphans(self) -> int:
-        """Remove temporary files that a crash has left, older than the grace period; return how many.
-
-        Age is told by the name. Cancelling is safe.
-
-        Raises:
-            StorageError: the medium failed.
-        """
-        return await self._in_thread(self._collect_orphans)
+    async def delete_temporary_files(self, prefix: str = "") -> int:
+        """Delete the temporary files that no publish of this process writes, see `ChunkStorage`."""
+        return await self._in_thread(self._delete_temporary_files, check_chunk_prefix(prefix))
 
     async def close(self) -> None:
         """Wait for what is under way and end the threads."""
@@ -119,8 +110,7 @@ class LocalStorage:
                 # It may have been renamed by a process that died before the next line.
                 self._sync_folders(path.parent)
                 return
-            stamp = f"{self._clock.unix_us() // 1000}-{uuid.uuid4().hex}"
-            temporary = path.with_name(f"{path.name.removesuffix(CHUNK_SUFFIX)}.{stamp}{TEMPORARY_SUFFIX}")
+            temporary = path.with_name(f"{path.name.removesuffix(CHUNK_SUFFIX)}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
             self._temporaries.add(temporary)
             try:
                 self._write(temporary, pieces)
@@ -183,14 +173,11 @@ class LocalStorage:
                 file.close()
 
     def _list(self, prefix: str) -> Sequence[ChunkInfo]:
-        folder = prefix.rpartition("/")[0]
         found = []
         with _translated(prefix):
-            for path in self._walk(self._folder / folder):
-                name = path.relative_to(self._folder).as_posix()
-                if name.startswith(prefix) and name.endswith(CHUNK_SUFFIX):
-                    with suppress(FileNotFoundError):  # deleted meanwhile
-                        found.append(ChunkInfo(name, self._files.size(path)))
+            for name in self._names(prefix, CHUNK_SUFFIX):
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    found.append(ChunkInfo(name, self._files.size(self._path(name))))
         found.sort(key=lambda info: info.name)
         return found
 
@@ -198,17 +185,22 @@ class LocalStorage:
         with _translated(name), suppress(FileNotFoundError):
             self._files.remove(self._path(name))
 
-    def _collect_orphans(self) -> int:
-        latest_ms = self._clock.unix_us() // 1000 - self._grace_ms
+    def _delete_temporary_files(self, prefix: str) -> int:
         count = 0
-        with _translated(str(self._folder)):
-            for path in self._walk(self._folder):
-                made_ms = _made_ms(path.name)
-                if made_ms is not None and made_ms <= latest_ms and path not in self._temporaries:
-                    with suppress(FileNotFoundError):
+        with _translated(prefix):
+            for path in map(self._path, self._names(prefix, TEMPORARY_SUFFIX)):
+                if path not in self._temporaries:
+                    with suppress(FileNotFoundError):  # a publish that has ended since it was listed
                         self._files.remove(path)
                         count += 1
         return count
+
+    def _names(self, prefix: str, suffix: str) -> Iterator[str]:
+        """Yield the names of files that start with `prefix` and end with `suffix`."""
+        for path in self._walk(self._folder / prefix.rpartition("/")[0]):
+            name = path.relative_to(self._folder).as_posix()
+            if name.startswith(prefix) and name.endswith(suffix):
+                yield name
 
     def _walk(self, folder: Path) -> Iterator[Path]:
         """Yield the files below `folder`. By the rule of names a folder has no dot, and all files of ours have one."""
@@ -224,14 +216,6 @@ class LocalStorage:
 
     def _path(self, name: str) -> Path:
         return self._folder / name
-
-
-def _made_ms(file_name: str) -> int | None:
-    """Return when a temporary file was made, in Unix milliseconds; None when the name is not that of one."""
-    if not file_name.endswith(TEMPORARY_SUFFIX):
-        return None
-    stamp = file_name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[2].partition("-")[0]
-    return int(stamp) if stamp.isascii() and stamp.isdigit() else None
 
 
 @contextmanager

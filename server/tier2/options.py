@@ -16,10 +16,6 @@ class Tier2Options:
     threads: int = 4
     """Storage operations that may run at once; further ones wait."""
 
-    orphan_grace_s: float = 3600.0
-    """Age from which a temporary file counts as left by a crash. Far above the longest publish, because
-    another process may be writing into the same folder."""
-
     def __post_init__(self) -> None:
         """Refuse what cannot work.
 
@@ -30,5 +26,3 @@ class Tier2Options:
             raise ConfigurationError(f"tier2.page_size_bytes must be 512 to {16 * MIB}, not {self.page_size_bytes}")
         if not 1 <= self.threads <= 256:
             raise ConfigurationError(f"tier2.threads must be 1 to 256, not {self.threads}")
-        if not self.orphan_grace_s >= 0:
-            raise ConfigurationError(f"tier2.orphan_grace_s must not be negative, not {self.orphan_grace_s}")

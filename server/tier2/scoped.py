@@ -42,5 +42,9 @@ class ScopedStorage:
         """Delete a chunk of this scope, see `ChunkStorage`."""
         await self._storage.delete(self._prefix + check_chunk_name(name))
 
+    async def delete_temporary_files(self, prefix: str = "") -> int:
+        """Delete what a crash has left in this scope, see `ChunkStorage`."""
+        return await self._storage.delete_temporary_files(self._prefix + check_chunk_prefix(prefix))
+
     async def close(self) -> None:
         """Do nothing: the other storage is closed by its owner."""

@@ -82,6 +82,16 @@ class ChunkStorage(Protocol):
         """
         ...
 
+    async def delete_temporary_files(self, prefix: str = "") -> int:
+        """Delete what publishes of earlier processes have left under `prefix` when they died; return how many files.
+
+        Only the one process that publishes under that prefix may call it. Its own publishes are left alone.
+
+        Raises:
+            StorageError: the medium failed.
+        """
+        ...
+
     async def close(self) -> None:
         """Wait for what is under way and release everything. Nothing may be called afterwards."""
         ...

@@ -8,10 +8,8 @@ import pytest
 import pytest_asyncio
 
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
-from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ScopedStorage, Tier2Options
-from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.storage import MemoryStorage
 
@@ -23,11 +21,11 @@ def memory(_folder: Path) -> ChunkStorage:
 
 
 def local(folder: Path) -> ChunkStorage:
-    return LocalStorage(OsFileSystem(), folder / "tier2", Tier2Options(), clock=SystemClock())
+    return LocalStorage(OsFileSystem(), folder / "tier2", Tier2Options())
 
 
 def local_in_memory(_folder: Path) -> ChunkStorage:
-    return LocalStorage(MemoryFileSystem(), Path("/data/tier2"), Tier2Options(), clock=ManualClock())
+    return LocalStorage(MemoryFileSystem(), Path("/data/tier2"), Tier2Options())
 
 
 def scoped(_folder: Path) -> ChunkStorage:
@@ -180,7 +178,7 @@ async def test_a_full_storage_says_so_keeps_nothing_and_recovers() -> None:
     folder = Path("/data/tier2")
     storages: list[ChunkStorage] = [
         MemoryStorage(capacity_bytes=1000),
-        LocalStorage(files, folder, Tier2Options(), clock=ManualClock()),
+        LocalStorage(files, folder, Tier2Options()),
         ScopedStorage(MemoryStorage(capacity_bytes=1000), "c0003/"),
     ]
     for storage in storages:

@@ -145,7 +145,7 @@ async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -
         await storage.publish(orphans[home.number], [b"left over"])
     async with homes[0].opened(cache) as one:
         before = homes[1].names()
-        await one.collect_orphans()
+        await one.clean_tier2()
         garbage = waiting(one.container.state.garbage, DeleteAfter.COPY)
         assert [scope_of(ONE) + name for name in garbage] == [orphans[ONE]]
         await published(one)

@@ -206,6 +206,27 @@ async def test_orphan_chunks_are_collected_after_the_grace(tmp_path: Path) -> No
         assert await peer.read_all(info.segment_id) == content
 
 
+@pytest.mark.asyncio
+async def test_temporary_files_of_a_crash_are_deleted_after_the_start(tmp_path: Path) -> None:
+    """Behaviour 46: those of this container only, and without a grace."""
+    ours = tmp_path / "tier2" / "c0000" / "segments" / "01" / "a.4f5e.temporary"
+    others = tmp_path / "tier2" / "c0001" / "segments" / "01" / "a.4f5e.temporary"
+    async with Server(server_options(tmp_path)):
+        pass
+    for path in (ours, others):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"left over")
+
+    async with (
+        Server(server_options(tmp_path)) as server,
+        await Peer.connect(server.address) as peer,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        while ours.exists():
+            await peer.ask(m.ListStreams("", "", 1), m.StreamList)
+        assert others.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
@@ -495,7 +516,7 @@ async def opened(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("task", ["collect_orphans", "verify_checkpoint"])
+@pytest.mark.parametrize("task", ["clean_tier2", "verify_checkpoint"])
 async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tmp_path: Path, task: str) -> None:
     """Somebody looks into the file with other means, or a commit takes long: that passes, and is no reason to end."""
     storage, clock = FaultyStorage(), ManualClock()
@@ -516,7 +537,7 @@ async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tm
             await running
         assert container.container.checkpoint_damage is None
         assert waiting(container.container.state.garbage, DeleteAfter.COPY) == (
-            [orphan] if task == "collect_orphans" else []
+            [orphan] if task == "clean_tier2" else []
         )
 
 
@@ -541,7 +562,7 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
     await storage.publish(f"c0000/{orphan}", [b"left over"])
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
         storage.away = True
-        running = asyncio.ensure_future(container.collect_orphans())
+        running = asyncio.ensure_future(container.clean_tier2())
         await until(lambda: clock.sleeper_count or running.done())
         assert not running.done()
         clock.move(3600.0)

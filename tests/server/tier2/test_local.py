@@ -10,7 +10,6 @@ from millrace.server.errors import StorageError
 from millrace.server.host.files import Buffer, OsFileSystem
 from millrace.server.tier2 import ChunkInfo, LocalStorage, Tier2Options
 from millrace.server.tier2.local import TEMPORARY_SUFFIX
-from tests.support.clock import ManualClock
 from tests.support.files import MemoryFile, MemoryFileSystem
 
 FOLDER = Path("/data/tier2")
@@ -70,8 +69,8 @@ class MortalFileSystem(MemoryFileSystem):
         super()._datasync(file)
 
 
-def storage_on(files: MemoryFileSystem, *, clock: ManualClock | None = None) -> LocalStorage:
-    return LocalStorage(files, FOLDER, Tier2Options(orphan_grace_s=60.0), clock=clock or ManualClock())
+def storage_on(files: MemoryFileSystem) -> LocalStorage:
+    return LocalStorage(files, FOLDER, Tier2Options())
 
 
 async def publish_until_death(files: MortalFileSystem, *, name: str = NAME, content: Buffer = CONTENT) -> bool:
@@ -190,41 +189,36 @@ async def test_a_failed_sync_of_the_folder_takes_the_name_back() -> None:
 
 
 @pytest.mark.asyncio
-async def test_orphans_are_collected_after_the_grace_period_and_nothing_else() -> None:
-    """Behaviour 46: orphans collected later."""
+async def test_what_a_crash_has_left_under_a_prefix_is_deleted_and_nothing_else() -> None:
+    """Behaviour 46: temporary files of a publish that died."""
     files = MortalFileSystem(3)
     assert not await publish_until_death(files)  # before the rename
     files.live_on()
     files.open(FOLDER / "notes.txt", create=True)
-    files.open(FOLDER / "by-hand.temporary", create=True)
+    files.make_directories(FOLDER / "other")
+    files.open(FOLDER / "other" / "a.0.temporary", create=True)
     assert len(temporaries(files)) == 1
-    clock = ManualClock()
-    storage = storage_on(files, clock=clock)
+    storage = storage_on(files)
     await storage.publish("segments/07/b.chunk", [CONTENT])
 
     assert await storage.list() == [ChunkInfo("segments/07/b.chunk", len(CONTENT))]
-    clock.move(59.0)
-    assert await storage.collect_orphans() == 0
-    clock.move(1.0)
-    assert await storage.collect_orphans() == 1
+    assert await storage.delete_temporary_files("segments/") == 1
     assert files.list_directory(PATH.parent) == ["b.chunk"]
     assert files.exists(FOLDER / "notes.txt")
-    assert files.exists(FOLDER / "by-hand.temporary")
+    assert files.exists(FOLDER / "other" / "a.0.temporary")
     await storage.close()
 
 
 @pytest.mark.asyncio
-async def test_a_publish_under_way_is_no_orphan_however_long_it_takes() -> None:
+async def test_the_temporary_file_of_a_publish_under_way_is_left_alone() -> None:
     """Behaviour 45: a disk that stalls for seconds."""
     files = MemoryFileSystem()
-    clock = ManualClock()
-    storage = storage_on(files, clock=clock)
+    storage = storage_on(files)
     files.stall()
     publish = asyncio.ensure_future(storage.publish(NAME, [CONTENT]))
     await asyncio.to_thread(files.stalled.wait)
-    clock.move(10_000.0)
 
-    assert await storage.collect_orphans() == 0
+    assert await storage.delete_temporary_files() == 0
     assert len(temporaries(files)) == 1
     files.resume()
     await publish
@@ -273,7 +267,7 @@ async def test_close_waits_for_a_cancelled_publish_whatever_comes_of_it() -> Non
 
 @pytest.mark.asyncio
 async def test_a_folder_where_the_chunk_should_be_is_an_error_with_its_name(tmp_path: Path) -> None:
-    storage = LocalStorage(OsFileSystem(), tmp_path, Tier2Options(), clock=ManualClock())
+    storage = LocalStorage(OsFileSystem(), tmp_path, Tier2Options())
     (tmp_path / "a.chunk").mkdir()
 
     with pytest.raises(StorageError) as caught:

@@ -6,7 +6,7 @@ from millrace.server.tier2 import Tier2Options
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("page_size_bytes", 511), ("page_size_bytes", 1 << 25), ("threads", 0), ("orphan_grace_s", -1.0)],
+    [("page_size_bytes", 511), ("page_size_bytes", 1 << 25), ("threads", 0)],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(option: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=option):
