@@ -27,8 +27,8 @@ from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection
 from millrace.server.front.counters import FrontCounters
+from millrace.server.front.handlers import Handlers
 from millrace.server.front.replies import error_reply
-from millrace.server.front.router import Handlers
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem

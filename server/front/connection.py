@@ -31,10 +31,10 @@ from millrace.wire.session import CLOSED, DRAINING, negotiate_version
 from .counters import FrontCounters
 from .dispatcher import Dispatcher
 from .flow_control import FlowControl, Reason
+from .handlers import Handlers
 from .options import FrontOptions
 from .outlet import Outlet
 from .replies import error_reply
-from .router import Handlers
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 
 from .flow_control import FlowControl, Reason
+from .handlers import Handlers
 from .options import FrontOptions
 from .outlet import Outlet
 from .reads import Reads
-from .router import Handlers
 from .tasks import ConnectionTasks
 
 
@@ -69,7 +69,7 @@ class Dispatcher:
     def take_appends(self, run: AppendRun) -> None:
         """Hand a run of appends to the container, once its segment and its writer are resident.
 
-        A run that waits was checked, and is not checked again.
+        What was loaded for a run is pinned until it is admitted, so residency is not checked again then.
         """
         if self._session.is_draining or self._container.is_resident(run):
             self._admit(run)
@@ -83,7 +83,10 @@ class Dispatcher:
         )
 
     def settle(self) -> None:
-        """Send the outcomes that are known: called by the container once for each log batch."""
+        """Send the outcomes that are known.
+
+        Called by the container once for each log batch, and by the connection for what needs no log.
+        """
         self._session.put_outcomes()
         self._outlet.flush()
         self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)

@@ -9,7 +9,7 @@ batch that must come next is there. If not, the first row that applies says what
     the next file with batches starts with the expected one    the log moved on; what is left here is nothing
     a later batch follows, and the run table here is intact    corrupt: the runs that fail are named
     a later batch follows                                      corrupt: up to it, contents unknown
-    nothing follows                                            the end of the log (see `tail`)
+    nothing follows                                            the end of the log (see `log_end`)
 
 A batch is handed out only when the one after it confirms the chain or the log ends: a batch whose checksum is not the
 one that its successor stores is an old one, at a place where a write was lost.

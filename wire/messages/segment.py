@@ -253,7 +253,7 @@ class GetAttribute(Request[Attribute]):
 
 
 class IndexEntry(NamedTuple):
-    """A border between appends: its offset, the events before it, the wall time at which it was durable."""
+    """A border between appends: its offset, the events before it, the wall time when its write to the log began."""
 
     offset: U64
     events: U64

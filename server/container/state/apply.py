@@ -30,7 +30,7 @@ from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.framing import decode
 
 from . import apply_segments, apply_streams, apply_writers
-from .apply_segments import Fold
+from .apply_segments import CurrentBatch
 from .clock_history import ClockHistory
 from .container_state import ContainerState
 from .segment import DamagedRange, Segment
@@ -57,13 +57,13 @@ def apply_batch(
         wall_time_us: when the log wrote it.
         bytes_sink: given the bytes of each run.
     """
-    fold = Fold(state, sequence=sequence, wall_time_us=wall_time_us)
+    batch = CurrentBatch(state, sequence=sequence, wall_time_us=wall_time_us)
     is_new = sequence > state.sequence
     for item in items:
         if isinstance(item, AppendRun):
-            _apply_run(fold, item, is_new=is_new, bytes_sink=bytes_sink)
+            _apply_run(batch, item, is_new=is_new, bytes_sink=bytes_sink)
         elif is_new or isinstance(item, Damage):
-            _APPLIERS[type(item)](fold, item)
+            _APPLIERS[type(item)](batch, item)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
     state.sequence = max(state.sequence, sequence)
     return state.take_woken()
@@ -117,25 +117,25 @@ def items_of(batch: RecoveredBatch) -> list[BatchItem]:
     return [run if run.kind == KIND_APPENDS else decode(run.frames)[1] for run in batch.runs]
 
 
-def _apply_run(fold: Fold, run: AppendRun, *, is_new: bool, bytes_sink: BytesSink) -> None:
-    state = fold.state
+def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink: BytesSink) -> None:
+    state = batch.state
     segment = state.segments.loaded(run.segment_id)
     if segment is None:
         if not is_new:
             return  # deleted before the checkpoint
         # Nothing is appended after the record of a delete: it is the record of the creation that was lost.
-        segment = state.orphan(run.segment_id)
+        segment = state.add_lost_segment(run.segment_id)
     end_events = segment.event_count + run.event_count if is_new else 0
-    extent = Extent(run, sequence=fold.sequence, end_events=end_events, wall_time_us=fold.wall_time_us)
+    extent = Extent(run, sequence=batch.sequence, end_events=end_events, wall_time_us=batch.wall_time_us)
     if is_new:
-        segment.index.add(run.offset, events=segment.event_count, wall_time_us=fold.wall_time_us)
+        segment.index.add(run.offset, events=segment.event_count, wall_time_us=batch.wall_time_us)
         if run.offset > segment.length:
             # Damage took the bytes between.
             segment.damages.append(DamagedRange(segment.length, run.offset, "the log"))
         segment.length = max(segment.length, extent.end)
         segment.event_count = end_events
         if run.writer_number:
-            apply_writers.advance(fold, segment, run)
+            apply_writers.advance(batch, segment, run)
         state.segments.changed(segment)
         if segment.stream_id:
             state.touched_streams.add(segment.stream_id)
@@ -143,9 +143,9 @@ def _apply_run(fold: Fold, run: AppendRun, *, is_new: bool, bytes_sink: BytesSin
     bytes_sink(segment, extent)
 
 
-def _apply_damage(fold: Fold, damage: Damage) -> None:
+def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
     """Let segments be as long as they were, and refuse reads of what is lost of them."""
-    state = fold.state
+    state = batch.state
     state.clock_history = ClockHistory()  # a jump of the wall clock may be among what is lost
     for segment_id, offset, size in damage.runs:
         segment = state.segments.loaded(segment_id)
@@ -154,7 +154,7 @@ def _apply_damage(fold: Fold, damage: Damage) -> None:
             state.add_damage(segment, offset, offset + size, f"{damage.place} at {damage.offset}")
 
 
-_APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+_APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     Damage: _apply_damage,
     **apply_segments.APPLIERS,
     **apply_writers.APPLIERS,

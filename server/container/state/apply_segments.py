@@ -15,8 +15,8 @@ from .segment import DamagedRange, Segment
 
 
 @dataclass(slots=True)
-class Fold:
-    """A batch that is being applied to a state.
+class CurrentBatch:
+    """The batch that is being applied, and the state which it is applied to.
 
     Attributes:
         sequence, wall_time_us: of the batch.
@@ -32,15 +32,15 @@ def merge_marker(source_id: int) -> str:
     return f"#merged/{source_id}"
 
 
-def create_segment(fold: Fold, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
+def create_segment(batch: CurrentBatch, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
     """Create a segment of a stream, or a raw one, whose `stream_id` is 0."""
-    if fold.state.segments.peek(segment_id) is None:
-        fold.state.add_segment(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
+    if batch.state.segments.peek(segment_id) is None:
+        batch.state.add_segment(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
 
 
-def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:
+def seal_segments(batch: CurrentBatch, segment_ids: Iterable[int]) -> None:
     """Let segments take no more appends."""
-    state = fold.state
+    state = batch.state
     for segment_id in segment_ids:
         segment = state.segments.loaded(segment_id)
         if segment is not None:
@@ -50,9 +50,9 @@ def seal_segments(fold: Fold, segment_ids: Iterable[int]) -> None:
             state.wake(segment)
 
 
-def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
+def truncate_segments(batch: CurrentBatch, positions: Iterable[m.CutPosition]) -> None:
     """Move the starts of segments to the offsets of these positions, never backwards."""
-    state = fold.state
+    state = batch.state
     for segment_id, offset in positions:
         segment = state.segments.loaded(segment_id)
         if segment is None or segment.link is not None or offset <= segment.start_offset:
@@ -69,32 +69,32 @@ def truncate_segments(fold: Fold, positions: Iterable[m.CutPosition]) -> None:
         state.wake(segment)
 
 
-def _segment_created(fold: Fold, record: m.SegmentCreated) -> None:
-    create_segment(fold, record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
+def _segment_created(batch: CurrentBatch, record: m.SegmentCreated) -> None:
+    create_segment(batch, record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
 
 
-def _segment_sealed(fold: Fold, record: m.SegmentSealed) -> None:
-    seal_segments(fold, [record.segment_id])
+def _segment_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:
+    seal_segments(batch, [record.segment_id])
 
 
-def _segment_truncated(fold: Fold, record: m.SegmentTruncated) -> None:
-    truncate_segments(fold, [m.CutPosition(record.segment_id, record.offset)])
+def _segment_truncated(batch: CurrentBatch, record: m.SegmentTruncated) -> None:
+    truncate_segments(batch, [m.CutPosition(record.segment_id, record.offset)])
 
 
-def _segment_deleted(fold: Fold, record: m.SegmentDeleted) -> None:
-    segment = fold.state.segments.loaded(record.segment_id)
+def _segment_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:
+    segment = batch.state.segments.loaded(record.segment_id)
     if segment is not None and segment.link is None:  # one that was merged belongs to its target now
-        fold.state.delete_segments([record.segment_id])
+        batch.state.delete_segments([record.segment_id])
 
 
-def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
-    state = fold.state
+def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
+    state = batch.state
     target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
     if target is None:
         return
     _set_attribute(state, target, merge_marker(record.source_id), b"")
     if record.size:
-        target.index.add(record.target_offset, events=target.event_count, wall_time_us=fold.wall_time_us)
+        target.index.add(record.target_offset, events=target.event_count, wall_time_us=batch.wall_time_us)
     target.length = max(target.length, record.target_offset + record.size)
     target.event_count += record.event_count
     # The log may have lost the end of the source, or all of it.
@@ -116,19 +116,19 @@ def _segment_merged(fold: Fold, record: m.SegmentMerged) -> None:
                 source_id=source.segment_id,
                 source_offset=record.source_start,
                 event_count=record.event_count,
-                sequence=fold.sequence,
+                sequence=batch.sequence,
                 end_events=target.event_count,
-                wall_time_us=fold.wall_time_us,
+                wall_time_us=batch.wall_time_us,
             ),
         )
     target.check()
     state.wake(target)
 
 
-def _attribute_set(fold: Fold, record: m.AttributeSet) -> None:
-    segment = fold.state.segments.loaded(record.segment_id)
+def _attribute_set(batch: CurrentBatch, record: m.AttributeSet) -> None:
+    segment = batch.state.segments.loaded(record.segment_id)
     if segment is not None:
-        _set_attribute(fold.state, segment, record.key, record.value if record.present else None)
+        _set_attribute(batch.state, segment, record.key, record.value if record.present else None)
 
 
 def _set_attribute(state: ContainerState, segment: Segment, key: str, value: bytes | None) -> None:
@@ -140,7 +140,7 @@ def _set_attribute(state: ContainerState, segment: Segment, key: str, value: byt
     state.segments.changed(segment)
 
 
-APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.SegmentCreated: _segment_created,
     m.SegmentSealed: _segment_sealed,
     m.SegmentTruncated: _segment_truncated,

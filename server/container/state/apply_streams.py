@@ -9,12 +9,12 @@ from typing import Any, Final
 from millrace.model.names import segment_of_stream
 from millrace.wire import messages as m
 
-from .apply_segments import Fold, create_segment, seal_segments, truncate_segments
+from .apply_segments import CurrentBatch, create_segment, seal_segments, truncate_segments
 from .stream import Stream
 
 
-def _stream_created(fold: Fold, record: m.StreamCreated) -> None:
-    state = fold.state
+def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
+    state = batch.state
     if state.streams.peek(record.stream_id) is not None:
         return
     stream = Stream(
@@ -27,17 +27,17 @@ def _stream_created(fold: Fold, record: m.StreamCreated) -> None:
     state.streams.add(stream)
     state.reconfigured_streams[stream.stream_id] = stream.configuration
     _begin_epoch(
-        fold,
+        batch,
         stream,
         m.EpochRecord(number=0, started_us=record.created_us, cause="created", sealed_ids=[], created=record.segments),
     )
 
 
-def _stream_scaled(fold: Fold, stream: Stream, record: m.StreamScaled) -> None:
+def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
     if record.epoch <= stream.epoch:
         return
     _begin_epoch(
-        fold,
+        batch,
         stream,
         m.EpochRecord(
             number=record.epoch,
@@ -47,14 +47,14 @@ def _stream_scaled(fold: Fold, stream: Stream, record: m.StreamScaled) -> None:
             created=record.created,
         ),
     )
-    seal_segments(fold, record.sealed_ids)
+    seal_segments(batch, record.sealed_ids)
 
 
-def _begin_epoch(fold: Fold, stream: Stream, epoch: m.EpochRecord) -> None:
+def _begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:
     """Create the segments of an epoch before those which they replace are sealed: readers find both."""
     for index, (segment_id, _, _) in enumerate(epoch.created):
         create_segment(
-            fold,
+            batch,
             segment_id,
             name=segment_of_stream(stream.name, epoch=epoch.number, index=index),
             created_us=epoch.started_us,
@@ -63,19 +63,19 @@ def _begin_epoch(fold: Fold, stream: Stream, epoch: m.EpochRecord) -> None:
     stream.begin_epoch(epoch)
 
 
-def _stream_updated(fold: Fold, stream: Stream, record: m.StreamUpdated) -> None:
+def _stream_updated(batch: CurrentBatch, stream: Stream, record: m.StreamUpdated) -> None:
     stream.configuration = record.configuration
-    fold.state.reconfigured_streams[record.stream_id] = record.configuration
+    batch.state.reconfigured_streams[record.stream_id] = record.configuration
 
 
-def _stream_sealed(fold: Fold, stream: Stream, record: m.StreamSealed) -> None:
+def _stream_sealed(batch: CurrentBatch, stream: Stream, record: m.StreamSealed) -> None:
     stream.sealed = True
-    seal_segments(fold, stream.segment_ids)
+    seal_segments(batch, stream.segment_ids)
 
 
-def _stream_truncated(fold: Fold, record: m.StreamTruncated) -> None:
-    state = fold.state
-    truncate_segments(fold, record.positions)
+def _stream_truncated(batch: CurrentBatch, record: m.StreamTruncated) -> None:
+    state = batch.state
+    truncate_segments(batch, record.positions)
     stream = state.streams.loaded(record.stream_id)
     if stream is None:
         return
@@ -94,35 +94,35 @@ def _stream_truncated(fold: Fold, record: m.StreamTruncated) -> None:
         state.streams.changed(stream)
 
 
-def _stream_deleted(fold: Fold, record: m.StreamDeleted) -> None:
-    stream = fold.state.streams.remove(record.stream_id)
+def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
+    stream = batch.state.streams.remove(record.stream_id)
     if stream is None:
         return
-    fold.state.delete_segments(stream.segment_ids)
-    fold.state.reconfigured_streams[record.stream_id] = None
+    batch.state.delete_segments(stream.segment_ids)
+    batch.state.reconfigured_streams[record.stream_id] = None
 
 
-def _cut_saved(fold: Fold, stream: Stream, record: m.CutSaved) -> None:
+def _cut_saved(batch: CurrentBatch, stream: Stream, record: m.CutSaved) -> None:
     stream.cuts[record.kind, record.name] = m.SavedCut(record.kind, record.name, record.saved_us, record.positions)
 
 
-def _cut_forgotten(fold: Fold, stream: Stream, record: m.CutForgotten) -> None:
+def _cut_forgotten(batch: CurrentBatch, stream: Stream, record: m.CutForgotten) -> None:
     stream.cuts.pop((record.kind, record.name), None)
 
 
-def _changing(change: Callable[[Fold, Stream, Any], None]) -> Callable[[Fold, Any], None]:
+def _changing(change: Callable[[CurrentBatch, Stream, Any], None]) -> Callable[[CurrentBatch, Any], None]:
     """Return what applies a record that changes a stream; one that damage has made unknown is left aside."""
 
-    def apply(fold: Fold, record: Any) -> None:
-        stream = fold.state.streams.loaded(record.stream_id)
+    def apply(batch: CurrentBatch, record: Any) -> None:
+        stream = batch.state.streams.loaded(record.stream_id)
         if stream is not None:
-            change(fold, stream, record)
-            fold.state.streams.changed(stream)
+            change(batch, stream, record)
+            batch.state.streams.changed(stream)
 
     return apply
 
 
-APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.StreamCreated: _stream_created,
     m.StreamScaled: _changing(_stream_scaled),
     m.StreamUpdated: _changing(_stream_updated),

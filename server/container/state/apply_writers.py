@@ -6,7 +6,7 @@ from typing import Any, Final
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
-from .apply_segments import Fold
+from .apply_segments import CurrentBatch
 from .clock_history import ClockReading
 from .segment import Segment, WriterProgress
 from .writer import Writer
@@ -15,9 +15,9 @@ ACTIVITY_STEP_US: Final = 60_000_000
 """A busy writer is stored again this often, not with every checkpoint; `active_us` may be that much too early."""
 
 
-def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
+def advance(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
     """Record how far a writer is in a segment after a run."""
-    state = fold.state
+    state = batch.state
     progress = segment.writers.get(run.writer_number)
     if progress is None:
         progress = segment.writers[run.writer_number] = WriterProgress()
@@ -27,15 +27,15 @@ def advance(fold: Fold, segment: Segment, run: AppendRun) -> None:
     writer = state.writers.loaded(run.writer_number)
     # Seldom, as its row is stored again each time.
     if writer is not None and (
-        writer.seen_uptime_us != state.uptime_us or abs(fold.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US
+        writer.seen_uptime_us != state.uptime_us or abs(batch.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US
     ):
-        writer.active_us = fold.wall_time_us
+        writer.active_us = batch.wall_time_us
         writer.seen_uptime_us = state.uptime_us
         state.writers.changed(writer)
 
 
-def _writer_recorded(fold: Fold, record: m.WriterRecorded) -> None:
-    state = fold.state
+def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
+    state = batch.state
     writer = state.writers.loaded(record.writer_number)
     if writer is None:
         before = state.writers.find(record.writer_id)
@@ -55,8 +55,8 @@ def _writer_recorded(fold: Fold, record: m.WriterRecorded) -> None:
     state.writers.changed(writer)
 
 
-def _writers_expired(fold: Fold, record: m.WritersExpired) -> None:
-    state = fold.state
+def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
+    state = batch.state
     state.forget_progress([*record.marked, *record.forgotten])
     for number in record.marked:
         writer = state.writers.loaded(number)
@@ -70,14 +70,14 @@ def _writers_expired(fold: Fold, record: m.WritersExpired) -> None:
         state.expiring_writers.pop(number, None)
 
 
-def _uptime_counted(fold: Fold, record: m.UptimeCounted) -> None:
-    state = fold.state
+def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
+    state = batch.state
     if record.uptime_us >= state.uptime_us:
         state.uptime_us = record.uptime_us
         state.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))
 
 
-APPLIERS: Final[Mapping[type, Callable[[Fold, Any], None]]] = {
+APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.WriterRecorded: _writer_recorded,
     m.WritersExpired: _writers_expired,
     m.UptimeCounted: _uptime_counted,

@@ -244,7 +244,7 @@ class ContainerState:
         with self.segments.pin([link.target_id]):
             self.hold(self.segments[link.target_id], link)
 
-    def orphan(self, segment_id: int) -> Segment:
+    def add_lost_segment(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""
         segment = Segment(segment_id=segment_id, name=f"lost/segment-{segment_id}", created_us=0)
         self.add_segment(segment)

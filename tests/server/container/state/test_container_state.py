@@ -180,7 +180,7 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
 
 def test_a_segment_whose_creation_was_lost_says_so_and_is_stored() -> None:
     state = new_state()
-    segment = state.orphan(12)
+    segment = state.add_lost_segment(12)
     assert segment.name == "lost/segment-12"
     assert list(state.segments.unstored) == [segment]
     assert state.take_id() == 13

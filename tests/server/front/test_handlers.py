@@ -7,7 +7,7 @@ from typing import get_type_hints
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.front.router import Handlers
+from millrace.server.front.handlers import Handlers
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB

@@ -1,6 +1,6 @@
 """One function per request that is neither an append nor a read: message in, message out.
 
-Errors are raised; the connection turns them into replies in one place.
+Errors are raised; the dispatcher turns them into replies in one place.
 """
 
 import json
