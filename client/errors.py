@@ -18,7 +18,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- ConditionFailedError         another length than expected; has `length`
 |   +-- AttributeConditionFailedError  another value than expected
 |   +-- PipelineBrokenError          an earlier append of the pipeline failed; this one is not stored
-|   +-- WriterFencedError            the writer id was opened again
+|   +-- WriterFencedError            the writer id was opened again, or the server does not know this writer
 |   +-- WriterExpiredError           the writer was idle for so long that its event numbers were deleted
 |   +-- EventNumberError             event numbers that leave a gap or overlap
 |   +-- StreamNotFoundError
@@ -126,7 +126,7 @@ class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):
 
 
 class WriterFencedError(_Answer, codes=[ErrorCode.WRITER_FENCED, ErrorCode.WRITER_UNKNOWN]):
-    """The writer id was opened again elsewhere; this writer stores nothing any more."""
+    """This writer stores nothing any more: its id was opened again, or the server does not know it (see the text)."""
 
 
 class WriterExpiredError(_Answer, codes=[ErrorCode.WRITER_EXPIRED]):

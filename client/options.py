@@ -54,7 +54,8 @@ class ClientOptions:
         request_timeout_s: for one request, with all reconnects and retries.
         keepalive_s: after so long a silence the server is asked for a sign of life; after two of them the connection
             counts as lost.
-        in_flight_bytes_max: appends of one connection that may wait for their ack.
+        in_flight_bytes_max: appends of one connection that may wait for their ack, those of all writers together; each
+            writer has a bound of its own, `WriterOptions.in_flight_bytes_max`.
     """
 
     token: str = field(default="", repr=False)

@@ -4,7 +4,7 @@ Everything that is sent goes with a *subject* of the caller's choice, and comes 
 know futures, callbacks or threads, and its shells need no tables. Of `next_event` there are three kinds:
 
     Acked       appends are durable
-    Pushed      bytes of a segment: the answer to a READ, or part of a subscription
+    Pushed      bytes of a segment: the reply to a READ, or part of a subscription
     Received    any other frame; an ERROR_REPLY with the subject of the request or append that it refuses
 
 When the connection is lost, `abandon` returns the subjects of all that was not answered.
@@ -59,7 +59,7 @@ class Acked(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """Bytes of a segment. The subject is None if the request was forgotten."""
+    """Bytes of a segment. The subject is None if the subscription was ended here while they were on their way."""
 
     request_id: int
     subject: Any
@@ -67,7 +67,7 @@ class Pushed(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A frame. The subject is None for a notice, and for the answer to a request that was forgotten."""
+    """A frame. The subject is None for a notice, and for the refusal of a subscription that was ended here."""
 
     request_id: int
     subject: Any
@@ -232,7 +232,7 @@ class ClientSession(Session):
             if subject is None:
                 subject = self.requests.end(request_id)
         elif not isinstance(message, m.Throttle) and not (isinstance(message, m.Pong) and not request_id):
-            if not self.requests.is_open(request_id):
+            if not self.requests.is_single(request_id):
                 raise ProtocolError(f"{type(message).__name__} answers no request: id {request_id}")
             if isinstance(message, m.HelloReply):
                 self._agree(message)  # first: if it raises, the request is still there, to be told

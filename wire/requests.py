@@ -4,8 +4,11 @@ The client numbers its requests from 1 on, in the order in which it sends them, 
 request. Most requests have one answer; a subscription has many, until it ends.
 
     open        sent; an answer is awaited
-    -> closed   the answer came (ANSWER), or for a lasting request its end (END)
-    -> closed   the requester was cancelled (FORGET); answers on their way find nothing here, and are dropped
+    -> closed   the answer came (`answer`), or an error in its place (`end`)
+    -> closed   a subscription has ended, or its reader wants no more (`end`); what is on its way then finds nothing
+                here, and is dropped
+
+A request whose requester was cancelled stays open until its answer has come, which its subject then ignores.
 """
 
 from typing import Any
@@ -44,8 +47,12 @@ class OpenRequests:
         """Return whether an answer to this request may still come."""
         return request_id in self._single or request_id in self._lasting
 
+    def is_single(self, request_id: int) -> bool:
+        """Return whether this request awaits its one answer."""
+        return request_id in self._single
+
     def answer(self, request_id: int) -> Any:
-        """Return the subject of an answer, None if the request was forgotten; a lasting request stays open."""
+        """Return the subject of an answer, None if the request is not open; a lasting request stays open."""
         subject = self._lasting.get(request_id)
         return self._single.pop(request_id, None) if subject is None else subject
 

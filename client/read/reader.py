@@ -31,6 +31,7 @@ from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.event import Event
 from millrace.model.lineage import Lineage, StreamPart, parts_of_history
+from millrace.model.position import START
 from millrace.model.stream import StreamInfo
 from millrace.wire.limits import KIB, MIB
 
@@ -49,7 +50,7 @@ class ReaderOptions:
     """Options of a reader.
 
     Attributes:
-        window_bytes: fetched ahead over all segments together; each has at least 64 KiB.
+        window_bytes: fetched ahead over all segments together, also after they were split; each has at least 64 KiB.
     """
 
     window_bytes: int = 32 * MIB
@@ -57,11 +58,6 @@ class ReaderOptions:
     def __post_init__(self) -> None:
         if self.window_bytes < SEGMENT_WINDOW_BYTES_MIN:
             raise ValueError(f"window_bytes={self.window_bytes} must be at least {SEGMENT_WINDOW_BYTES_MIN}")
-
-    def segment_window_bytes(self, segment_count: int) -> int:
-        """Return the share of one of so many segments."""
-        share = self.window_bytes // max(1, segment_count)
-        return min(SEGMENT_WINDOW_BYTES_MAX, max(SEGMENT_WINDOW_BYTES_MIN, share))
 
 
 class Reader:
@@ -90,7 +86,7 @@ class Reader:
         self._is_at_head = is_from_head
         # The position in each segment that is being read, after what was handed out; together they are a cut.
         self._places: dict[int, tuple[int, int]] = dict(start.positions)
-        # How far each segment is read, and which of them as a whole; segments created later are after the end cut.
+        # How far each segment is read, and which of them as a whole; segments created afterwards are after the end cut.
         self._is_bounded = end is not None
         self._limits = {} if end is None else stream.progress(end)
         self._whole = set() if end is None else self._lineage.before(end.places)
@@ -143,16 +139,17 @@ class Reader:
             SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
             MillraceError: the server cannot be reached.
         """
-        for event in self._events:
+        event = next(self._events, None)
+        if event is not None:
             return event
         if not await self._next_block():
             raise StopAsyncIteration
         return next(self._events)
 
     async def next_events(self) -> list[Event]:
-        """Return the next events, as many as come without waiting twice; empty at the end. Cancelling loses nothing.
+        """Return the events that are left of the current block, or those of the next one; empty at the end.
 
-        Raises like `__anext__`.
+        Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
         """
         events = list(self._events)
         if not events and await self._next_block():
@@ -268,27 +265,36 @@ class Reader:
     # --- successors ---
 
     def _start_sources(self) -> None:
-        """Fetch from the position on; what is fetched already is left alone."""
-        for segment_id in self._places:
-            self._source(segment_id).start()
+        """Fetch from the position on; what is fetched already is left alone.
 
-    def _source(self, segment_id: int) -> BlockStream:
-        source = self._sources.get(segment_id)
-        if source is None:
+        Segments that are new share what the others leave of the window: after a scaling, what their predecessors had.
+        """
+        new = [segment_id for segment_id in self._places if segment_id not in self._sources]
+        if not new:
+            return
+        left_bytes = self._options.window_bytes - sum(source.window_bytes for source in self._sources.values())
+        window_bytes = min(SEGMENT_WINDOW_BYTES_MAX, max(SEGMENT_WINDOW_BYTES_MIN, left_bytes // len(new)))
+        for segment_id in new:
             place = self._places[segment_id]
             source = self._sources[segment_id] = BlockStream(
                 self._channel,
                 segment_id,
                 start=place,
                 end=self._limits.get(segment_id, place) if self._is_bounded else None,
-                window_bytes=self._options.segment_window_bytes(len(self._places)),
+                window_bytes=window_bytes,
                 on_change=self._changed,
             )
-        return source
+            source.start()
 
     def _is_passed(self, segment_id: int) -> bool:
         """Return whether a segment was handed out to its end, and its successors are to be read, if there are any."""
-        return (not self._is_bounded or segment_id in self._whole) and self._source(segment_id).finished
+        if self._is_bounded and segment_id not in self._whole:
+            return False
+        source = self._sources.get(segment_id)
+        if source is not None:
+            return source.finished
+        # A successor that was just found: only that it is empty can be known.
+        return self._is_bounded and self._limits[segment_id] == START
 
     def _is_over(self) -> bool:
         """Return whether all was read. Successors of what is finished were fetched just before."""
@@ -298,7 +304,9 @@ class Reader:
         """Continue with the successors of what was handed out to its end. No block may be current."""
         self._advance_wanted = False
         for segment_id in self._lineage.advance(self._places, self._is_passed, start=(0, 0)):
-            self._sources.pop(segment_id).close()
+            source = self._sources.pop(segment_id, None)
+            if source is not None:
+                source.close()
         self._start_sources()
         if not self._sealed and self._refreshing is None and self._unreplaced():
             self._refreshing = asyncio.create_task(

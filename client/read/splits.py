@@ -116,7 +116,11 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
         while True:
             try:
                 placed = await blocks.next()
-            except SegmentNotFoundError as error:
+            except (SegmentTruncatedError, SegmentNotFoundError) as error:
+                if gathered:  # what came before the truncation is no loss
+                    yield batch_of_many(gathered)
+                if isinstance(error, SegmentTruncatedError):
+                    raise
                 raise SegmentTruncatedError(
                     f"segment {part.segment_id} has no range from {place.offset} to {end.offset} any more: "
                     "it was truncated away, or its stream was deleted"

@@ -77,7 +77,7 @@ class Subscription(ABC, Generic[Item]):
 
     Args:
         offset: where to start.
-        window_bytes: the most that may wait here.
+        window_bytes: the most that may wait here, unless a single item is larger.
         on_change: called in the event loop, with this, when an item came, all has come or the subscription failed.
 
     Attributes:
@@ -99,6 +99,7 @@ class Subscription(ABC, Generic[Item]):
         self.failure: MillraceError | None = None
         # The offset after the last byte that came.
         self._offset = offset
+        self.window_bytes = window_bytes
         self._window = ReceiveWindow(start=offset, size_bytes=window_bytes)
         # What waits to be taken; a subclass says what that is.
         self._queue: deque[Any] = deque()
@@ -138,7 +139,7 @@ class Subscription(ABC, Generic[Item]):
         if self._queue:
             return self._take()
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)  # or each raise would add to it
         return None
 
     async def next(self) -> Item | None:
@@ -163,22 +164,22 @@ class Subscription(ABC, Generic[Item]):
 
     # --- what the connection tells ---
 
-    def received(self, data: Piece) -> None:
+    def received(self, piece: Piece) -> None:
         """Take pushed bytes; called by the connection."""
         connection = self._connection
         assert connection is not None
-        if data.offset != self._offset:
+        if piece.offset != self._offset:
             connection.abort(
-                f"segment {self.segment_id}: the server pushed offset {data.offset} in place of {self._offset}"
+                f"segment {self.segment_id}: the server pushed offset {piece.offset} in place of {self._offset}"
             )
             return
         self._retry = None
-        self._offset += len(data.data)
-        is_end_of_segment = bool(data.flags & m.DataFlag.END_OF_SEGMENT)
+        self._offset += len(piece.data)
+        is_end_of_segment = bool(piece.flags & m.DataFlag.END_OF_SEGMENT)
         if is_end_of_segment:
             connection.end_subscription(self._subscription_id)
         try:
-            has_all = self._add(data)
+            has_all = self._add(piece)
         except MillraceError as error:
             self._unsubscribe()
             self._fail(error)

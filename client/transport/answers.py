@@ -25,7 +25,7 @@ class SentAppend(Protocol):
 class Subscriber(Protocol):
     """Takes the data of a subscription."""
 
-    def received(self, data: Piece) -> None:
+    def received(self, piece: Piece) -> None:
         """Take bytes of the segment, in order and without a gap."""
 
     def failed(self, error: MillraceError) -> None:

@@ -37,12 +37,13 @@ from millrace.model.errors import ErrorFacts, MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
+from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
 from .clock import SYSTEM_CLOCK, Clock
 from .connection import Connection, ConnectionStatistics, open_connection
 from .fork_guard import ForkGuard
-from .retry import Retry
+from .retry import Retry, may_resend
 
 logger = logging.getLogger(__name__)
 
@@ -152,18 +153,18 @@ class Channel:
         )
 
     def retry(
-        self, limit_s: float | None = None, *, passes: Callable[[MillraceError], bool] = attrgetter("retriable")
+        self, limit_s: float | None = None, *, is_transient: Callable[[MillraceError], bool] = attrgetter("retriable")
     ) -> Retry:
         """Return the attempts at something that needs this server.
 
         Args:
             limit_s: how long there may be another; None for `request_timeout_s` of the options.
-            passes: whether another attempt can succeed after an error.
+            is_transient: whether another attempt can succeed after an error.
         """
         return Retry(
             self.options.backoff,
             limit_s=self.options.request_timeout_s if limit_s is None else limit_s,
-            passes=passes,
+            is_transient=is_transient,
             clock=self.clock,
             chance=self._chance,
         )
@@ -238,26 +239,25 @@ class Channel:
             OutcomeUnknownError: sent, and the connection was lost before the answer.
             ConnectionLostError: it could not be sent.
         """
-        retry = self.retry()
+        retry = self.retry(is_transient=may_resend)
         lost: OutcomeUnknownError | None = None
         while True:
-            connection = await self.connection_by(retry)
-            if not connection.has_room(len(payload)):
-                await connection.wait_for_room(len(payload))
-                if not connection.is_open:
-                    continue
             try:
+                connection = await self.connection_by(retry)
+                if not connection.has_room(len(payload)):
+                    await connection.wait_for_room(len(payload))
+                    if not connection.is_open:
+                        continue
                 return await connection.append(payload, segment_id=segment_id, expected_offset=expected_offset)
-            except OutcomeUnknownError as error:
-                if error.code is not None or expected_offset < 0:
+            except (OutcomeUnknownError, PipelineBrokenError) as error:
+                # Two appends cannot both meet the condition, so a second attempt stores nothing twice; and where an
+                # append of another task failed before this one, the condition keeps it in order.
+                if expected_offset < 0 or error.code == ErrorCode.OUTCOME_UNKNOWN:
                     raise
-                # Two appends cannot both meet the condition, so a second attempt stores nothing twice.
-                lost = error
-            except PipelineBrokenError:
-                # An append of another task failed before this one. Its own condition keeps it in order.
-                if expected_offset < 0:
-                    raise
-            except ConditionFailedError:
+                if isinstance(error, OutcomeUnknownError):
+                    lost = error
+                await self._wait(retry, lost or error)
+            except (ConditionFailedError, ConnectionLostError):
                 if lost is not None:
                     raise lost from None  # perhaps it was our own first attempt that moved the end
                 raise
@@ -330,8 +330,10 @@ class Channel:
         return connection
 
     def _lost(self, error: MillraceError) -> None:
+        was_closed = self.state is CLOSED
         self._change(LOST)
-        logger.debug("connection lost address=%s error=%s", self.address, error)
+        if not was_closed:
+            logger.debug("connection lost address=%s error=%s", self.address, error)
 
 
 def _retrieve(task: "asyncio.Task[Connection]") -> None:

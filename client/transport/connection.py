@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
             MillraceError: the connection is not open.
         """
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.with_traceback(None)  # or each raise would add to it
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._session.request(message, FutureReply(future))
@@ -134,16 +134,20 @@ class Connection(asyncio.BufferedProtocol):
 
     async def request(self, message: m.Request[Reply]) -> Reply:
         """Send a request and return its reply. Cancelling forgets the reply."""
-        answer = await self.send_request(message)
-        if not isinstance(answer, message.reply):
-            reason = f"{type(message).__name__} was answered by {type(answer).__name__}"
-            self.abort(reason)
-            raise ConnectionLostError(reason)
-        return cast("Reply", answer)
+        return cast("Reply", await self._answer(message, message.reply))
 
     async def read(self, message: m.Read) -> Piece:
         """Read; see `Read`. Cancelling forgets the reply."""
-        return cast("Piece", await self.send_request(message))
+        return cast("Piece", await self._answer(message, Piece))
+
+    async def _answer(self, message: m.Message, kind: type) -> object:
+        """Send a request and return its reply, which must be of that kind."""
+        answer: object = await self.send_request(message)
+        if not isinstance(answer, kind):
+            reason = f"{type(message).__name__} was answered by {type(answer).__name__}"
+            self.abort(reason)
+            raise ConnectionLostError(reason)
+        return answer
 
     # --- appends ---
 
@@ -194,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
             MillraceError: the connection is not open; nothing was sent.
         """
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.with_traceback(None)  # or each raise would add to it
         size_max = self._session.appends.payload_size_max
         if not 0 < len(payload) <= size_max:
             raise EventTooLargeError(f"an append holds 1 to {size_max} bytes, not {len(payload)}")
@@ -231,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
             MillraceError: the connection is not open.
         """
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.with_traceback(None)  # or each raise would add to it
         try:
             subscription = self._session.request(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
         except CodecError as error:

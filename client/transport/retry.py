@@ -6,6 +6,7 @@ How waits grow is `Backoff` of the options.
 import logging
 from collections.abc import Callable
 
+from millrace.client.errors import OutcomeUnknownError, PipelineBrokenError
 from millrace.client.options import Backoff
 from millrace.model.errors import MillraceError, RequestError
 
@@ -26,28 +27,28 @@ class Retry:
 
     Args:
         limit_s: how long from now on there may be another attempt.
-        passes: whether another attempt can succeed after an error.
+        is_transient: whether another attempt can succeed after an error.
         chance: returns a random number in [0, 1).
 
     Attributes:
         failures: how many attempts have failed.
     """
 
-    __slots__ = ("_backoff", "_chance", "_clock", "_deadline_s", "_passes", "failures", "limit_s")
+    __slots__ = ("_backoff", "_chance", "_clock", "_deadline_s", "_is_transient", "failures", "limit_s")
 
     def __init__(
         self,
         backoff: Backoff,
         *,
         limit_s: float,
-        passes: Callable[[MillraceError], bool],
+        is_transient: Callable[[MillraceError], bool],
         clock: Clock,
         chance: Callable[[], float],
     ) -> None:
         self._backoff = backoff
         self._clock = clock
         self._chance = chance
-        self._passes = passes
+        self._is_transient = is_transient
         self.limit_s = limit_s
         self._deadline_s = clock.monotonic_s() + limit_s
         self.failures = 0
@@ -69,7 +70,7 @@ class Retry:
             chance=self._chance(),
             retry_after_s=error.retry_after_s if isinstance(error, RequestError) else 0.0,
         )
-        if not self._passes(error) or wait_s >= self.left_s:
+        if not self._is_transient(error) or wait_s >= self.left_s:
             raise error
         return wait_s
 
@@ -78,3 +79,8 @@ class Retry:
         wait_s = self.next_wait_s(error)
         logger.debug("retry failures=%d wait_s=%.3f error=%s", self.failures, wait_s, error)
         await self._clock.sleep(wait_s)
+
+
+def may_resend(error: MillraceError) -> bool:
+    """Whether to send again, after this error, what is stored once however often it is sent."""
+    return error.retriable or isinstance(error, OutcomeUnknownError | PipelineBrokenError)

@@ -25,12 +25,11 @@ from millrace.client.errors import (
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.answers import FutureAppend
 from millrace.client.transport.channel import Channel
+from millrace.client.transport.retry import may_resend
 from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
-
-from .segment_writer import passes
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +163,7 @@ class ByteWriter:
     def _check(self) -> None:
         self._channel.check()
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # or each raise would add to it
 
     def _stop(self) -> None:
         self._failure = ClientClosedError("the writer was closed")
@@ -196,7 +195,7 @@ class ByteWriter:
 
     async def _append(self, payload: bytes) -> None:
         """Store one append, once; send it again until it is known to be stored."""
-        retry = self._channel.retry(DELIVERY_TIMEOUT_S, passes=passes)
+        retry = self._channel.retry(DELIVERY_TIMEOUT_S, is_transient=may_resend)
         is_unknown = False
         while True:
             try:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
-from millrace.client.transport.retry import Retry
+from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.block_packing import size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
@@ -26,7 +26,7 @@ from .accumulator import Accumulator, Block, Events, Stored, refused_block
 from .options import WriterOptions
 from .reroute import Rerouter, Successors, split_events
 from .routing import Router
-from .segment_writer import SegmentWriter, SenderState, passes
+from .segment_writer import SegmentWriter, SenderState
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ class Delivery:
         """
         self._number, self._epoch = number, epoch
         self._rerouter = rerouter
-        self._heed_limits()
-        self._route(router, last, left_ids=last)
+        self._apply_server_limits()
+        self._route(router, last, remaining_ids=last)
         self.refusal = None
 
     @property
@@ -190,12 +190,11 @@ class Delivery:
     def pump(self, segment: SegmentWriter) -> None:
         """Send the blocks of a segment as far as there is room."""
         while (block := segment.next_block()) is not None:
-            size = len(block.payload) + APPEND_HEADER_SIZE_BYTES
-            connection = self._connection_with_room(segment, size)
+            connection = self._connection_with_room(segment, len(block.payload))
             if connection is None:
                 return
             segment.sent()
-            self.in_flight_bytes += size
+            self.in_flight_bytes += len(block.payload) + APPEND_HEADER_SIZE_BYTES
             try:
                 connection.send_append(
                     _Flight(self, segment, block),
@@ -209,13 +208,14 @@ class Delivery:
             except MillraceError as error:
                 self.block_failed(segment, block, error)
 
-    def _connection_with_room(self, segment: SegmentWriter, size: int) -> Connection | None:
+    def _connection_with_room(self, segment: SegmentWriter, payload_size: int) -> Connection | None:
         """Return the connection if a block may be sent now; else the segment is pumped when it may."""
         connection = self._channel.live
         if connection is None:
             self._resume_later(ConnectionLostError(f"not connected to {self._channel.address}"))
             return None
-        is_full = not connection.has_room(size)
+        is_full = not connection.has_room(payload_size)
+        size = payload_size + APPEND_HEADER_SIZE_BYTES
         if is_full or (self.in_flight_bytes and self.in_flight_bytes + size > self._options.in_flight_bytes_max):
             if segment not in self._waiting:
                 self._waiting.append(segment)
@@ -259,7 +259,7 @@ class Delivery:
         self._retry = None
         if self._reroute_retry is not None and not any(each.is_refusing for each in self.segments):
             self._reroute_retry = None
-        self._go_on(segment)
+        self._after_answer(segment)
 
     def block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
         """Keep a block for another attempt, or end the writer; called by the connection."""
@@ -267,9 +267,9 @@ class Delivery:
         segment.failed(block, error)
         if block.error is not None:
             self.fail(block.error)
-        self._go_on(segment)
+        self._after_answer(segment)
 
-    def _go_on(self, segment: SegmentWriter) -> None:
+    def _after_answer(self, segment: SegmentWriter) -> None:
         """Do what the state of a segment asks for after an answer."""
         self._answered.set()
         if self._waiting:
@@ -302,7 +302,7 @@ class Delivery:
     async def _resume(self, error: MillraceError) -> None:
         """Wait, connect, and let the segments continue; or end the writer when its patience is over."""
         if self._retry is None:
-            self._retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+            self._retry = self._channel.retry(self._options.delivery_timeout_s, is_transient=may_resend)
         retry = self._retry
         self.retries += 1
         try:
@@ -317,13 +317,13 @@ class Delivery:
             self.fail(last if isinstance(last, ThrottledError) or not last.retriable else unknown)
             return
         self._resuming = None
-        self._heed_limits()
+        self._apply_server_limits()
         for segment in self.segments:
             if segment.answered_state is SenderState.INTERRUPTED:
                 segment.resume()
             self.pump(segment)
 
-    def _heed_limits(self) -> None:
+    def _apply_server_limits(self) -> None:
         """Keep blocks below the largest append of the server, which is what the last connection said."""
         self.append_size_max = self._channel.append_size_max
         self.block_size_bytes = min(self._options.block_size_bytes, self.append_size_max // 2)
@@ -338,7 +338,7 @@ class Delivery:
     async def _reroute(self) -> None:
         """Move what replaced segments did not store to their successors; or end the writer if there are none."""
         if self._reroute_retry is None:
-            self._reroute_retry = self._channel.retry(self._options.delivery_timeout_s, passes=passes)
+            self._reroute_retry = self._channel.retry(self._options.delivery_timeout_s, is_transient=may_resend)
         retry = self._reroute_retry
         try:
             while any(segment.answered_state is SenderState.REJECTED for segment in self.segments):
@@ -358,7 +358,7 @@ class Delivery:
     def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:
         """Give the events of replaced segments to the successors; from now on all are written there."""
         numbers = self.last_event_numbers | successors.last_numbers
-        self._route(successors.router, numbers, left_ids=successors.left_ids)
+        self._route(successors.router, numbers, remaining_ids=successors.remaining_ids)
         for segment in replaced:
             self._add_gathered(segment)
             segment.stop()
@@ -393,12 +393,12 @@ class Delivery:
                 for block in segment.accumulator.pack(part, self.append_size_max):
                     self._add(segment, block)
 
-    def _route(self, router: Router, numbers: Mapping[int, int], *, left_ids: Iterable[int]) -> None:
+    def _route(self, router: Router, numbers: Mapping[int, int], *, remaining_ids: Iterable[int]) -> None:
         """Send to the segments of `router` from now on.
 
         Args:
             numbers: the last event numbers of the writer.
-            left_ids: all segments that the stream still has.
+            remaining_ids: all segments that the stream still has.
         """
         known = {segment.segment_id: segment for segment in self.segments}
         compression = self._options.compression
@@ -411,7 +411,7 @@ class Delivery:
             for segment_id in router.segment_ids
         ]
         self.past_numbers = {
-            each: numbers[each] for each in left_ids if numbers.get(each) and each not in router.segment_ids
+            each: numbers[each] for each in remaining_ids if numbers.get(each) and each not in router.segment_ids
         }
         if not known or self.current not in self.segments:
             # Writers that start together do not fill the same segment first.

@@ -13,7 +13,8 @@ class WriterOptions:
 
     Attributes:
         block_size_bytes: a block is sent at this size even while others are in flight.
-        in_flight_bytes_max: blocks that were sent and not yet acked.
+        in_flight_bytes_max: blocks of this writer that were sent and not yet acked. All writers of a client share one
+            connection, which has a bound of its own, `ClientOptions.in_flight_bytes_max`.
         buffer_bytes_max: everything that was written and is not yet durable; beyond it `write` raises BufferFullError.
         drain_high_bytes, drain_low_bytes: `drain` waits above the one until it is below the other.
         delivery_timeout_s: how long blocks are sent again while the server cannot be reached or has no room.

@@ -33,12 +33,12 @@ class Successors:
 
     Attributes:
         last_numbers: the last event number of this writer in segments that are new to it.
-        left_ids: all segments that the stream still has.
+        remaining_ids: all segments that the stream still has.
     """
 
     router: Router
     last_numbers: dict[int, int]
-    left_ids: frozenset[int]
+    remaining_ids: frozenset[int]
 
 
 class Rerouter:
@@ -81,8 +81,8 @@ class Rerouter:
         except SegmentNotFoundError as error:  # replaced and truncated away meanwhile
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments are replaced all the time: {error}"))
             return None
-        left_ids = frozenset(segment.segment_id for segment in stream.segments)
-        return Successors(router=router, last_numbers=last, left_ids=left_ids)
+        remaining_ids = frozenset(segment.segment_id for segment in stream.segments)
+        return Successors(router=router, last_numbers=last, remaining_ids=remaining_ids)
 
     async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.

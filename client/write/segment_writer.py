@@ -1,11 +1,11 @@
 """The sender of one writer to one segment: a state machine that knows no connection, no clock and no task.
 
-Its blocks are sent in order. After an error that passes (a lost connection, a full disk) all that was sent is recalled:
+Its blocks are sent in order. After a transient error (a lost connection, a full disk) all that was sent is recalled:
 once each sent block has been answered for, those without an ack go back before the queue, and the same blocks are sent
 again, under the same event numbers, of which the server stores each once.
 
     SENDING      blocks are sent, as far as there is room
-    INTERRUPTED  an error that passes came; what has no ack waits to be resumed
+    INTERRUPTED  a transient error came; what has no ack waits to be resumed
     REJECTED     the segment takes no more appends; what is held is not stored, and must go to its successors
     STOPPED      nothing is sent any more; what is held fails, or was moved
 
@@ -26,11 +26,11 @@ from millrace.client.errors import (
     ConnectionLostError,
     EventNumberError,
     OutcomeUnknownError,
-    PipelineBrokenError,
     SegmentNotFoundError,
     SegmentSealedError,
     WriterExpiredError,
 )
+from millrace.client.transport.retry import may_resend
 from millrace.model.errors import MillraceError
 
 from .accumulator import Accumulator, Block
@@ -49,7 +49,7 @@ class SenderEvent(Enum):
     """What changes the state of a segment writer."""
 
     INTERRUPT = auto()
-    """A sent block was answered with an error that passes."""
+    """A sent block was answered with a transient error."""
     REJECT = auto()
     """A sent block was rejected, as the segment takes no more appends."""
     FAIL = auto()
@@ -225,11 +225,6 @@ class SegmentWriter:
         if isinstance(error, SegmentSealedError) or (isinstance(error, SegmentNotFoundError) and not self.has_unknown):
             return REJECT
         # After a block that was not stored, the numbers of those sent after it leave a gap.
-        if passes(error) or (isinstance(error, EventNumberError) and self.state is not SENDING):
+        if may_resend(error) or (isinstance(error, EventNumberError) and self.state is not SENDING):
             return INTERRUPT
         return FAIL
-
-
-def passes(error: MillraceError) -> bool:
-    """Whether a numbered block may be sent again after this error: the server stores each number once."""
-    return error.retriable or isinstance(error, OutcomeUnknownError | PipelineBrokenError)

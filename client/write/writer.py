@@ -1,8 +1,8 @@
 """The writer of a stream: events in, futures out, every event durable once.
 
 Events of one key are stored in the order written, and their futures resolve in that order; blocks of different segments
-are independent. Each write counts against a bound until it is durable: `drain()` waits at a low mark, and a caller that
-never waits meets `BufferFullError` at the high one.
+are independent. Each write counts against a bound until it is durable: above `drain_high_bytes`, `drain()` waits
+until `drain_low_bytes` are left, and a caller that never waits meets `BufferFullError` at `buffer_bytes_max`.
 
 A writer with an id is persistent: the server knows its last event number per segment, and opening the id again fences
 the writer that had it. After a lost connection the blocks without an ack are sent again as they were packed, under the
@@ -180,9 +180,12 @@ class Writer:
         Raises:
             EventTooLargeError: value above 8 MiB, key or headers above 64 KiB, more than 64 headers, or more than one
                 append of this server can hold; the event was not taken, and the writer remains usable.
+            TypeError, InvalidArgumentError: value, key, timestamp or headers are none; the event was not taken.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
-            WriterFencedError, WriterExpiredError, SegmentSealedError, ClientClosedError: nothing can be written any
-                more.
+            WriterFencedError, WriterExpiredError, StreamSealedError, StreamNotFoundError, ThrottledError,
+                OutcomeUnknownError, ClientClosedError: nothing can be written any more. It is why the writer failed,
+                or that it was closed; a full server (ThrottledError) or a lost one (OutcomeUnknownError) ends it after
+                `delivery_timeout_s`.
         """
         delivery = self._delivery
         if delivery.refusal is not None or self._guard.forked:
@@ -249,8 +252,9 @@ class Writer:
         Raises:
             EventTooLargeError: an event above 8 MiB, or more than one append can hold (16 MiB, if the server is not
                 set to less); nothing was taken.
-            InvalidArgumentError: no events, or another count of keys, timestamps or headers; nothing was taken.
-            BufferFullError, WriterFencedError, SegmentSealedError, ClientClosedError: see `write`.
+            TypeError, InvalidArgumentError: no events, values that are none, or another count of keys, timestamps or
+                headers; nothing was taken.
+            MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
         """
         delivery = self._delivery
         if delivery.refusal is not None or self._guard.forked:
@@ -345,7 +349,7 @@ class Writer:
     def _refuse(self) -> None:
         self._guard.check()
         assert self._delivery.refusal is not None
-        raise self._delivery.refusal
+        raise self._delivery.refusal.with_traceback(None)  # or each raise would add to it
 
     def _raise_failure(self) -> None:
         """Tell, once, why events were lost."""

@@ -116,6 +116,15 @@ def test_a_forgotten_request_has_no_subject() -> None:
     assert (pushed.subject, refused.subject) == (None, None)
 
 
+def test_only_data_answers_a_subscription() -> None:
+    it = greeted()
+    followed = it.request(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")
+
+    with pytest.raises(ProtocolError, match="Done answers no request"):
+        arrive(it, encode(m.Done(1), request_id=followed))
+    assert it.abandon() == ["followed"], "it can be told"
+
+
 def test_notices_need_no_request() -> None:
     it = greeted()
 

@@ -45,7 +45,7 @@ LOST = ConnectionLostError("lost")
 
 def retry_of(clock: ManualClock, **options: object) -> Retry:
     rule = Backoff(first_s=1, factor=2, limit_s=4, jitter=0.5)
-    given: dict[str, object] = {"limit_s": 10.0, "passes": attrgetter("retriable"), **options}
+    given: dict[str, object] = {"limit_s": 10.0, "is_transient": attrgetter("retriable"), **options}
     return Retry(rule, clock=clock, chance=lambda: 0.0, **given)  # type: ignore[arg-type]  # as given
 
 
@@ -70,7 +70,7 @@ def test_the_caller_says_what_passes() -> None:
     def passes(error: MillraceError) -> bool:
         return isinstance(error, ClientClosedError)
 
-    retry = retry_of(ManualClock(), passes=passes)
+    retry = retry_of(ManualClock(), is_transient=passes)
     assert retry.next_wait_s(ClientClosedError("closed")) == 1
     with pytest.raises(ConnectionLostError):
         retry.next_wait_s(LOST)

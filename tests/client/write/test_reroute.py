@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from millrace.client.errors import OutcomeUnknownError, StreamNotFoundError, StreamSealedError
 from millrace.client.transport.channel import Channel
+from millrace.client.transport.retry import may_resend
 from millrace.client.write.accumulator import Accumulator, Events
 from millrace.client.write.reroute import Rerouter, split_events
-from millrace.client.write.segment_writer import SegmentWriter, SenderState, passes
+from millrace.client.write.segment_writer import SegmentWriter, SenderState
 from millrace.model.compression import Compression
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -64,11 +65,11 @@ async def test_what_is_found_names_successors_and_what_the_writer_has_in_them() 
     finding = rerouter(channel, server)
     successors = server.replace([1], 2)
     server.segments[successors[1]].last_number = 5
-    found = await finding.find([rejected_segment()], channel.retry(10, passes=passes))
+    found = await finding.find([rejected_segment()], channel.retry(10, is_transient=may_resend))
     assert found is not None
     assert list(found.router.segment_ids) == successors
     assert found.last_numbers == {successors[0]: 0, successors[1]: 5}
-    assert found.left_ids == {1, *successors}
+    assert found.remaining_ids == {1, *successors}
     await channel.close()
 
 
@@ -78,7 +79,7 @@ async def test_a_writer_without_an_id_has_nothing_in_a_new_segment() -> None:
     channel = server.channel()
     finding = rerouter(channel, server, writer_id="")
     server.replace([1], 1)
-    found = await finding.find([rejected_segment()], channel.retry(10, passes=passes))
+    found = await finding.find([rejected_segment()], channel.retry(10, is_transient=may_resend))
     assert found is not None
     assert found.last_numbers == {}
     assert not any(isinstance(request, m.GetWriter) for request in server.requests)
@@ -89,7 +90,7 @@ async def test_a_writer_without_an_id_has_nothing_in_a_new_segment() -> None:
 async def test_a_segment_that_is_open_is_resumed_now_and_then_until_the_deadline() -> None:
     server = ModelServer()
     channel = server.channel()
-    finding, segment, retry = rerouter(channel, server), rejected_segment(), channel.retry(10, passes=passes)
+    finding, segment, retry = rerouter(channel, server), rejected_segment(), channel.retry(10, is_transient=may_resend)
 
     async def look() -> None:
         looking = asyncio.create_task(finding.find([segment], retry))
@@ -115,7 +116,7 @@ async def test_successors_that_are_deleted_are_fetched_again() -> None:
     finding = rerouter(channel, server)
     server.replace([1], 1)
     server.answers[m.GetWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
-    looking = asyncio.create_task(finding.find([rejected_segment()], channel.retry(10, passes=passes)))
+    looking = asyncio.create_task(finding.find([rejected_segment()], channel.retry(10, is_transient=may_resend)))
     while not looking.done():
         await server.clock.advance(0.5)
     assert await looking is None
@@ -129,8 +130,8 @@ async def test_a_sealed_stream_and_another_of_its_name_have_no_successors() -> N
     finding = rerouter(channel, server)
     server.segments[1].sealed = True
     with pytest.raises(StreamSealedError):
-        await finding.find([rejected_segment()], channel.retry(10, passes=passes))
+        await finding.find([rejected_segment()], channel.retry(10, is_transient=may_resend))
     server.stream_id += 1
     with pytest.raises(StreamNotFoundError, match=f"{STREAM} was deleted"):
-        await finding.find([rejected_segment()], channel.retry(10, passes=passes))
+        await finding.find([rejected_segment()], channel.retry(10, is_transient=may_resend))
     await channel.close()
