@@ -200,11 +200,13 @@ class LogWriter:
         """Continue in the next file, which is named as the newest before anything is written to it."""
         file = self._pool.take()
         self._taken_count += 1
+        self.writing_since_s = self._clock.monotonic_s()
         try:
             self._newest.name(FileUse(file.number, file.salt))
         except BaseException:
             file.file.close()
             raise
+        self.writing_since_s = None
         full, self._active = self._active, file
         self._pool.put_full(full)
         logger.debug("log rolled, path=%s sequence=%d", file.path, self._sequence + 1)

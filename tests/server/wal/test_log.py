@@ -17,7 +17,7 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB, MIB
 from millrace.wire.schema.newest import NEWEST_SLOT_SIZE_BYTES
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFileSystem
+from tests.support.files import STALL_S_MAX, MemoryFileSystem
 from tests.support.waiting import until
 from tests.support.wal import (
     FOLDER,
@@ -383,6 +383,7 @@ async def test_a_stalled_disk_is_visible_and_waited_for(files: MemoryFileSystem)
     """Behaviour 45: acks wait, and health says so with the measured figure."""
     clock = ManualClock()
     log = await open_log(files, clock=clock)
+    await until(lambda: log.wal.statistics().spare_files)  # whose syncs would stall, too
     assert log.wal.statistics().write_age_s == 0
     files.stall()
     future = log.submit(b"patience")
@@ -391,6 +392,28 @@ async def test_a_stalled_disk_is_visible_and_waited_for(files: MemoryFileSystem)
 
     assert log.wal.statistics().write_age_s == 7.5
     assert not future.done()
+    files.resume()
+    await future
+    await until(lambda: log.wal.statistics().write_age_s == 0)
+    await log.wal.close()
+
+
+async def test_a_disk_that_stalls_where_a_file_is_named_is_visible(files: MemoryFileSystem) -> None:
+    """Behaviour 45: the name of the next log file is waited for like a batch."""
+    clock = ManualClock()
+    log = await open_log(files, clock=clock)
+    await until(lambda: log.wal.statistics().spare_files)
+    payload = bytes(SMALL.run_size_bytes_max // 2)
+    while log.wal._active_room_bytes > len(payload):
+        await log.append(payload)
+    files.stall()
+    future = log.submit(payload)
+    writer = log.wal._writer
+    assert writer is not None
+    await until(lambda: writer.writing_since_s is not None, within_s=STALL_S_MAX / 2)
+    clock.move(7.5)
+
+    assert log.wal.statistics().write_age_s == 7.5
     files.resume()
     await future
     await until(lambda: log.wal.statistics().write_age_s == 0)
