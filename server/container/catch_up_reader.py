@@ -5,6 +5,7 @@ kept, and their sparse indexes in those of their segments, a bounded number of b
 offset is neither truncated nor damaged.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from functools import partial
@@ -26,6 +27,8 @@ class CatchUpReader:
         self._storage = storage
         self._cache = cache
         self._footers: OrderedDict[str, ChunkFooter] = OrderedDict()
+        # By chunk, while its footer is read: done when it was, whatever came of it.
+        self._footer_reads: dict[str, asyncio.Future[None]] = {}
         self._indexes_count_max = indexes_count_max
         # Chunks whose sparse index is loaded into that of their segment, the one that was asked for last at the end.
         self._indexed: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
@@ -49,19 +52,25 @@ class CatchUpReader:
             self._cache.truncate(segment.segment_id, segment.start_offset)
 
     async def footer(self, chunk: ChunkRecord) -> ChunkFooter:
-        """Return the footer of a chunk, kept for the next time.
+        """Return the footer of a chunk, kept for the next time; who asks while it is read waits for it. Safe to cancel.
 
         Raises:
             StorageError: it is damaged or missing.
         """
+        while (reading := self._footer_reads.get(chunk.name)) is not None:
+            await asyncio.wait([reading])
         footer = self._footers.get(chunk.name)
-        if footer is None:
-            footer = await open_chunk(self._storage, chunk.name, chunk.size)
-            self._footers[chunk.name] = footer
-            if len(self._footers) > FOOTERS_COUNT_MAX:
-                self._footers.popitem(last=False)
-        else:
+        if footer is not None:
             self._footers.move_to_end(chunk.name)
+            return footer
+        reading = self._footer_reads[chunk.name] = asyncio.get_running_loop().create_future()
+        try:
+            footer = self._footers[chunk.name] = await open_chunk(self._storage, chunk.name, chunk.size)
+        finally:
+            del self._footer_reads[chunk.name]
+            reading.set_result(None)
+        if len(self._footers) > FOOTERS_COUNT_MAX:
+            self._footers.popitem(last=False)
         return footer
 
     async def load_index(self, segment: Segment, start: int, end: int) -> None:

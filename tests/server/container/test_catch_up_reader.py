@@ -62,6 +62,33 @@ async def test_reads_cross_the_borders_of_chunks() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_footer_is_read_once_for_all_that_wait_for_it() -> None:
+    """Also when the one that began to read it is cancelled: then another one does."""
+
+    class Waiting(FaultyStorage):
+        reads = 0
+
+        async def read(self, name: str, *, offset: int, size: int) -> bytes:
+            self.reads += 1
+            await asyncio.sleep(0)
+            return await super().read(name, offset=offset, size=size)
+
+    storage = Waiting()
+    chunk = await published(storage, 0, len(CONTENT))
+    reader = CatchUpReader(storage=storage, cache=PageCache(CacheOptions()))
+    first, *others = [asyncio.ensure_future(reader.footer(chunk)) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert storage.reads == 1
+    first.cancel()
+
+    footers = await asyncio.gather(*others)
+
+    assert first.cancelled()
+    assert storage.reads == 2
+    assert footers == [await reader.footer(chunk)] * 3
+
+
+@pytest.mark.asyncio
 async def test_a_damaged_page_refuses_itself_alone(tmp_path: Path) -> None:
     """Behaviour 41: a flipped bit in a chunk: only that range refuses, with file and offset."""
     reader, storage, segment = await reader_of(0, len(CONTENT))
