@@ -4,7 +4,7 @@ A run is some whole frames of one segment and one writer that follow one another
 durable and read as one; only what really differs per append (its outcome) has a record of its own.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from millrace.model.checksum import Buffer
@@ -50,11 +50,9 @@ class AppendRun:
     request_id: int = 0
     # The length that the segment must have for its only append, or -1. Not stored in the log.
     expected_offset: int = -1
-    # What its owner wants back when the run is durable. Not stored in the log.
-    context: object = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of_record(cls, frame: bytes, context: object = None) -> "AppendRun":
+    def of_record(cls, frame: bytes) -> "AppendRun":
         """Return a control record, given as its frame, for the log."""
         return cls(
             segment_id=0,
@@ -64,7 +62,6 @@ class AppendRun:
             frame_size=len(frame),
             event_count=0,
             kind=KIND_CONTROL,
-            context=context,
         )
 
     @property

@@ -180,8 +180,8 @@ class PageCache:
         self._fetch_ahead(run, segment_id, stop, limit=limit, fetch=fetch)
 
         async def finish() -> list[memoryview]:
-            # Nothing is collected only if the fetch of another read, joined here, ended before our offset. It is over
-            # then, and the next plan fetches from our offset, or joins another fetch.
+            # Another read's fetch, which this one waited for, may have given fewer bytes than it was to, and none of
+            # ours. It is over now, so planning again starts a fetch at our offset, or waits for another one.
             found = await self._collect(steps)
             while not found:
                 found = await self._collect(self._plan(segment_id, offset, stop, limit=limit, fetch=fetch))

@@ -9,7 +9,7 @@ The way of an append:
 A decision (create, seal, ...) takes the same way as a record, so all of them are in one order with the appends: an
 append admitted after a seal is refused, one before it is stored.
 
-Only `decide` and `read` and the life cycle wait; all of it runs in the event loop.
+Only `start` and `read`, and what `decide` and `start_read` return, wait; all of it runs in the event loop.
 """
 
 import asyncio
@@ -118,8 +118,8 @@ class SegmentContainer:
         # Called once if the log or the checkpoint fails; the container then refuses everything.
         self.on_failure: Callable[[ServerError], None] = lambda error: None
         self._failure: ServerError | None = None
-        # Of those who wait for room: each is called, and forgotten, once there is no pressure any more.
-        self.relief: set[Callable[[], None]] = set()
+        # Those who wait for room: each is called, and forgotten, once there is some.
+        self._waiting_for_room: set[Callable[[], None]] = set()
         # What the log was given and did not say durable yet, in order.
         self._in_flight: deque[PendingAppend | PendingDecision] = deque()
         # Of the decisions among these, the last one of each type about a subject.
@@ -176,7 +176,6 @@ class SegmentContainer:
         state = self.state
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
-        run.context = pending
         # First the pins, then the log, which may refuse; only then the admitted view moves.
         pins = pending.pins = Pins()
         try:
@@ -224,29 +223,44 @@ class SegmentContainer:
 
     def _check_running(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # or each request would add to that of the ones before
 
     def _check_room(self) -> None:
-        if self.log.refusal is not None:
-            raise NoSpaceError("the log has no room; reads, truncates and deletes work", retry_after_ms=1000)
+        # That the log is closed, which is a refusal too, `_check_running` has found before.
+        refusal = self.log.refusal
+        if refusal is not None:
+            raise NoSpaceError(f"{refusal}; reads, truncates and deletes work", retry_after_ms=1000)
         if self.state.tail_bytes > 2 * self.options.tail_size_bytes_high:
             raise ThrottledError("memory for unflushed bytes is full", retry_after_ms=RETRY_AFTER_MS)
 
     @property
-    def pressure(self) -> str:
-        """What is full, for people; empty if appends may come. While callers wait for room, the low marks count."""
+    def throttle_reason(self) -> str:
+        """What is full, for people; empty if appends may come.
+
+        Above a high mark something is full. From the moment that somebody waits for room, it is full for all until it
+        is below its low mark, so that appends do not stop and go with each batch.
+        """
         options = self.options
         queued, tail = self.log.queued_bytes, self.state.tail_bytes
-        if queued > (options.queue_size_bytes_low if self.relief else options.queue_size_bytes_high):
+        is_throttling = bool(self._waiting_for_room)
+        if queued > (options.queue_size_bytes_low if is_throttling else options.queue_size_bytes_high):
             return f"{queued} bytes wait for the log"
-        if tail > (options.tail_size_bytes_low if self.relief else options.tail_size_bytes_high):
+        if tail > (options.tail_size_bytes_low if is_throttling else options.tail_size_bytes_high):
             return f"{tail} bytes wait for tier 2"
         return ""
 
-    def relieve(self) -> None:
+    def wait_for_room(self, callback: Callable[[], None]) -> None:
+        """Call back once when there is no `throttle_reason` any more, or when the container ends."""
+        self._waiting_for_room.add(callback)
+
+    def stop_waiting_for_room(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more; nothing happens if it did not wait."""
+        self._waiting_for_room.discard(callback)
+
+    def room_changed(self) -> None:
         """Call back those who wait for room, if there is some."""
-        if self.relief and (self._failure is not None or not self.pressure):
-            callbacks, self.relief = self.relief, set()
+        if self._waiting_for_room and (self._failure is not None or not self.throttle_reason):
+            callbacks, self._waiting_for_room = self._waiting_for_room, set()
             for callback in callbacks:
                 callback()
 
@@ -275,7 +289,7 @@ class SegmentContainer:
         with Pins() as pins:
             self.state.pin_required(m.required_entities(record), into=pins)
             decision = PendingDecision(record, (type(record), *subject), future, pins)
-            self.log.submit(AppendRun.of_record(frame, decision))
+            self.log.submit(AppendRun.of_record(frame))
             decision.pins = pins.transfer()
         self._in_flight.append(decision)
         self._queued[decision.key] = decision
@@ -317,7 +331,11 @@ class SegmentContainer:
         try:
             woken = apply_batch(
                 state,
-                [run.context.record if isinstance(run.context, PendingDecision) else run for run in runs],
+                # The log hands back in the order in which it was given.
+                [
+                    pending.record if isinstance(pending, PendingDecision) else run
+                    for run, pending in zip(runs, self._in_flight, strict=False)
+                ],
                 sequence=sequence,
                 wall_time_us=wall_time_us,
                 bytes_sink=state.hold,
@@ -330,16 +348,14 @@ class SegmentContainer:
         owners: set[Owner] = set()
         for run in runs:
             pending = self._in_flight.popleft()
-            assert pending is run.context
-            # Its bytes stay in memory, so it must not refer to its requester any more.
-            run.context = None
+            assert isinstance(pending, PendingDecision) or pending.offset == run.offset
             self._settle(pending, owners)
-        # Before the acks: so what is pushed to a reader at the tail is there when the ack is.
+        # Readers at the tail first: who waits for the ack, and reads then, finds what was pushed already sent.
         for segment in woken:
             segment.notify()
         for owner in owners:
             owner.settle()
-        self.relieve()
+        self.room_changed()
         self.on_progress()
 
     def _settle(
@@ -366,7 +382,7 @@ class SegmentContainer:
         self._in_flight.clear()
         for owner in owners:
             owner.settle()
-        self.relieve()
+        self.room_changed()
         self.on_failure(failure)
 
     def checkpoint_damaged(self, error: CheckpointDamagedError) -> None:

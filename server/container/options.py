@@ -16,8 +16,9 @@ class ContainerOptions:
         chunk_size_bytes_max: the largest payload of one chunk, but for a single larger append.
         chunk_size_bytes_small: a last chunk below this is written again together with what follows it.
         flushes_at_once: chunks that are written at the same time.
-        tail_size_bytes_high: with more than this in memory, appends are throttled, until
-        tail_size_bytes_low: less than this is in memory again.
+        tail_size_bytes_high: with more than this in memory, connections are throttled: no further append is read from
+            them. What they had sent is still taken, up to twice as much in memory; beyond that appends are refused.
+        tail_size_bytes_low: with less than this in memory again, they are read.
         queue_size_bytes_high, queue_size_bytes_low: the same for what waits for the log.
         checkpoint_interval_s: at least this often, if anything changed.
         garbage_interval_s: chunks that were written again are deleted about this often.

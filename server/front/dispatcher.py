@@ -118,7 +118,7 @@ class Dispatcher:
 
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
-        self._container.relief.discard(self._relieved)
+        self._container.stop_waiting_for_room(self._room_found)
         self.reads.cancel()
         self._tasks.cancel()
 
@@ -146,11 +146,11 @@ class Dispatcher:
         session.appends.add(taken)
         if session.appends.count >= APPENDS_IN_FLIGHT_MAX:
             self._flow.set(Reason.APPENDS_IN_FLIGHT, True)
-        pressure = self._container.pressure
-        if pressure:
+        reason = self._container.throttle_reason
+        if reason:
             counters.throttled_total += 1
-            self._container.relief.add(self._relieved)
-            self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, pressure)))
+            self._container.wait_for_room(self._room_found)
+            self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, reason)))
             self._flow.set(Reason.CONTAINER_FULL, True)
 
     def _admit_loaded(self, run: AppendRun) -> None:
@@ -159,7 +159,7 @@ class Dispatcher:
         if self._session.appends.has_outcomes:
             self.settle()
 
-    def _relieved(self) -> None:
+    def _room_found(self) -> None:
         self._flow.set(Reason.CONTAINER_FULL, False)
 
     def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:

@@ -47,7 +47,7 @@ class Reads:
         self._flow = flow
         self.tasks = tasks
         self._waiting_count_max = waiting_count_max
-        # By request id, those that wait at the tail.
+        # By request id, reads that wait at the tail, and subscriptions wherever they are.
         self._waiting: dict[int, ParkedRead | Subscription] = {}
         # Cold reads under way fetch at most this much.
         self._fetching_bytes = 0
@@ -139,8 +139,8 @@ class Reads:
         self._flow.set(Reason.FETCHING, self._fetching_bytes >= FETCHING_BYTES_MAX)
 
 
-class TailReader:
-    """Something that waits at the tail of a segment, which it keeps in memory."""
+class WaitingReader:
+    """A read that is answered when its segment changes, or a subscription; it keeps the segment in memory."""
 
     __slots__ = ("_pins", "_reads", "_request_id", "_segment")
 
@@ -161,7 +161,7 @@ class TailReader:
         self._pins.release()
 
 
-class ParkedRead(TailReader):
+class ParkedRead(WaitingReader):
     """A read that waits for bytes, for the end of the segment, or for its time to run out."""
 
     __slots__ = ("_message", "_timer")
@@ -170,10 +170,14 @@ class ParkedRead(TailReader):
         super().__init__(reads, segment, request_id)
         self._message = message
         wait_s = min(message.wait_ms / 1000, READ_WAIT_S_MAX)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self.segment_changed)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._answer)
 
     def segment_changed(self) -> None:
         """Answer, for there is something to say."""
+        self._answer()
+
+    def _answer(self) -> None:
+        """Answer with what there is, also nothing when the time has run out."""
         self._reads.end(self._request_id)
         # What has just become durable is in the tail, unless it is that of a segment merged into this one.
         self._reads.read(self._message, self._request_id, may_wait=False)
@@ -184,7 +188,7 @@ class ParkedRead(TailReader):
         super().cancel()
 
 
-class Subscription(TailReader):
+class Subscription(WaitingReader):
     """Pushes a segment from an offset on, as far as the reader gave credit."""
 
     __slots__ = ("_continuing", "_credit_bytes", "_fetching", "_offset")

@@ -168,7 +168,7 @@ class MemoryLog:
         batch = RecoveredBatch(
             sequence=self._sequence,
             wall_time_us=self._clock.unix_us(),
-            runs=[replace(run, frames=memoryview(bytes(run.frames)), context=None) for run in runs],
+            runs=[replace(run, frames=memoryview(bytes(run.frames))) for run in runs],
             place=PLACE,
             offset=self._medium.size_bytes,
             size=sum(len(run.frames) for run in runs),

@@ -42,21 +42,19 @@ SMALL = WalOptions(
 )
 
 
-def append_run(segment_id: int, offset: int, *payloads: bytes, context: object = None) -> AppendRun:
+def append_run(segment_id: int, offset: int, *payloads: bytes) -> AppendRun:
     """Return a run of appends."""
     frames = b"".join(
         encode_append_header(request_id=1, segment_id=segment_id, payload=payload) + payload for payload in payloads
     )
     sizes = {len(payload) + 64 for payload in payloads}
-    return AppendRun(
-        segment_id, offset, frames, len(payloads), sizes.pop() if len(sizes) == 1 else 0, len(payloads), context=context
-    )
+    return AppendRun(segment_id, offset, frames, len(payloads), sizes.pop() if len(sizes) == 1 else 0, len(payloads))
 
 
-def control_run(body: bytes, *, context: object = None) -> AppendRun:
+def control_run(body: bytes) -> AppendRun:
     """Return a run of one control record."""
     frame = encode_body(200, body, request_id=0)
-    return AppendRun.of_record(frame, context)
+    return AppendRun.of_record(frame)
 
 
 def payload_of(run: AppendRun) -> bytes:
@@ -78,6 +76,8 @@ class OpenLog:
     failures: list[BaseException]
     # Length of each segment, submitted and recovered.
     lengths: dict[int, int] = field(default_factory=dict)
+    # Sequences of the runs that were submitted here, by the id of the run.
+    futures: "dict[int, asyncio.Future[int]]" = field(default_factory=dict)
 
     @property
     def batches(self) -> list[RecoveredBatch]:
@@ -93,10 +93,15 @@ class OpenLog:
 
     def submit(self, payload: bytes, *, segment_id: int = 7) -> "asyncio.Future[int]":
         """Submit one append and return a future of its sequence."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         offset = self.lengths.get(segment_id, 0)
-        self.wal.submit(append_run(segment_id, offset, payload, context=future))
+        future = self.submit_run(append_run(segment_id, offset, payload))
         self.lengths[segment_id] = offset + len(payload)
+        return future
+
+    def submit_run(self, run: AppendRun) -> "asyncio.Future[int]":
+        """Submit a run and return a future of its sequence."""
+        self.wal.submit(run)
+        future = self.futures[id(run)] = asyncio.get_running_loop().create_future()
         return future
 
     async def start(self, *, after_sequence: int = 0) -> None:
@@ -108,8 +113,9 @@ class OpenLog:
     def _on_durable(self, runs: list[AppendRun], sequence: int, wall_time_us: int) -> None:
         self.durable.append((runs, sequence, wall_time_us))
         for run in runs:
-            if isinstance(run.context, asyncio.Future) and not run.context.done():
-                run.context.set_result(sequence)
+            future = self.futures.pop(id(run), None)
+            if future is not None and not future.done():
+                future.set_result(sequence)
 
     async def append(self, payload: bytes, *, segment_id: int = 7) -> int:
         """Append and wait for durability; return the sequence."""

@@ -1,10 +1,11 @@
 """The background task of a container: flush to tier 2, store checkpoints, let the log be recycled, delete garbage.
 
-Always in that order. A segment is flushed when it has enough unflushed bytes, when they are old enough, or when memory
-or the log run full. A chunk is published first; only then does the segment refer to it and drop its tail; a checkpoint
-then stores that; a copy of the checkpoint is published in tier 2; only then may the log forget. A crash between any two
-steps loses nothing and stores nothing twice: what the checkpoint does not know is replayed from the log and flushed
-again, and a chunk that no checkpoint knows is an orphan.
+A pass does what is due in that order, but for the recycling: that waits for a copy of the checkpoint, which may take
+long and is made beside the passes. A segment is flushed when it has enough unflushed bytes, when they are old enough,
+or when memory or the log run full. A chunk is published first; only then does the segment refer to it and drop its
+tail; a checkpoint then stores that; a copy of the checkpoint is published in tier 2; only then may the log forget. A
+crash between any two steps loses nothing and stores nothing twice: what the checkpoint does not know is replayed from
+the log and flushed again, and a chunk that no checkpoint knows is an orphan.
 
 If tier 2 is full or cannot be reached, the flusher waits and the server continues: tail and log grow to their bounds,
 appends are throttled and then refused, and the flusher tries again.
@@ -27,6 +28,7 @@ from millrace.server.tier2 import ChunkStorage
 from .checkpointer import Checkpointer
 from .selector import (
     are_many,
+    flush_due_s,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
@@ -141,7 +143,7 @@ class Flusher:
         async with self._copy_lock:
             await self._checkpointer.copy()
             self._log.recycle(self._checkpointer.copy_replay_from - 1)
-            self._container.relieve()
+            self._container.room_changed()
             await delete_old_copies(self._storage)
             await self._delete_due()
 
@@ -177,8 +179,9 @@ class Flusher:
         self._work.set()
 
     async def _wait_for_work(self) -> None:
-        """Return when poked, or when the oldest bytes (or the checkpoint) may be old enough."""
-        timeout_s = min(self._options.flush_age_s, self._options.checkpoint_interval_s)
+        """Return when poked, when the oldest bytes are old enough, or when a checkpoint may be due."""
+        due_s = flush_due_s(self._state.unflushed.values(), now_us=self._clock.unix_us(), options=self._options)
+        timeout_s = min(due_s, self._options.checkpoint_interval_s)
         with suppress(TimeoutError):
             async with self._clock.timeout(timeout_s):
                 await self._work.wait()

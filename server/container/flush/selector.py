@@ -93,6 +93,14 @@ def segments_to_flush(
     return largest_first(due)
 
 
+def flush_due_s(unflushed: Iterable[Segment], *, now_us: int, options: ContainerOptions) -> float:
+    """Return after how many seconds the oldest of these bytes are due for their age, from 0 to `flush_age_s`."""
+    oldest_us = min((segment.tail.first.wall_time_us for segment in unflushed), default=now_us)
+    # A wall clock that was set back says that bytes were written in the future.
+    age_s = max(0.0, (now_us - oldest_us) / 1e6)
+    return max(0.0, options.flush_age_s - age_s)
+
+
 def largest_first(segments: Iterable[Segment]) -> list[Segment]:
     """Return segments by the size of their tails: flushing the largest first frees the most memory soonest."""
     return sorted(segments, key=lambda segment: segment.tail.size, reverse=True)

@@ -58,7 +58,7 @@ class Uploader:
             for start in range(0, len(segments), at_once):
                 group = segments[start : start + at_once]
                 results = await asyncio.gather(*map(self._upload, group), return_exceptions=True)
-                self._container.relieve()
+                self._container.room_changed()
                 for result in results:
                     if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
                         damage = result

@@ -173,9 +173,7 @@ async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(fi
     with pytest.raises(NoSpaceError, match="its bound of 4 files") as caught:
         await log.append(bytes(SMALL.run_size_bytes_max - 64))
     assert caught.value.retriable
-    record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    log.wal.submit(control_run(b"truncate", context=record))
-    sequence = await record
+    sequence = await log.submit_run(control_run(b"truncate"))
     assert log.wal.refusal is not None
     assert log.wal.fullness >= 0.75
 
@@ -205,9 +203,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFil
     while log.wal.refusal is None:
         await log.append(bytes(1000))
     await until(lambda: log.wal.refusal == "the disk has no room for another log file")
-    record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    log.wal.submit(control_run(b"delete", context=record))
-    await record
+    await log.submit_run(control_run(b"delete"))
     assert log.wal.refusal is not None
 
     files.capacity_bytes = 3 * SMALL.file_size_bytes + NEWEST_SIZE_BYTES
@@ -233,9 +229,7 @@ async def test_a_full_disk_is_relieved_by_recycling(files: MemoryFileSystem) -> 
 
 
 async def control(log: OpenLog) -> int:
-    record: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    log.wal.submit(control_run(bytes(500), context=record))
-    return await record
+    return await log.submit_run(control_run(bytes(500)))
 
 
 async def test_a_disk_too_small_for_one_file_fails_the_start(files: MemoryFileSystem) -> None:

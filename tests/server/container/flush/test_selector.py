@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from millrace.server.container.flush.selector import (
     CHECKPOINT_INTERVAL_S_MIN,
     are_many,
+    flush_due_s,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
@@ -41,6 +42,15 @@ def test_a_tail_is_flushed_when_it_is_large_or_old() -> None:
     large, old = segment_with(4 * KIB, 4 * KIB), segment_with(1, wall_time_us=NOW_US - 5_000_000)
     young = segment_with(8 * KIB - 1, wall_time_us=NOW_US - 4_999_999)
     assert chosen(young, old, large) == [large, old]
+
+
+@pytest.mark.parametrize(
+    ("ages_us", "due_s"), [((), 5.0), ((0, 4_000_000, 1_000_000), 1.0), ((6_000_000,), 0.0), ((-9_000_000,), 5.0)]
+)
+def test_the_wait_ends_when_the_oldest_bytes_are_old_enough(ages_us: tuple[int, ...], due_s: float) -> None:
+    segments = [segment_with(1, wall_time_us=NOW_US - age_us) for age_us in ages_us]
+    assert flush_due_s(segments, now_us=NOW_US, options=OPTIONS) == due_s
+    assert bool(chosen(*segments)) == (due_s == 0)
 
 
 def test_a_merged_segment_holds_no_memory_and_is_flushed_by_age() -> None:
