@@ -10,13 +10,13 @@ from pyspark.sql.types import StructType
 
 from millrace.model.cut import TAIL, StreamCut
 
-from .epochs import Epochs
 from .link import Link
 from .options import SourceOptions, segments_of
 from .planning import Planner
 from .positions import RangePartition
 from .reading import read_partition
 from .rows import check_schema
+from .snapshot import StreamSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -54,32 +54,32 @@ class MillraceBatchReader(DataSourceReader):
 
     async def _plan(self, planner: Planner) -> list[RangePartition]:
         if self._bounds is None:
-            epochs, bounds = await find_bounds(planner)
+            snapshot, bounds = await find_bounds(planner)
         else:
             bounds = self._bounds
-            epochs = await planner.fetch(*(cut.places for cut in bounds))
-        start, missing = await planner.place("startCut", bounds[0], epochs)
-        end, missing_end = await planner.place("endCut", bounds[1], epochs)
+            snapshot = await planner.fetch(*(cut.places for cut in bounds))
+        start, missing = await planner.place("startCut", bounds[0], snapshot)
+        end, missing_end = await planner.place("endCut", bounds[1], snapshot)
         for gap in missing + missing_end:
-            logger.warning("events lost stream=%s %s", epochs.stream.name, gap)
+            logger.warning("events lost stream=%s %s", snapshot.stream.name, gap)
         # Cuts that the server or we have made need no check of their places.
         if isinstance(self._options.start_cut, StreamCut):
-            await planner.counted("startCut", start, epochs)
+            await planner.counted("startCut", start, snapshot)
         if isinstance(self._options.end_cut, StreamCut):
-            await planner.counted("endCut", end, epochs)
-        return await planner.partitions(start, end, epochs)
+            await planner.counted("endCut", end, snapshot)
+        return await planner.partitions(start, end, snapshot)
 
 
-async def find_bounds(planner: Planner) -> tuple[Epochs, Bounds]:
+async def find_bounds(planner: Planner) -> tuple[StreamSnapshot, Bounds]:
     """Return the stream and the cuts that the options name now, wherever the head is.
 
     Raises:
-        OptionError: a cut does not fit the stream.
+        OptionError: there is no such stream, or a cut does not fit it.
     """
     options = planner.options
     end_cut = TAIL if options.end_cut is None else options.end_cut
-    epochs = await planner.fetch(segments_of(options.start_cut), segments_of(end_cut))
-    return epochs, (
-        await planner.named("startCut", options.start_cut, epochs),
-        await planner.named("endCut", end_cut, epochs),
+    snapshot = await planner.fetch_named(segments_of(options.start_cut), segments_of(end_cut))
+    return snapshot, (
+        await planner.named("startCut", options.start_cut, snapshot),
+        await planner.named("endCut", end_cut, snapshot),
     )

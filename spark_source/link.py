@@ -41,7 +41,7 @@ class Link:
         self._options = options
         self._runner: asyncio.Runner | None = None
         self._client: Client | None = None
-        self._used_s = 0.0
+        self._used_s: float | None = None
 
     def call(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
         """Return what a plan returns; run it again where a truncation came between its questions.
@@ -58,7 +58,7 @@ class Link:
             self._used_s = time.monotonic()
 
     def close(self) -> None:
-        """Close the connections and the loop; a later call makes new ones."""
+        """Close the connections and the loop; the next call makes new ones."""
         runner, self._runner = self._runner, None
         if runner is not None:
             try:
@@ -67,10 +67,10 @@ class Link:
                 runner.close()
 
     async def _call(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
-        if self._client is not None and time.monotonic() - self._used_s > SILENT_S_MAX:
+        if self._used_s is not None and time.monotonic() - self._used_s > SILENT_S_MAX:
             await self._disconnect()
         if self._client is None:
-            self._client = await open_client(self._options, check=not self._used_s)
+            self._client = await open_client(self._options, check=self._used_s is None)
         planner = Planner(self._client, self._options)
         for _ in range(RUNS_COUNT_MAX - 1):
             # The next run knows of the truncation.

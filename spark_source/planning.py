@@ -19,11 +19,11 @@ from millrace.model.lineage import parts_of_history
 from millrace.model.position import START_MARK, Mark
 from millrace.model.shares import shares_of
 
-from .epochs import UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
 from .limits import share
 from .options import CutChoice, SourceOptions, TimeCut
 from .positions import RangePartition, StreamOffset, pack
+from .snapshot import UNCOUNTED, Marks, StreamSnapshot, cut_of, uncounted
 
 T = TypeVar("T")
 
@@ -36,92 +36,102 @@ class Planner:
         self._scan = client.segment_scan
         self.options = options
 
-    async def fetch(self, *cuts: Iterable[int]) -> Epochs:
+    async def fetch(self, *cuts: Iterable[int]) -> StreamSnapshot:
         """Return the stream as it is now, with all that is known of the segments that some cuts name.
 
         It is one request, and one more where one of these segments is deleted.
 
         Raises:
+            StreamNotFoundError: the stream was deleted.
+        """
+        info = await self.client.stream_info(self.options.stream)
+        listed = {segment.segment_id for segment in info.segments}
+        if all(segment_id in listed for cut in cuts for segment_id in cut):
+            return StreamSnapshot(info)
+        return StreamSnapshot(info, past=parts_of_history(await self.client.stream_history(info.name)))
+
+    async def fetch_named(self, *cuts: Iterable[int]) -> StreamSnapshot:
+        """As `fetch`, where the option that names the stream is used for the first time.
+
+        Raises:
             OptionError: there is no such stream.
         """
         try:
-            info = await self.client.stream_info(self.options.stream)
+            return await self.fetch(*cuts)
         except StreamNotFoundError:
             raise OptionError("stream", f"there is no stream {self.options.stream}") from None
         except InvalidNameError as error:
             raise OptionError("stream", str(error)) from None
-        listed = {segment.segment_id for segment in info.segments}
-        if all(segment_id in listed for cut in cuts for segment_id in cut):
-            return Epochs(info)
-        return Epochs(info, past=parts_of_history(await self.client.stream_history(info.name)))
 
     # --- cuts ---
 
-    async def named(self, option: str, choice: CutChoice, epochs: Epochs) -> StreamCut:
+    async def named(self, option: str, choice: CutChoice, snapshot: StreamSnapshot) -> StreamCut:
         """Return the cut that an option names, wherever the head of the stream is.
 
         Raises:
             OptionError: the cut does not fit the stream.
         """
         if isinstance(choice, TimeCut):
-            cut = await self.client.cut_at_time_in(epochs.stream, choice.unix_us)
-            return cut_of(cut.stream, epochs.clamped(cut))
+            cut = await self.client.cut_at_time_in(snapshot.stream, choice.unix_us)
+            return cut_of(cut.stream, snapshot.clamped(cut))
         if not isinstance(choice, StreamCut):
-            return epochs.stream.head() if choice is HEAD else epochs.stream.tail()
+            return snapshot.stream.head() if choice is HEAD else snapshot.stream.tail()
         try:
-            epochs.check(choice)
+            snapshot.check(choice)
         except CutInvalidError as error:
             raise OptionError(option, str(error)) from None
         return choice
 
-    async def place(self, option: str, choice: CutChoice, epochs: Epochs) -> tuple[Marks, list[MissingRange]]:
+    async def place(self, option: str, choice: CutChoice, snapshot: StreamSnapshot) -> tuple[Marks, list[MissingRange]]:
         """Return the cut that an option names, at or after the head, uncounted, and what is missing before it.
 
         Raises:
             OptionError: the cut does not fit the stream.
             DataLossError: it is before the truncation, and `failOnDataLoss` is true.
         """
-        cut = await self.named(option, choice, epochs)
-        missing = epochs.missing(uncounted(cut))
+        cut = await self.named(option, choice, snapshot)
+        missing = snapshot.missing(uncounted(cut))
         self._refuse(missing)
-        return epochs.clamped(cut), missing
+        return snapshot.clamped(cut), missing
 
-    async def counted(self, option: str, marks: Marks, epochs: Epochs) -> dict[int, Mark]:
+    async def counted(self, option: str, marks: Marks, snapshot: StreamSnapshot) -> dict[int, Mark]:
         """Return marks between head and tail, from a cut that an option names, with the events before them counted.
 
         Raises:
             OptionError: a position is after the last event of its block.
         """
         try:
-            return await self._counted(marks, epochs)
+            return await self._counted(marks, snapshot)
         except InvalidArgumentError as error:
             raise OptionError(option, str(error)) from None
 
-    async def resume(self, offset: StreamOffset, epochs: Epochs) -> tuple[dict[int, Mark], list[MissingRange]]:
+    async def resume(
+        self, offset: StreamOffset, snapshot: StreamSnapshot
+    ) -> tuple[dict[int, Mark], list[MissingRange]]:
         """Return where a query resumes, and what was truncated away before that, counted where that can be known.
 
         Raises:
             CheckpointError: the offset is none of this stream.
             DataLossError: something is missing, and `failOnDataLoss` is true.
         """
-        check_fits(offset, epochs)
-        begin = await self._counted(epochs.later(offset.marks, epochs.head), epochs)
+        check_fits(offset, snapshot)
+        begin = await self._counted(snapshot.maximum(offset.marks, snapshot.head), snapshot)
         missing = [
             gap
             if gap.end_offset is None
             else replace(gap, events=begin[gap.segment_id].events - offset.marks.get(gap.segment_id, START_MARK).events)
-            for gap in epochs.missing(offset.marks)
+            for gap in snapshot.missing(offset.marks)
         ]
         self._refuse(missing)
         return begin, missing
 
-    async def _counted(self, marks: Marks, epochs: Epochs) -> dict[int, Mark]:
+    async def _counted(self, marks: Marks, snapshot: StreamSnapshot) -> dict[int, Mark]:
         """Return marks with the events before those counted that are not counted yet."""
         unknown = [segment_id for segment_id, mark in marks.items() if mark.events == UNCOUNTED]
         found = await _of_each(
             unknown,
             lambda segment_id: self._scan(segment_id).mark(
-                position=marks[segment_id].position, tail=epochs.end(segment_id)
+                position=marks[segment_id].position, tail=snapshot.end(segment_id)
             ),
         )
         return {**marks, **found}
@@ -136,7 +146,7 @@ class Planner:
         self,
         start: Marks,
         bound: Marks,
-        epochs: Epochs,
+        snapshot: StreamSnapshot,
         *,
         max_events: int | None,
         max_bytes: int | None,
@@ -155,34 +165,34 @@ class Planner:
             turn: the number of the batch; with each another segment comes first, and gets at least one event and one
                 block, so that none starves.
         """
-        start = epochs.go_on(start, bound=bound)
-        ends = epochs.progress(bound)
-        reached = {segment_id: max(mark, ends[segment_id]) for segment_id, mark in start.items()}
+        start = snapshot.enter_successors(start, bound=bound)
+        ends = snapshot.progress(bound)
+        planned_end = {segment_id: max(mark, ends[segment_id]) for segment_id, mark in start.items()}
         waiting = [
-            segment_id for segment_id in sorted(start) if start[segment_id].position < reached[segment_id].position
+            segment_id for segment_id in sorted(start) if start[segment_id].position < planned_end[segment_id].position
         ]
         if not waiting:
             return dict(start)
         lead = waiting[turn % len(waiting)]
         if max_events is not None:
-            reached = await self._advance_events(start, reached, waiting, limit=max_events, lead=lead)
+            planned_end = await self._advance_events(start, planned_end, waiting, limit=max_events, lead=lead)
         if max_bytes is not None:
-            by_bytes = await self._advance_bytes(start, reached, waiting, limit=max_bytes, lead=lead)
-            reached = {segment_id: min(mark, by_bytes[segment_id]) for segment_id, mark in reached.items()}
-        return epochs.go_on(reached, bound=bound)
+            by_bytes = await self._advance_bytes(start, planned_end, waiting, limit=max_bytes, lead=lead)
+            planned_end = {segment_id: min(mark, by_bytes[segment_id]) for segment_id, mark in planned_end.items()}
+        return snapshot.enter_successors(planned_end, bound=bound)
 
     async def _advance_events(
         self, start: Marks, end: Marks, waiting: Iterable[int], *, limit: int, lead: int
     ) -> dict[int, Mark]:
         counts = {segment_id: end[segment_id].events - start[segment_id].events for segment_id in waiting}
         shares = share(limit, counts, lead=lead)
-        reached = await _of_each(
+        planned_end = await _of_each(
             shares,
             lambda segment_id: self._scan(segment_id).after_events(
                 start=start[segment_id], end=end[segment_id], count=shares[segment_id]
             ),
         )
-        return {**start, **reached}
+        return {**start, **planned_end}
 
     async def _advance_bytes(
         self, start: Marks, end: Marks, waiting: Iterable[int], *, limit: int, lead: int
@@ -207,28 +217,28 @@ class Planner:
 
     # --- ranges ---
 
-    async def partitions(self, start: Marks, end: Marks, epochs: Epochs) -> list[RangePartition]:
+    async def partitions(self, start: Marks, end: Marks, snapshot: StreamSnapshot) -> list[RangePartition]:
         """Return the partitions that hold exactly the events between two cuts, of which no segment is deleted.
 
         Segments that were replaced come before their successors.
         """
-        name = epochs.stream.name
-        parts = ranges_between(cut_of(name, start), cut_of(name, end), epochs.stream)
+        name = snapshot.stream.name
+        parts = ranges_between(cut_of(name, start), cut_of(name, end), snapshot.stream)
         size_bytes = self.options.partition_bytes
         planned = await asyncio.gather(*(self.client.split_range(part, max_bytes=size_bytes) for part in parts))
         return pack([part for parts in planned for part in parts], partition_bytes=size_bytes)
 
     # --- lag ---
 
-    async def lag(self, reached: Marks, ahead: Marks, epochs: Epochs) -> dict[str, float]:
+    async def lag(self, start: Marks, end: Marks, snapshot: StreamSnapshot) -> dict[str, float]:
         """Return how much is between two cuts, in events and bytes, and the seconds since the oldest was written.
 
         The seconds are by the clocks of server and driver; 0 where nothing waits.
         """
-        starts, ends = epochs.progress(reached), epochs.progress(ahead)
+        starts, ends = snapshot.progress(start), snapshot.progress(end)
         lagging = [segment_id for segment_id, mark in starts.items() if mark.position < ends[segment_id].position]
-        # What successors hold is younger than what is left of those they replaced.
-        oldest = [segment_id for segment_id in lagging if segment_id in reached]
+        # What successors hold is newer than what is left of those they replaced.
+        oldest = [segment_id for segment_id in lagging if segment_id in start]
         written_us = await _of_each(oldest, lambda segment_id: self._written_before(segment_id, starts[segment_id]))
         now_us = time.time() * 1_000_000
         first_us = min((moment for moment in written_us.values() if moment), default=now_us)
@@ -246,14 +256,14 @@ class Planner:
             return 0
 
 
-def check_fits(offset: StreamOffset, epochs: Epochs) -> None:
+def check_fits(offset: StreamOffset, snapshot: StreamSnapshot) -> None:
     """Check that an offset of a checkpoint is one of a stream.
 
     Raises:
         CheckpointError: it is not.
     """
     try:
-        epochs.check(offset.cut)
+        snapshot.check(offset.cut)
     except CutInvalidError as error:
         raise CheckpointError(f"the checkpoint does not fit: {error}; was the stream deleted and made again?") from None
 

@@ -6,7 +6,7 @@ An offset in a checkpoint, as JSON::
 
 `cut` may be given to any reader, and to this source as `startCut` or `endCut`. `events` counts the events of each
 segment before the cut; `lost` counts those which the query has skipped because they were truncated away, as far as
-they could be counted. Where a stream is scaled, later offsets name other segments. This is version 1, which is not
+they could be counted. After a stream was scaled, offsets name other segments. This is version 1, which is not
 written; an offset of another version would say so in `version`.
 """
 
@@ -21,8 +21,8 @@ from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.position import Mark
 
-from .epochs import Marks, cut_of
 from .errors import CheckpointError
+from .snapshot import Marks, cut_of
 
 OFFSET_VERSION: Final = 1
 RANGE_COST_BYTES: Final = 1 << 20

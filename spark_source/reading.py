@@ -76,6 +76,10 @@ async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> A
         try:
             async for batch in client.read_range(part):
                 yield batch
+                # What was read is not lost, whatever is truncated from now on.
+                last = len(batch) - 1
+                offset, index = batch.column("offset")[last].as_py(), batch.column("index")[last].as_py() + 1
+                part = replace(part, start_offset=offset, start_index=index)
             return
         except SegmentTruncatedError as error:
             # Without an offset at which the segment begins now, the whole segment is deleted.

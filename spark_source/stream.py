@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from millrace.model.cut import TAIL
 from millrace.model.position import START_MARK
 
-from .epochs import Epochs, Marks
 from .errors import MissingRange
 from .link import Link
 from .options import SourceOptions, TimeCut, segments_of
@@ -27,6 +26,7 @@ from .planning import Planner, check_fits
 from .positions import StreamOffset
 from .reading import read_partition
 from .rows import check_schema
+from .snapshot import Marks, StreamSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -48,19 +48,19 @@ class QueryState:
 
     Attributes:
         batch_count: batches planned.
-        reached: the end of the last batch planned; the next one starts there if Spark does not say where.
+        planned_end: the end of the last batch planned; the next one starts there if Spark does not say where.
         available_end: where `Trigger.AvailableNow` ends, if it was asked for.
         option_end: where `endCut` is, once that cannot change.
-        ahead: the stream when `reached` was planned, and its tail or the end cut: what is before that is the lag.
+        lag_end: the stream when `planned_end` was planned, and its tail or the end cut: up to there is the lag.
         lost_uncounted: events found missing after the offset that ought to count them was given to Spark.
         logged_gaps: missing ranges that are in the log already.
     """
 
     batch_count: int = 0
-    reached: StreamOffset | None = None
+    planned_end: StreamOffset | None = None
     available_end: Marks | None = None
     option_end: Marks | None = None
-    ahead: tuple[Epochs, Marks] | None = None
+    lag_end: tuple[StreamSnapshot, Marks] | None = None
     lost_uncounted: int = 0
     logged_gaps: set[MissingRange] = field(default_factory=set)
 
@@ -85,10 +85,10 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts.
 
         Raises:
-            OptionError: `startCut` does not fit the stream.
+            OptionError: there is no such stream, or `startCut` does not fit it.
             DataLossError: it is before the truncation, and `failOnDataLoss` is true.
         """
-        return self._reach(self._initial)
+        return self._remember(self._initial)
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any] | None = None, limit: "ReadLimit | None" = None
@@ -99,14 +99,15 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there was nothing left to read of the former, it is a batch without events, which only moves to the successors.
 
         Raises:
+            StreamNotFoundError: the stream was deleted.
             CheckpointError: `start` is no offset of this stream.
             DataLossError: what comes next was truncated away, and `failOnDataLoss` is true.
         """
-        offset = StreamOffset.from_json(start) if start is not None else self._state.reached
+        offset = StreamOffset.from_json(start) if start is not None else self._state.planned_end
         if offset is None:
-            return self._reach(self._everything)
+            return self._remember(self._everything)
         max_events, max_bytes = self._limits(limit)
-        return self._reach(lambda planner: self._latest(planner, offset, max_events=max_events, max_bytes=max_bytes))
+        return self._remember(lambda planner: self._latest(planner, offset, max_events=max_events, max_bytes=max_bytes))
 
     def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802 - Spark's name
         """Return the limit of the options; of two of them Spark is told one, and both are kept."""
@@ -124,8 +125,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the tail and the lag: what is not in a batch yet. Spark shows it as `latestOffset`."""
-        reached = self._state.reached
-        return None if reached is None else self._link.call(self._report)
+        planned_end = self._state.planned_end
+        return None if planned_end is None else self._link.call(self._report)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of the batch between two offsets, wherever the stream was scaled between them.
@@ -134,8 +135,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: some of it was truncated away, and `failOnDataLoss` is true.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        if self._state.reached is None:
-            self._state.reached = last  # the batch that a restart runs again
+        if self._state.planned_end is None:
+            self._state.planned_end = last  # the batch that a restart runs again
         return self._link.call(lambda planner: self._plan(planner, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -165,49 +166,49 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min((most for most in sizes if most is not None), default=None),
         )
 
-    def _reach(self, plan: Callable[[Planner], Awaitable[StreamOffset]]) -> dict[str, Any]:
+    def _remember(self, plan: Callable[[Planner], Awaitable[StreamOffset]]) -> dict[str, Any]:
         """Plan how far the query goes, and remember it."""
-        self._state.reached = reached = self._link.call(plan)
-        return reached.to_json()
+        self._state.planned_end = planned_end = self._link.call(plan)
+        return planned_end.to_json()
 
     async def _initial(self, planner: Planner) -> StreamOffset:
-        epochs = await planner.fetch(segments_of(self._options.start_cut))
-        cut, missing = await planner.place("startCut", self._options.start_cut, epochs)
+        snapshot = await planner.fetch_named(segments_of(self._options.start_cut))
+        cut, missing = await planner.place("startCut", self._options.start_cut, snapshot)
         self._warn(missing)
-        return StreamOffset(epochs.stream.name, await planner.counted("startCut", cut, epochs))
+        return StreamOffset(snapshot.stream.name, await planner.counted("startCut", cut, snapshot))
 
     async def _everything(self, planner: Planner) -> StreamOffset:
-        epochs = await self._fetch(planner)
-        return StreamOffset(epochs.stream.name, await self._find_bound(planner, epochs))
+        snapshot = await self._fetch(planner)
+        return StreamOffset(snapshot.stream.name, await self._find_bound(planner, snapshot))
 
     async def _latest(
         self, planner: Planner, start: StreamOffset, *, max_events: int | None, max_bytes: int | None
     ) -> StreamOffset:
-        epochs = await self._fetch(planner, start.marks)
-        begin, missing = await planner.resume(start, epochs)
+        snapshot = await self._fetch(planner, start.marks)
+        begin, missing = await planner.resume(start, snapshot)
         self._warn(missing)
-        bound = await self._find_bound(planner, epochs)
-        reached = await planner.advance(
-            begin, bound, epochs, max_events=max_events, max_bytes=max_bytes, turn=self._state.batch_count
+        bound = await self._find_bound(planner, snapshot)
+        planned_end = await planner.advance(
+            begin, bound, snapshot, max_events=max_events, max_bytes=max_bytes, turn=self._state.batch_count
         )
-        if reached == start.marks:
+        if planned_end == start.marks:
             return start
         lost = start.lost + self._state.lost_uncounted + sum(gap.events or 0 for gap in missing)
         self._state.batch_count += 1
         self._state.lost_uncounted = 0
-        return StreamOffset(epochs.stream.name, reached, lost)
+        return StreamOffset(snapshot.stream.name, planned_end, lost)
 
     async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        epochs = await planner.fetch(start.marks, end.marks)
-        check_fits(end, epochs)
-        begin, missing = await planner.resume(start, epochs)
-        ends = epochs.progress(end.marks)
+        snapshot = await planner.fetch(start.marks, end.marks)
+        check_fits(end, snapshot)
+        begin, missing = await planner.resume(start, snapshot)
+        ends = snapshot.progress(end.marks)
         lost = 0
         for gap in missing:
             if gap.events is not None:
                 first = start.marks.get(gap.segment_id, START_MARK).events
                 lost += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
-        partitions = await planner.partitions(begin, epochs.later(end.marks, begin), epochs)
+        partitions = await planner.partitions(begin, snapshot.maximum(end.marks, begin), snapshot)
         counted = end.lost - start.lost
         self._warn([gap for gap in missing if gap.events is None or lost > counted])
         self._state.lost_uncounted += max(0, lost - counted)
@@ -216,46 +217,46 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _find_target(self, planner: Planner) -> Marks:
         return (await planner.fetch()).tail
 
-    async def _fetch(self, planner: Planner, *cuts: Iterable[int]) -> Epochs:
+    async def _fetch(self, planner: Planner, *cuts: Iterable[int]) -> StreamSnapshot:
         """Return the stream with all segments that are named by what a batch may have to do with."""
         state = self._state
         return await planner.fetch(
             *cuts, state.available_end or (), state.option_end or (), segments_of(self._options.end_cut)
         )
 
-    async def _find_bound(self, planner: Planner, epochs: Epochs) -> Marks:
-        """Return the cut that no batch may pass now: the earliest of tail, target of AvailableNow, end cut."""
-        end = await self._find_end(planner, epochs)
-        ahead = epochs.tail if end is None else epochs.earlier(epochs.tail, end)
-        self._state.ahead = epochs, ahead
+    async def _find_bound(self, planner: Planner, snapshot: StreamSnapshot) -> Marks:
+        """Return the cut that no batch may pass now: the minimum of tail, target of AvailableNow, end cut."""
+        end = await self._find_end(planner, snapshot)
+        lag_end = snapshot.tail if end is None else snapshot.minimum(snapshot.tail, end)
+        self._state.lag_end = snapshot, lag_end
         available_end = self._state.available_end
-        return ahead if available_end is None else epochs.earlier(ahead, available_end)
+        return lag_end if available_end is None else snapshot.minimum(lag_end, available_end)
 
-    async def _find_end(self, planner: Planner, epochs: Epochs) -> Marks | None:
+    async def _find_end(self, planner: Planner, snapshot: StreamSnapshot) -> Marks | None:
         """Return where `endCut` is, None without one."""
         choice = self._options.end_cut
         if choice is None or self._state.option_end is not None:
             return self._state.option_end
         if choice is TAIL:
-            self._state.option_end = epochs.tail
-            return epochs.tail
-        cut = await planner.named("endCut", choice, epochs)
-        end = await planner.counted("endCut", epochs.clamped(cut), epochs)
+            self._state.option_end = snapshot.tail
+            return snapshot.tail
+        cut = await planner.named("endCut", choice, snapshot)
+        end = await planner.counted("endCut", snapshot.clamped(cut), snapshot)
         # The end of a time is at the first event of that time or later; where there is none yet, it may move.
         if not isinstance(choice, TimeCut) or all(
-            epochs.is_replaced(segment_id) or mark < epochs.end(segment_id) for segment_id, mark in end.items()
+            snapshot.is_replaced(segment_id) or mark < snapshot.end(segment_id) for segment_id, mark in end.items()
         ):
             self._state.option_end = end
         return end
 
     async def _report(self, planner: Planner) -> dict[str, Any]:
-        reached = self._state.reached
-        assert reached is not None
-        if self._state.ahead is None:
-            return {**reached.to_json(), "lag": {"events": 0, "bytes": 0, "seconds": 0.0}}
-        epochs, ahead = self._state.ahead
-        content = StreamOffset(reached.stream, ahead, reached.lost).to_json()
-        return {**content, "lag": await planner.lag(reached.marks, ahead, epochs)}
+        planned_end = self._state.planned_end
+        assert planned_end is not None
+        if self._state.lag_end is None:
+            return {**planned_end.to_json(), "lag": {"events": 0, "bytes": 0, "seconds": 0.0}}
+        snapshot, lag_end = self._state.lag_end
+        content = StreamOffset(planned_end.stream, lag_end, planned_end.lost).to_json()
+        return {**content, "lag": await planner.lag(planned_end.marks, lag_end, snapshot)}
 
     def _warn(self, missing: Iterable[MissingRange]) -> None:
         """Name gaps in the log, each once."""

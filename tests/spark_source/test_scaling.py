@@ -428,12 +428,12 @@ def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of
 
     async def plan(planner: Planner) -> list[RangePartition]:
         nonlocal runs
-        epochs = await planner.fetch(first.places)
+        snapshot = await planner.fetch(first.places)
         if not runs:
             cut = await planner.client.stream_cut(shop.stream).after_events(150)
             await planner.client.truncate_stream(shop.stream, cut)
         runs += 1
-        return await planner.partitions(epochs.head, epochs.tail, epochs)
+        return await planner.partitions(snapshot.head, snapshot.tail, snapshot)
 
     with closing(Link(options)) as link:
         partitions = link.call(plan)
@@ -472,11 +472,11 @@ def test_planning_asks_for_the_stream_and_nothing_of_its_segments(shop: Shop) ->
     options = parse_options(shop.options())
 
     async def plan(planner: Planner) -> int:
-        epochs = await planner.fetch()
-        start = await planner.counted("startCut", epochs.head, epochs)
-        reached = await planner.advance(start, epochs.tail, epochs, max_events=1000, max_bytes=1 << 20, turn=0)
+        snapshot = await planner.fetch()
+        start = await planner.counted("startCut", snapshot.head, snapshot)
+        reached = await planner.advance(start, snapshot.tail, snapshot, max_events=1000, max_bytes=1 << 20, turn=0)
         assert reached != start
-        assert await planner.partitions(epochs.head, epochs.tail, epochs)
+        assert await planner.partitions(snapshot.head, snapshot.tail, snapshot)
         return planner.client.statistics().reads.connects
 
     with closing(Link(options)) as link:

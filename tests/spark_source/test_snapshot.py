@@ -17,8 +17,8 @@ from millrace.model.lineage import Lineage
 from millrace.model.policy import StreamConfig
 from millrace.model.position import START_MARK, Mark
 from millrace.model.stream import StreamInfo, StreamSegment
-from millrace.spark_source.epochs import UNCOUNTED, Epochs, Marks, cut_of, uncounted
 from millrace.spark_source.errors import MissingRange
+from millrace.spark_source.snapshot import UNCOUNTED, Marks, StreamSnapshot, cut_of, uncounted
 
 SEEDS = st.integers(0, 2**32 - 1)
 KEYS = [KEY_SPACE * number // 16 + 1 for number in range(16)]
@@ -76,7 +76,7 @@ class Model:
             segment = self.ever[segment_id]
             self.ever[segment_id] = replace(segment, start_offset=max(segment.start_offset, mark.offset))
 
-    def look(self, *cuts: Iterable[int]) -> Epochs:
+    def look(self, *cuts: Iterable[int]) -> StreamSnapshot:
         """Return what a planner learns."""
         listed = [each for each in self.ever.values() if each.segment_id not in self.dropped]
         info = StreamInfo(
@@ -84,9 +84,9 @@ class Model:
             segments=tuple(listed),
         )  # fmt: skip
         if all(segment_id not in self.dropped for cut in cuts for segment_id in cut):
-            return Epochs(info)
+            return StreamSnapshot(info)
         past = [replace(each, length=0, start_offset=0, event_count=0) for each in self.ever.values()]
-        return Epochs(info, past=past)
+        return StreamSnapshot(info, past=past)
 
     def counted(self, cut: Marks) -> dict[int, Mark]:
         """Return the marks, counted as the planner counts them: by asking the server."""
@@ -97,12 +97,12 @@ class Model:
 
     def any_cut(self, start: Marks) -> dict[int, Mark]:
         """Return a cut of chance between another and the tail."""
-        epochs = self.look(start)
-        cut = epochs.later(start, epochs.head)
+        snapshot = self.look(start)
+        cut = snapshot.maximum(start, snapshot.head)
         for _ in range(self.dice.randint(1, 4)):
-            ends = epochs.progress(epochs.tail)
+            ends = snapshot.progress(snapshot.tail)
             cut = {segment_id: self._between(segment_id, mark, ends[segment_id]) for segment_id, mark in cut.items()}
-            cut = epochs.go_on(cut, bound=epochs.tail)
+            cut = snapshot.enter_successors(cut, bound=snapshot.tail)
         return self.counted(cut)
 
     def _between(self, segment_id: int, start: Mark, end: Mark) -> Mark:
@@ -111,11 +111,11 @@ class Model:
             return max(start, end)
         return Mark(*self.dice.choice(places), UNCOUNTED)
 
-    def between(self, start: Marks, end: Marks, epochs: Epochs) -> list[tuple[int, Written]]:
+    def between(self, start: Marks, end: Marks, snapshot: StreamSnapshot) -> list[tuple[int, Written]]:
         """Return the events that tasks read, with their segments, in the order of the partitions."""
         return [
             (part.segment_id, event)
-            for part in ranges_between(cut_of("a/b", start), cut_of("a/b", end), epochs.stream)
+            for part in ranges_between(cut_of("a/b", start), cut_of("a/b", end), snapshot.stream)
             for place, event in self.events[part.segment_id].items()
             if part.start <= place < part.end
         ]
@@ -145,23 +145,23 @@ class Query:
     def batch(self, *, target: Marks | None = None, limited: bool = True) -> bool:
         """Run a batch; return whether there was one."""
         model = self.model
-        epochs = model.look(self.offset, target or ())
-        epochs.check(cut_of("a/b", self.offset))
-        missing = epochs.missing(self.offset)
-        begin = model.counted(epochs.later(self.offset, epochs.head))
-        bound = epochs.tail if target is None else epochs.earlier(epochs.tail, target)
-        ends = epochs.progress(bound)
-        start = epochs.go_on(begin, bound=bound)
+        snapshot = model.look(self.offset, target or ())
+        snapshot.check(cut_of("a/b", self.offset))
+        missing = snapshot.missing(self.offset)
+        begin = model.counted(snapshot.maximum(self.offset, snapshot.head))
+        bound = snapshot.tail if target is None else snapshot.minimum(snapshot.tail, target)
+        ends = snapshot.progress(bound)
+        start = snapshot.enter_successors(begin, bound=bound)
         reached = {segment_id: max(mark, ends[segment_id]) for segment_id, mark in start.items()}
         if limited:
             reached = {
                 segment_id: model._between(segment_id, start[segment_id], mark) for segment_id, mark in reached.items()
             }
-        reached = model.counted(epochs.go_on(reached, bound=bound))
+        reached = model.counted(snapshot.enter_successors(reached, bound=bound))
         if reached == self.offset:
             return False
-        epochs.check(cut_of("a/b", reached))
-        rows = model.between(begin, reached, epochs)
+        snapshot.check(cut_of("a/b", reached))
+        rows = model.between(begin, reached, snapshot)
         segment_of: dict[int, int] = {}
         for segment_id, (key, _) in rows:
             assert segment_of.setdefault(key, segment_id) == segment_id, "a batch has one segment for each key"
@@ -235,24 +235,24 @@ def test_a_query_ends_where_it_is_told_wherever_the_stream_was_scaled_since(seed
 
 @settings(deadline=None, print_blob=True)
 @given(seed=SEEDS, steps=st.integers(0, 40))
-def test_the_later_and_the_earlier_of_two_cuts_are_cuts(seed: int, steps: int) -> None:
+def test_the_maximum_and_the_minimum_of_two_cuts_are_cuts(seed: int, steps: int) -> None:
     """Behaviour 26."""
     dice = random.Random(seed)
     model = Model(dice)
     for _ in range(steps):
         dice.choice([model.write, model.scale])()
     one, other = model.any_cut({1: START_MARK}), model.any_cut({1: START_MARK})
-    epochs = model.look()
-    later, earlier = epochs.later(one, other), epochs.earlier(one, other)
-    for cut in (later, earlier):
-        epochs.check(cut_of("a/b", cut))
-    a, b = epochs.progress(one), epochs.progress(other)
+    snapshot = model.look()
+    maximum, minimum = snapshot.maximum(one, other), snapshot.minimum(one, other)
+    for cut in (maximum, minimum):
+        snapshot.check(cut_of("a/b", cut))
+    a, b = snapshot.progress(one), snapshot.progress(other)
 
-    assert epochs.progress(later) == {segment_id: max(a[segment_id], b[segment_id]) for segment_id in a}
-    assert epochs.progress(earlier) == {segment_id: min(a[segment_id], b[segment_id]) for segment_id in a}
-    assert later == epochs.later(other, one)
-    assert earlier == epochs.earlier(other, one)
-    assert epochs.missing(one) == []
+    assert snapshot.progress(maximum) == {segment_id: max(a[segment_id], b[segment_id]) for segment_id in a}
+    assert snapshot.progress(minimum) == {segment_id: min(a[segment_id], b[segment_id]) for segment_id in a}
+    assert maximum == snapshot.maximum(other, one)
+    assert minimum == snapshot.minimum(other, one)
+    assert snapshot.missing(one) == []
 
 
 def info(*segments: StreamSegment) -> StreamInfo:
@@ -279,39 +279,50 @@ PARTS = (part(11, 0, 4, 0, 1), part(12, 0, 2, 1, 2), part(13, 2, 4, 1, 2), part(
 
 def test_a_merge_waits_for_all_that_it_merges() -> None:
     """Behaviour 57."""
-    epochs = Epochs(info(*PARTS))
-    half = {12: epochs.end(12), 13: Mark(500, 0, 5)}
+    snapshot = StreamSnapshot(info(*PARTS))
+    half = {12: snapshot.end(12), 13: Mark(500, 0, 5)}
 
-    assert epochs.go_on(half, bound=epochs.tail) == half
-    assert epochs.go_on({12: epochs.end(12), 13: epochs.end(13)}, bound=epochs.tail) == {14: START_MARK}
-    assert epochs.go_on({11: epochs.end(11)}, bound={12: START_MARK, 13: START_MARK}) == {
+    assert snapshot.enter_successors(half, bound=snapshot.tail) == half
+    assert snapshot.enter_successors({12: snapshot.end(12), 13: snapshot.end(13)}, bound=snapshot.tail) == {
+        14: START_MARK
+    }
+    assert snapshot.enter_successors({11: snapshot.end(11)}, bound={12: START_MARK, 13: START_MARK}) == {
         12: START_MARK,
         13: START_MARK,
     }
-    assert epochs.go_on({11: epochs.end(11)}, bound={11: epochs.end(11)}) == {11: epochs.end(11)}
+    assert snapshot.enter_successors({11: snapshot.end(11)}, bound={11: snapshot.end(11)}) == {11: snapshot.end(11)}
 
 
 def test_what_is_deleted_is_named_and_not_counted() -> None:
     """Behaviour 58."""
-    epochs = Epochs(info(part(14, 0, 4, 2, 0, start=300)), past=PARTS)
+    snapshot = StreamSnapshot(info(part(14, 0, 4, 2, 0, start=300)), past=PARTS)
 
-    assert epochs.missing({12: Mark(1000, 0, 10), 13: Mark(40, 2, 3)}) == [
+    assert snapshot.missing({12: Mark(1000, 0, 10), 13: Mark(40, 2, 3)}) == [
         MissingRange(segment_id=12, start_offset=1000, start_index=0, end_offset=None),
         MissingRange(segment_id=13, start_offset=40, start_index=2, end_offset=None),
         MissingRange(segment_id=14, start_offset=0, start_index=0, end_offset=300),
     ]
-    assert epochs.later({11: START_MARK}, epochs.head) == {14: Mark(300, 0, UNCOUNTED)}
-    assert epochs.missing({14: Mark(300, 0, 3)}) == []
-    assert "segment 13 from 40.2 to its end" in str(epochs.missing({12: START_MARK, 13: Mark(40, 2, 3)})[1])
+    assert snapshot.maximum({11: START_MARK}, snapshot.head) == {14: Mark(300, 0, UNCOUNTED)}
+    assert snapshot.missing({14: Mark(300, 0, 3)}) == []
+    assert "segment 13 from 40.2 to its end" in str(snapshot.missing({12: START_MARK, 13: Mark(40, 2, 3)})[1])
+
+
+def test_of_two_marks_at_one_position_the_counted_one_is_kept() -> None:
+    snapshot = StreamSnapshot(info(*PARTS))
+    counted, uncounted_mark = {14: Mark(300, 2, 7)}, {14: Mark(300, 2, UNCOUNTED)}
+
+    for one, other in ((counted, uncounted_mark), (uncounted_mark, counted)):
+        assert snapshot.maximum(one, other) == counted
+        assert snapshot.minimum(one, other) == counted
 
 
 def test_what_came_to_be_after_the_answer_is_left_out() -> None:
-    """The history was asked for later than the stream, and may know more."""
+    """The history was asked for after the stream, and may know more."""
     newer = [*PARTS[:3], replace(PARTS[3], sealed_epoch=3), part(15, 0, 4, 3, 0)]
-    epochs = Epochs(info(PARTS[3]), past=newer)
+    snapshot = StreamSnapshot(info(PARTS[3]), past=newer)
 
-    assert epochs.tail == {14: epochs.end(14)}
-    assert not epochs.is_replaced(14)
+    assert snapshot.tail == {14: snapshot.end(14)}
+    assert not snapshot.is_replaced(14)
 
 
 @pytest.mark.parametrize(
@@ -325,9 +336,9 @@ def test_what_came_to_be_after_the_answer_is_left_out() -> None:
 )
 def test_what_is_no_cut_of_the_stream_is_refused(places: dict[int, tuple[int, int]], reason: str) -> None:
     with pytest.raises(CutInvalidError, match=reason):
-        Epochs(info(*PARTS)).check(StreamCut.of("a/b", places))
+        StreamSnapshot(info(*PARTS)).check(StreamCut.of("a/b", places))
     with pytest.raises(CutInvalidError, match="a cut of a/c"):
-        Epochs(info(*PARTS)).check(StreamCut.of("a/c", {14: (0, 0)}))
+        StreamSnapshot(info(*PARTS)).check(StreamCut.of("a/c", {14: (0, 0)}))
 
 
 def test_marks_and_cuts() -> None:

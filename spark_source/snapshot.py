@@ -1,8 +1,8 @@
-"""A stream over its epochs, as one answer of the server described it: which of two cuts is later, by key; pure.
+"""A stream over its epochs, as one answer of the server described it: how two of its cuts compare, by key; pure.
 
 A cut is kept here as *marks*: a position in each segment that it names, with the number of events before it. Of two
-cuts one may be ahead in some keys and the other in the rest; so there is a *later* and an *earlier* one of both, which
-are cuts again.
+cuts one may be after the other in some keys and before it in the rest. Their *maximum* and *minimum*, taken for each
+key, are cuts again.
 
 A segment that is wholly before the truncation is *deleted*: the server keeps which segments it replaced and which
 replaced it, but neither its bytes nor their number.
@@ -23,10 +23,11 @@ Marks = Mapping[int, Mark]
 """A cut of a stream: a mark in each segment that it names, by the id."""
 
 UNCOUNTED: Final = -1
-"""In place of the number of events before a mark, where they are not counted yet."""
+"""In place of the number of events before a mark, where they are not counted yet. Compared by position; of two marks at
+one position that which is counted is kept."""
 
 
-class Epochs:
+class StreamSnapshot:
     """The segments of a stream and what came before and after which.
 
     Args:
@@ -74,28 +75,28 @@ class Epochs:
             if length is not None and (offset, event_index) > (length, 0):
                 raise CutInvalidError(f"{offset}.{event_index} is beyond the end of segment {segment_id}, {length}")
 
-    def later(self, one: Marks, other: Marks) -> dict[int, Mark]:
-        """Return the cut that is where the later of two cuts is, for each key."""
+    def maximum(self, one: Marks, other: Marks) -> dict[int, Mark]:
+        """Return the cut that is, for each key, where that of two cuts is which is after the other."""
         passed_by_one, passed_by_other = self._lineage.before(one), self._lineage.before(other)
         found = {segment_id: mark for segment_id, mark in one.items() if segment_id not in passed_by_other}
         for segment_id, mark in other.items():
             if segment_id not in passed_by_one:
-                found[segment_id] = max(mark, found.get(segment_id, mark))
+                found[segment_id] = _after(mark, found.get(segment_id, mark))
         return found
 
     def clamped(self, cut: StreamCut) -> dict[int, Mark]:
-        """Return a cut, or the head of the stream where that is later; uncounted."""
-        return self.later(uncounted(cut), self.head)
+        """Return a cut, or the head of the stream where that is after it; uncounted."""
+        return self.maximum(uncounted(cut), self.head)
 
-    def earlier(self, one: Marks, other: Marks) -> dict[int, Mark]:
-        """Return the cut that is where the earlier of two cuts is, for each key."""
+    def minimum(self, one: Marks, other: Marks) -> dict[int, Mark]:
+        """Return the cut that is, for each key, where that of two cuts is which is before the other."""
         passed_by_one, passed_by_other = self._lineage.before(one), self._lineage.before(other)
         found = {
             segment_id: mark for segment_id, mark in one.items() if segment_id in other or segment_id in passed_by_other
         }
         for segment_id, mark in other.items():
             if segment_id in one or segment_id in passed_by_one:
-                found[segment_id] = min(mark, found.get(segment_id, mark))
+                found[segment_id] = _before(mark, found.get(segment_id, mark))
         return found
 
     def progress(self, cut: Marks) -> dict[int, Mark]:
@@ -106,7 +107,7 @@ class Epochs:
             for segment_id in self._listed
         }
 
-    def go_on(self, cut: Marks, *, bound: Marks) -> dict[int, Mark]:
+    def enter_successors(self, cut: Marks, *, bound: Marks) -> dict[int, Mark]:
         """Return the cut moved from segments that are read to their ends to the starts of those which replaced them.
 
         Only once *all* that were replaced together are read, and never past the bound. No event is between the two.
@@ -154,3 +155,13 @@ def cut_of(stream: str, marks: Marks) -> StreamCut:
 def uncounted(cut: StreamCut) -> dict[int, Mark]:
     """Return the marks of a cut, without the counts."""
     return {segment_id: Mark(*place, UNCOUNTED) for segment_id, place in cut.positions}
+
+
+def _after(one: Mark, other: Mark) -> Mark:
+    """Return the mark that is after the other."""
+    return max(one, other)  # what is uncounted is less than every count
+
+
+def _before(one: Mark, other: Mark) -> Mark:
+    """Return the mark that is before the other."""
+    return max(one, other) if one.position == other.position else min(one, other)
