@@ -26,7 +26,7 @@ from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import Distance, cut_at_time, distance, fetch_event
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
-from millrace.client.read.splits import SegmentRange, ranges_between, read_range, split_range
+from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard
@@ -382,7 +382,7 @@ class Client:
         return await self._cuts.search(stream, plan)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
-        """Return an iterator of the events of a range as record batches; needs pyarrow. See `splits.read_range`."""
+        """Return an iterator of the events of a range as record batches; needs pyarrow. See `ranges.read_range`."""
         return read_range(self._reads, part)
 
     async def split_range(self, part: SegmentRange, *, max_bytes: int) -> list[SegmentRange]:

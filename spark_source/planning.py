@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
-from millrace.client.read.splits import ranges_between
+from millrace.client.read.ranges import ranges_between
 from millrace.model.cut import HEAD, StreamCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history

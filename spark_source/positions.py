@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from millrace.client.read.splits import SegmentRange
+from millrace.client.read.ranges import SegmentRange
 from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.position import Mark

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.errors import SegmentTruncatedError
-from millrace.client.read.splits import SegmentRange
+from millrace.client.read.ranges import SegmentRange
 
 from .errors import DataLossError, MissingRange
 from .link import open_client

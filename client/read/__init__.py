@@ -1,1 +1,1 @@
-"""Readers of events: subscriptions, block streams, cuts, splits, Arrow."""
+"""Readers of events: subscriptions, block streams, cuts, ranges, Arrow."""

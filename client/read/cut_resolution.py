@@ -85,7 +85,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
 
 
 async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -> StreamCut:
-    """Return the cut before the first event with this timestamp or a later one. Cancelling is safe."""
+    """Return the cut before the first event with this timestamp or a newer one. Cancelling is safe."""
     lineage = stream.lineage()
     places: dict[int, Position] = {}
     wanted = [segment.segment_id for segment in lineage.head()]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.read.splits import SegmentRange
+from millrace.client.read.ranges import SegmentRange
 from millrace.model.position import Mark
 from millrace.spark_source.errors import CheckpointError
 from millrace.spark_source.positions import RANGE_COST_BYTES, RangePartition, StreamOffset, pack

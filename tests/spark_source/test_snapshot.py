@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.read.splits import ranges_between
+from millrace.client.read.ranges import ranges_between
 from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange

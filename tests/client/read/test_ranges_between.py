@@ -5,7 +5,7 @@ import pytest
 
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.read.cut_resolution import resolve_cut
-from millrace.client.read.splits import SegmentRange, ranges_between
+from millrace.client.read.ranges import SegmentRange, ranges_between
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange

@@ -9,7 +9,7 @@ import pytest
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
-from millrace.client.read.splits import SegmentRange
+from millrace.client.read.ranges import SegmentRange
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.policy import ScalingPolicy, StreamConfig
