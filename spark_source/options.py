@@ -20,7 +20,7 @@ _CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 ti
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The cut before the first event of each segment with this timestamp or a later one."""
+    """The cut before the first event of each segment with this timestamp or a newer one."""
 
     unix_us: int
 

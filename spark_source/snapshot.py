@@ -23,8 +23,8 @@ Marks = Mapping[int, Mark]
 """A cut of a stream: a mark in each segment that it names, by the id."""
 
 UNCOUNTED: Final = -1
-"""In place of the number of events before a mark, where they are not counted yet. Compared by position; of two marks at
-one position that which is counted is kept."""
+"""In place of the number of events before a mark, where they are not counted yet: less than every count, so that of two
+marks at one position the counted one is the greater."""
 
 
 class StreamSnapshot:
@@ -81,7 +81,7 @@ class StreamSnapshot:
         found = {segment_id: mark for segment_id, mark in one.items() if segment_id not in passed_by_other}
         for segment_id, mark in other.items():
             if segment_id not in passed_by_one:
-                found[segment_id] = _after(mark, found.get(segment_id, mark))
+                found[segment_id] = max(mark, found.get(segment_id, mark))
         return found
 
     def clamped(self, cut: StreamCut) -> dict[int, Mark]:
@@ -157,11 +157,6 @@ def uncounted(cut: StreamCut) -> dict[int, Mark]:
     return {segment_id: Mark(*place, UNCOUNTED) for segment_id, place in cut.positions}
 
 
-def _after(one: Mark, other: Mark) -> Mark:
-    """Return the mark that is after the other."""
-    return max(one, other)  # what is uncounted is less than every count
-
-
 def _before(one: Mark, other: Mark) -> Mark:
-    """Return the mark that is before the other."""
+    """Return the mark that is before the other; of two at one position, that with the count, which is the greater."""
     return max(one, other) if one.position == other.position else min(one, other)

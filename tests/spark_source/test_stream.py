@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import millrace
+from millrace.client.errors import StreamNotFoundError
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.positions import StreamOffset
 from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events
@@ -261,6 +262,37 @@ def test_a_truncation_under_a_task_is_named_or_skipped(shop: Shop, drivers: Driv
     with pytest.raises(DataLossError, match=rf"segment {segment} from 0\.0 to {border}"):
         list(strict.reader.read(partition))
     assert sum(len(batch) for batch in lenient.reader.read(partition)) == 140
+
+
+def test_what_a_task_has_read_is_not_lost(shop: Shop, drivers: Drivers) -> None:
+    shop.create()
+    shop.write(30, events=5000, size=200)  # more than is fetched ahead
+    driver = drivers()
+    start = driver.start()
+    (partition,) = driver.reader.partitions(start, driver.end(start))
+    cut = shop.client.stream_cut(shop.stream, after_events=125_000)
+    reading = driver.reader.read(partition)
+    batches = [next(reading)]
+    shop.client.truncate_stream(shop.stream, cut)
+
+    with pytest.raises(DataLossError) as caught:
+        batches.extend(reading)
+    (gap,) = caught.value.missing
+    assert (gap.start_offset, gap.start_index) == (batches[-1].column("offset")[-1].as_py(), 5000)
+    assert cut.places == {gap.segment_id: (gap.end_offset, 0)}
+
+
+def test_a_stream_that_is_deleted_under_a_query_is_no_wrong_option(shop: Shop, drivers: Drivers) -> None:
+    shop.create()
+    driver = drivers()
+    start = driver.start()
+    shop.client.seal_stream(shop.stream)
+    shop.client.delete_stream(shop.stream)
+
+    with pytest.raises(StreamNotFoundError):
+        driver.end(start)
+    with pytest.raises(OptionError, match='option "stream": there is no stream'):
+        drivers().start()
 
 
 def test_a_checkpoint_of_another_stream_is_refused(shop: Shop, drivers: Drivers) -> None:
