@@ -344,6 +344,23 @@ async def test_a_reader_continues_while_the_stream_is_scaled(client: Client, nam
         assert reader.position() == await client.stream_cut(name)
 
 
+async def test_the_windows_of_all_segments_stay_within_the_bound(client: Client, name: str) -> None:
+    """Also after a split; a merge brings the whole window back."""
+    await client.create_stream(name)
+    info = await client.stream_info(name)
+    window_bytes = 1 << 20
+    options = ReaderOptions(window_bytes=window_bytes)
+    async with client.writer(name) as writer, Reader(
+        client._reads, info, start=info.head(), end=None, options=options
+    ) as reader:
+        for segment_count in (1, 3, 1):
+            await writer.write(b"x", key="k")
+            await anext(reader)
+            windows = [source.window_bytes for source in reader._sources.values()]
+            assert windows == [window_bytes // segment_count] * segment_count
+            await scale(client, name)
+
+
 async def test_an_end_cut_in_an_earlier_epoch_ends_the_reader_there(client: Client, name: str) -> None:
     """Behaviour 27."""
     await client.create_stream(name)

@@ -177,6 +177,36 @@ async def test_what_may_not_be_repeated_has_an_unknown_outcome_once_it_was_sent(
     await channel.close()
 
 
+async def test_an_append_under_a_condition_is_sent_again_until_its_time_limit() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    appending = asyncio.create_task(channel.append(b"x", segment_id=1, expected_offset=0))
+    sent_count = 0
+    while not appending.done():
+        await turns()
+        sent_count += len(server.arrived)
+        server.lose()
+        await turns()
+        await server.clock.advance(2)
+    with pytest.raises(OutcomeUnknownError):
+        await appending
+    assert 2 < sent_count == 1 + channel.statistics().retries
+    await channel.close()
+
+
+async def test_an_append_without_a_condition_is_sent_once() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    appending = asyncio.create_task(channel.append(b"x", segment_id=1))
+    await turns()
+    assert len(server.arrived) == 1
+    server.lose()
+    with pytest.raises(OutcomeUnknownError):
+        await appending
+    assert channel.statistics().retries == 0
+    await channel.close()
+
+
 async def test_an_answer_that_is_final_is_not_asked_for_again() -> None:
     server = ModelServer()
     server.answers[m.GetStream] = error_reply(ErrorCode.STREAM_NOT_FOUND)

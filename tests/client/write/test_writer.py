@@ -316,8 +316,12 @@ async def test_a_closed_or_unopened_writer_refuses(client: Client, name: str) ->
         writer.write(b"x")
     async with writer:
         await writer.write(b"x")
-    with pytest.raises(ClientClosedError):
-        writer.write(b"x")
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ClientClosedError) as caught:
+            writer.write(b"x")
+        depths.append(len(caught.traceback))
+    assert len(set(depths)) == 1, "an error that is raised again has the traceback of that time only"
 
 
 async def test_a_cancelled_body_waits_for_nothing_and_settles_every_future(
