@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from millrace.model.checksum import Buffer
 from millrace.wire import messages as m
-from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Pushed, Received
+from millrace.wire.client_session import Acked, ClientEvent, ClientSession, PieceReceived, Received
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
@@ -139,10 +139,10 @@ class ProtocolClient:
             raise UnexpectedFrameError(f"{type(event).__name__} for an ack")
         return event
 
-    def receive_data(self) -> Pushed:
+    def receive_data(self) -> PieceReceived:
         """Return the next event, which is data. Raises like `receive`, and UnexpectedFrameError."""
         event = self.receive()
-        if not isinstance(event, Pushed):
+        if not isinstance(event, PieceReceived):
             raise UnexpectedFrameError(f"{type(event).__name__} for data")
         return event
 

@@ -3,9 +3,9 @@
 Everything that is sent goes with a *subject* of the caller's choice, and comes back with the answer: the core does not
 know futures, callbacks or threads, and its shells need no tables. Of `next_event` there are three kinds:
 
-    Acked       appends are durable
-    Pushed      bytes of a segment: the reply to a READ, or part of a subscription
-    Received    any other frame; an ERROR_REPLY with the subject of the request or append that it refuses
+    Acked           appends are durable
+    PieceReceived   bytes of a segment: the reply to a READ, or part of a subscription
+    Received        any other frame; an ERROR_REPLY with the subject of the request or append that it refuses
 
 When the connection is lost, `abandon` returns the subjects of all that was not answered.
 
@@ -58,7 +58,7 @@ class Acked(NamedTuple):
     appends: list[tuple[Any, int | None]]
 
 
-class Pushed(NamedTuple):
+class PieceReceived(NamedTuple):
     """Bytes of a segment. The subject is None if the subscription was ended here while they were on their way."""
 
     request_id: int
@@ -74,7 +74,7 @@ class Received(NamedTuple):
     message: m.Message
 
 
-ClientEvent = Acked | Pushed | Received
+ClientEvent = Acked | PieceReceived | Received
 
 
 class ClientSession(Session):
@@ -221,7 +221,7 @@ class ClientSession(Session):
             if len(frame) < _DATA_START:
                 raise ProtocolError(f"DATA of {len(frame)} bytes")
             # The buffer is used again: what the reader holds is copied out of it, once.
-            return self._pushed(bytes(frame[:_DATA_START]), memoryview(bytes(frame[_DATA_START:])))
+            return self._piece_received(bytes(frame[:_DATA_START]), memoryview(bytes(frame[_DATA_START:])))
         header, message = decode(frame)
         request_id = header.request_id
         subject = None
@@ -245,10 +245,10 @@ class ClientSession(Session):
         self.appends.count_max = max(1, reply.appends_in_flight_max)
         self.appends.payload_size_max = reply.append_size_max
 
-    def _pushed(self, head: bytes, payload: memoryview) -> Pushed:
+    def _piece_received(self, head: bytes, payload: memoryview) -> PieceReceived:
         request_id = int.from_bytes(head[16:24], "little")
         _, offset, length = DATA_PREFIX.unpack_from(head, FRAME_HEADER_SIZE_BYTES)
-        return Pushed(request_id, self.requests.answer(request_id), Piece(offset, payload, length, head[9]))
+        return PieceReceived(request_id, self.requests.answer(request_id), Piece(offset, payload, length, head[9]))
 
     # --- large data ---
 
@@ -268,7 +268,7 @@ class ClientSession(Session):
         self._consume(end)
         self._direct_head, self._direct, self._direct_missing = head, array, len(array) - arrived
 
-    def _end_direct(self) -> Pushed:
+    def _end_direct(self) -> PieceReceived:
         head, array = self._direct_head, self._direct
         assert array is not None
         self._direct, self._direct_head = None, b""
@@ -276,4 +276,4 @@ class ClientSession(Session):
         actual = crc32c(array, crc32c(head[8:], int.from_bytes(head[:4], "little")))
         if actual != expected:
             raise ChecksumError(expected=expected, actual=actual)
-        return self._pushed(head, array.toreadonly())
+        return self._piece_received(head, array.toreadonly())

@@ -24,7 +24,7 @@ from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
-from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Piece, Pushed
+from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Piece, PieceReceived
 from millrace.wire.errors import CodecError, WireError
 
 from .answers import FutureAppend, FutureReply, SentAppend, Subscriber
@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             for append, offset in event.appends:
                 append.acked(offset)
             self._wake_waiters()
-        elif isinstance(event, Pushed):
+        elif isinstance(event, PieceReceived):
             if event.subject is not None:
                 event.subject.received(event.piece)
         elif isinstance(event.message, m.ErrorReply):

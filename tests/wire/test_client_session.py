@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.wire import messages as m
-from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Pushed, Received
+from millrace.wire.client_session import Acked, ClientEvent, ClientSession, PieceReceived, Received
 from millrace.wire.errors import ChecksumError, CodecError, ProtocolError, UnsupportedVersionError
 from millrace.wire.framing import encode, encode_data
 
@@ -111,7 +111,7 @@ def test_a_forgotten_request_has_no_subject() -> None:
     pushed, refused = arrive(it, data(followed) + encode(refusal(RefusedError()), request_id=followed))
 
     assert len(frames) == 3, "SUBSCRIBE, CREDIT, UNSUBSCRIBE; what has ended is granted nothing"
-    assert isinstance(pushed, Pushed)
+    assert isinstance(pushed, PieceReceived)
     assert isinstance(refused, Received)
     assert (pushed.subject, refused.subject) == (None, None)
 

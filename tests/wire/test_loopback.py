@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from millrace.wire import messages as m
 from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
-from millrace.wire.client_session import Acked, Pushed
+from millrace.wire.client_session import Acked, PieceReceived
 from millrace.wire.client_session import Received as Answered
 from millrace.wire.framing import encode, encode_data
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
@@ -150,7 +150,7 @@ def test_data_arrives_whole_however_it_is_cut(payload: bytes, size: int) -> None
         events += loopback.listen(size)
 
     pushed, throttled = events
-    assert isinstance(pushed, Pushed)
+    assert isinstance(pushed, PieceReceived)
     assert (pushed.request_id, pushed.subject) == (request_id, "the read")
     assert tuple(pushed.piece) == (7, payload, 1000, 1)
     assert throttled.message == m.Throttle(5, "for the test")  # type: ignore[union-attr]  # a Received
