@@ -17,7 +17,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- OffsetBeyondEndError         the place is not there yet; has `length`
 |   +-- ConditionFailedError         another length than expected; has `length`
 |   +-- AttributeConditionFailedError  another value than expected
-|   +-- PipelineBrokenError          an earlier append of the pipeline failed; this one is not stored
+|   +-- PipelineBrokenError          an append before it in the pipeline failed; this one is not stored
 |   +-- WriterFencedError            the writer id was opened again, or the server does not know this writer
 |   +-- WriterExpiredError           the writer was idle for so long that its event numbers were deleted
 |   +-- EventNumberError             event numbers that leave a gap or overlap
@@ -122,7 +122,7 @@ class AttributeConditionFailedError(_Answer, codes=[ErrorCode.ATTRIBUTE_CONDITIO
 
 
 class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):
-    """An earlier append of the same pipeline failed; this one was not stored."""
+    """An append before it in the same pipeline failed; this one was not stored."""
 
 
 class WriterFencedError(_Answer, codes=[ErrorCode.WRITER_FENCED, ErrorCode.WRITER_UNKNOWN]):

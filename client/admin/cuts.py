@@ -92,7 +92,7 @@ class CutRequest:
         return (await self._cuts.fetch(self._stream)).head()
 
     async def at_time(self, when: int | datetime) -> StreamCut:
-        """Return the cut before the first event with this timestamp or a later one, of all keys.
+        """Return the cut before the first event with this timestamp or a newer one, of all keys.
 
         Events with the writer's clock as their timestamp are found exactly. One whose caller gave it a timestamp in the
         future of its writing is found too; one that was dated back may be before the cut.

@@ -280,7 +280,7 @@ class GetIndex(Request[Index]):
 
 @message(39)
 class Seek(Request[Index]):
-    """Ask for an append border near before the first event with this event time or a later one; none if none has."""
+    """Ask for an append border near before the first event with this event time or a newer one; none if none has."""
 
     segment_id: SegmentId
     timestamp_us: I64
