@@ -124,7 +124,7 @@ class EventBlock(NamedTuple):
         return list(map(tuple.__new__, repeat(Event), fields))
 
     def first_at_or_after(self, timestamp_us: int) -> int | None:
-        """Return the index of the first event with that timestamp or a later one, None if there is none."""
+        """Return the index of the first event with that timestamp or a newer one, None if there is none."""
         if self.timestamps is None or self.fields.timestamp_us_max < timestamp_us:
             return None
         found = np.flatnonzero(self.timestamps >= timestamp_us)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 class Position(NamedTuple):
     """A position in one segment: before the event of that index in the block at that offset.
 
-    Between two blocks it is index 0 of the later one; at the end of a segment, index 0 at its length.
+    Between two blocks it is index 0 of the second; at the end of a segment, index 0 at its length.
     """
 
     offset: int

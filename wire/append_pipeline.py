@@ -1,6 +1,6 @@
 """The appends that a server has taken and whose outcome the client does not know: in which order they are told.
 
-Outcomes leave in the order of the request ids: acks are cumulative, an error comes after all acks of earlier appends.
+Outcomes leave in the order of the request ids: acks are cumulative, an error comes after all acks of the appends before it.
 
 A failed append breaks the pipeline of its writer to its segment (appends without a writer share one): what the client
 had already sent after it must not be applied, or an ordered pipeline would skip. The server cannot know what the client
@@ -8,11 +8,11 @@ had sent before it saw the error, so it asks: a PING goes out after the error, a
 segment fail until its PONG comes back. Every client answers PINGs in order with what it sends, so this needs nothing of
 it (decision 0008). The state of one pipeline:
 
-    WHOLE     an append fails         -> BROKEN     its error waits for the outcomes of earlier appends
+    WHOLE     an append fails         -> BROKEN     its error waits for the outcomes of those before it
     BROKEN    the error is told       -> ASKED      with a PING after it: ahead of the error, the client would answer
                                                     before it could know
     ASKED     the PONG of that PING,  -> WHOLE      all that was sent before the client knew has arrived
-              or of a later one
+              or of one after it
     BROKEN and ASKED                                every append fails with PIPELINE_BROKEN
 """
 
@@ -87,7 +87,7 @@ class AppendPipeline:
             raise ProtocolError(f"appends to {len(self._broken)} segments failed, and no PONG came")
 
     def is_broken(self, segment_id: int, writer_number: int) -> bool:
-        """Return whether an earlier append failed and the client may not have known when it sent the next one.
+        """Return whether an append failed, and the client may not have known when it sent the next one.
 
         Each writer has a pipeline of its own: what one was refused says nothing of what another has stored.
         """

@@ -39,7 +39,7 @@ _WORD_MAX: Final = (1 << 64) - 1
 def scan_run(data: bytearray, view: memoryview, *, start: int, end: int) -> AppendRun | None:
     """Return the run of whole appends at `start`, or None if there is no whole append.
 
-    Its frames are copied out of the buffer. The first append is checked, and an error if malformed. A later one that
+    Its frames are copied out of the buffer. The first append is checked, and an error if malformed. One after it that
     does not fit (another segment or writer, a gap in the numbers, a condition, anything malformed) ends the run, and is
     met again as the first of the next.
 

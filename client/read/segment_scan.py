@@ -98,7 +98,7 @@ class SegmentScan:
     async def written_before(self, *, offset: int) -> int:
         """Return the wall time (Unix microseconds) of the last noted append at or before an offset, 0 without one.
 
-        The append at the offset itself came at most a second later, while the segment was written to.
+        The append at the offset itself came at most a second after it, while the segment was written to.
         Cancelling is safe.
         """
         if border := await self._last_border(above=0, up_to=offset):
