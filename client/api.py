@@ -39,9 +39,9 @@ from millrace.client.errors import WriterFencedError as WriterFencedError
 from millrace.client.options import ClientOptions as ClientOptions
 from millrace.client.read.byte_reader import ByteReader as ByteReader
 from millrace.client.read.cut_resolution import Distance as Distance
+from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
-from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.write.accumulator import Stored as Stored
 from millrace.client.write.byte_writer import ByteWriter as ByteWriter
 from millrace.client.write.options import WriterOptions as WriterOptions

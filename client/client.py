@@ -24,9 +24,9 @@ from millrace.client.admin.cuts import CutRequest, Cuts
 from millrace.client.admin.segments import Segments
 from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import Distance, cut_at_time, distance, fetch_event
+from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
-from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel, ChannelStatistics
 from millrace.client.transport.fork_guard import ForkGuard

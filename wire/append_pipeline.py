@@ -1,6 +1,6 @@
 """The appends that a server has taken and whose outcome the client does not know: in which order they are told.
 
-Outcomes leave in the order of the request ids: acks are cumulative, an error comes after all acks of the appends before it.
+Outcomes leave in the order of the request ids: acks are cumulative, an error comes after the acks of all before it.
 
 A failed append breaks the pipeline of its writer to its segment (appends without a writer share one): what the client
 had already sent after it must not be applied, or an ordered pipeline would skip. The server cannot know what the client

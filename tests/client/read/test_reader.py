@@ -350,9 +350,10 @@ async def test_the_windows_of_all_segments_stay_within_the_bound(client: Client,
     info = await client.stream_info(name)
     window_bytes = 1 << 20
     options = ReaderOptions(window_bytes=window_bytes)
-    async with client.writer(name) as writer, Reader(
-        client._reads, info, start=info.head(), end=None, options=options
-    ) as reader:
+    async with (
+        client.writer(name) as writer,
+        Reader(client._reads, info, start=info.head(), end=None, options=options) as reader,
+    ):
         for segment_count in (1, 3, 1):
             await writer.write(b"x", key="k")
             await anext(reader)
