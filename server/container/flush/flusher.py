@@ -28,7 +28,7 @@ from millrace.server.tier2 import ChunkStorage
 from .checkpointer import Checkpointer
 from .selector import (
     are_many,
-    flush_due_s,
+    flush_wait_s,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
@@ -180,8 +180,8 @@ class Flusher:
 
     async def _wait_for_work(self) -> None:
         """Return when poked, when the oldest bytes are old enough, or when a checkpoint may be due."""
-        due_s = flush_due_s(self._state.unflushed.values(), now_us=self._clock.unix_us(), options=self._options)
-        timeout_s = min(due_s, self._options.checkpoint_interval_s)
+        wait_s = flush_wait_s(self._state.unflushed.values(), now_us=self._clock.unix_us(), options=self._options)
+        timeout_s = min(wait_s, self._options.checkpoint_interval_s)
         with suppress(TimeoutError):
             async with self._clock.timeout(timeout_s):
                 await self._work.wait()

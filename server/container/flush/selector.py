@@ -93,12 +93,15 @@ def segments_to_flush(
     return largest_first(due)
 
 
-def flush_due_s(unflushed: Iterable[Segment], *, now_us: int, options: ContainerOptions) -> float:
-    """Return after how many seconds the oldest of these bytes are due for their age, from 0 to `flush_age_s`."""
+def flush_wait_s(unflushed: Iterable[Segment], *, now_us: int, options: ContainerOptions) -> float:
+    """Return after how many seconds the oldest of these bytes should be flushed for their age, at most `flush_age_s`.
+
+    At least a tenth of that, so that segments which are due one after the other are flushed together.
+    """
     oldest_us = min((segment.tail.first.wall_time_us for segment in unflushed), default=now_us)
     # A wall clock that was set back says that bytes were written in the future.
     age_s = max(0.0, (now_us - oldest_us) / 1e6)
-    return max(0.0, options.flush_age_s - age_s)
+    return max(options.flush_age_s / 10, options.flush_age_s - age_s)
 
 
 def largest_first(segments: Iterable[Segment]) -> list[Segment]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from millrace.server.container.flush.selector import (
     CHECKPOINT_INTERVAL_S_MIN,
     are_many,
-    flush_due_s,
+    flush_wait_s,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
@@ -45,12 +45,12 @@ def test_a_tail_is_flushed_when_it_is_large_or_old() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ages_us", "due_s"), [((), 5.0), ((0, 4_000_000, 1_000_000), 1.0), ((6_000_000,), 0.0), ((-9_000_000,), 5.0)]
+    ("ages_us", "wait_s"),
+    [((), 5.0), ((0, 4_000_000, 1_000_000), 1.0), ((4_900_000,), 0.5), ((6_000_000,), 0.5), ((-9_000_000,), 5.0)],
 )
-def test_the_wait_ends_when_the_oldest_bytes_are_old_enough(ages_us: tuple[int, ...], due_s: float) -> None:
+def test_the_wait_ends_soon_after_the_oldest_bytes_are_old_enough(ages_us: tuple[int, ...], wait_s: float) -> None:
     segments = [segment_with(1, wall_time_us=NOW_US - age_us) for age_us in ages_us]
-    assert flush_due_s(segments, now_us=NOW_US, options=OPTIONS) == due_s
-    assert bool(chosen(*segments)) == (due_s == 0)
+    assert flush_wait_s(segments, now_us=NOW_US, options=OPTIONS) == wait_s
 
 
 def test_a_merged_segment_holds_no_memory_and_is_flushed_by_age() -> None:
