@@ -51,6 +51,8 @@ _CHECKSUM: Final = Struct("<L")
 
 BATCH_HEADER_SIZE_BYTES: Final = _HEADER.size
 RUN_ENTRY_SIZE_BYTES: Final = _ENTRY.size
+BATCH_OVERHEAD_BYTES: Final = BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
+"""The most that a run can cost beyond its frames: when it travels alone."""
 SALT_OFFSET: Final = 24
 """Offset of the salt in a batch header; a search for batches searches for the salt."""
 

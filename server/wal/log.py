@@ -13,11 +13,10 @@ from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.wakeup import Wakeup
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
-from millrace.wire.schema.log import BATCH_ALIGNMENT_BYTES
 
-from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES
+from .batch import BATCH_OVERHEAD_BYTES
 from .newest import read_newest
-from .options import BATCH_OVERHEAD_BYTES, WalOptions
+from .options import WalOptions
 from .pool import FilePool
 from .protocol import LogStatistics, OnDurable, OnFailure
 from .recovery import Recovery, log_paths
@@ -26,9 +25,6 @@ from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
 from .writer import Durable, LogWriter, Stopped
 
 logger = logging.getLogger(__name__)
-
-assert BATCH_OVERHEAD_BYTES == BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES + BATCH_ALIGNMENT_BYTES
-"""The most that a run can cost beyond its frames: when it travels alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from millrace.server.errors import ConfigurationError
 from millrace.wire.limits import KIB, MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
+from .batch import BATCH_OVERHEAD_BYTES
+
 FILES_COUNT_MIN: Final = 2
-BATCH_OVERHEAD_BYTES: Final = 64 + 80 + 8
-"""Header, one run entry and alignment: the most that a lone run costs beyond its frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
