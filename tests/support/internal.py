@@ -9,7 +9,7 @@ from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
 
 
-class _Appender:
+class Appender:
     """An owner of appends that waits until they are settled."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ async def internal_segment(container: SegmentContainer, kind: str, name: str, pa
         frames = bytes(encode_append_header(request_id=1, segment_id=segment.segment_id, payload=payload)) + payload
         run = scan_run(bytearray(frames), memoryview(frames), start=0, end=len(frames))
         assert run is not None
-        owner = _Appender()
+        owner = Appender()
         container.append(run, owner, is_internal=True)
         await owner.settled.wait()
     return segment

@@ -9,13 +9,16 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.container.state.sparse_index import SparseIndex
+from millrace.server.errors import NoSpaceError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
+from tests.support.internal import Appender
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, server_options
 from tests.support.waiting import PATIENCE_S, until
+from tests.support.wal import append_run
 
 
 @pytest.mark.both_loops
@@ -286,6 +289,9 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
         await peer.ask(m.DeleteSegment(doomed), m.Done)
         await until(lambda: "no room" in server.health())
+        assert server._open is not None
+        with pytest.raises(NoSpaceError, match=r"no room for a.* log file.*; reads, truncates and deletes work"):
+            server._open.container.append(append_run(segment_id, 0, b"x"), Appender())
         files.capacity_bytes = 8 << 20
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
