@@ -36,8 +36,8 @@ class GarbageQueue:
     __slots__ = ("_begun", "_copied", "_entries", "_stored")
 
     def __init__(self) -> None:
-        # By fence, the oldest first: the name, and the number of the checkpoint that it waits for.
-        self._entries: dict[DeleteAfter, deque[tuple[str, int]]] = {fence: deque() for fence in DeleteAfter}
+        # By what must be durable, the oldest first: the name, and the number of the checkpoint that it waits for.
+        self._entries: dict[DeleteAfter, deque[tuple[str, int]]] = {kind: deque() for kind in DeleteAfter}
         # Numbers of the checkpoint that began last, of the newest stored one, and of the newest in a published copy.
         self._begun = self._stored = self._copied = 0
 
@@ -63,8 +63,8 @@ class GarbageQueue:
     @property
     def waits_for_checkpoint(self) -> bool:
         """Whether an entry waits for a checkpoint that is not stored yet."""
-        fences = (self._entries[DeleteAfter.CHECKPOINT], self._entries[DeleteAfter.COPY])
-        return any(entries and entries[-1][1] > self._stored for entries in fences)
+        kinds = (DeleteAfter.CHECKPOINT, DeleteAfter.COPY)
+        return any(self._entries[kind] and self._entries[kind][-1][1] > self._stored for kind in kinds)
 
     @property
     def waits_for_copy(self) -> bool:
@@ -79,8 +79,8 @@ class GarbageQueue:
             DeleteAfter.CHECKPOINT: self._stored,
             DeleteAfter.COPY: self._copied,
         }
-        for fence, entries in self._entries.items():
-            if entries and entries[0][1] <= durable[fence]:
+        for kind, entries in self._entries.items():
+            if entries and entries[0][1] <= durable[kind]:
                 return entries.popleft()[0]
         return None
 
