@@ -14,7 +14,13 @@ from millrace.spark_source import MillraceDataSource
 
 
 def query(address: str, checkpoints: str) -> None:
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        # On one machine: 200, as Spark has them by default, would keep a state of a few keys in 200 places.
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MillraceDataSource)
     options = {"address": address, "stream": "shop/orders"}

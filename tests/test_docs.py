@@ -55,7 +55,7 @@ def run_program(code: str, running: TestServer) -> str:
     """Run a program as a reader would, but for the address, and return what it prints."""
     finished = subprocess.run(
         command_of(code, running),
-        capture_output=True, text=True, timeout=110, check=False, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=280, check=False, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
@@ -133,7 +133,7 @@ def test_the_shell_sessions_about_streams(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_spark_query_sums_up_what_the_producer_wrote(shop: TestServer) -> None:
     printed = run_program(program("readStream"), shop)
 
