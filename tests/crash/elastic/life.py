@@ -417,6 +417,11 @@ class Life:
             try:
                 async with client.reader(STREAM, start=cut, options=ReaderOptions(window_bytes=64 * 1024)) as reader:
                     async for event in reader:
+                        if cut is HEAD and self.truncation is not Truncation.NOBODY:
+                            # Until its first event a reader of the head moves with the head: this is where it began.
+                            begin = (event.offset, event.index)
+                            cut = StreamCut.of(STREAM, {**reader.position().places, event.segment: begin})
+                            self.late.resumed_at.append(cut)
                         self.late.take(event.key, event.value, event.position)
                         if dice.random() < 0.01 and not self._is_over:
                             await asyncio.sleep(dice.random() * 0.3)
