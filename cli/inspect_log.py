@@ -78,7 +78,7 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
 
 
 def inspect_newest(path: Path) -> Report:
-    """Return which log file is named as the newest, and what stands in each slot of the small file that names it."""
+    """Return which log file is named as the newest, and what each slot of the small file that names it says."""
     data = path.read_bytes()
     newest = newest_of(data)
     report = Report("name of the newest log file", str(path), facts={"size": len(data)})

@@ -51,16 +51,7 @@ async def fetch_history(channel: Channel, stream: str) -> list[Epoch]:
         StreamNotFoundError: there is none.
     """
     history = await channel.request(m.GetStreamHistory(stream))
-    return [
-        Epoch(
-            number=epoch.number,
-            started_us=epoch.started_us,
-            cause=epoch.cause,
-            sealed_ids=tuple(epoch.sealed_ids),
-            created=tuple((segment_id, KeyRange.inclusive(low, last)) for segment_id, low, last in epoch.created),
-        )
-        for epoch in history.epochs
-    ]
+    return [epoch.epoch() for epoch in history.epochs]
 
 
 async def fetch_byte_stream(channel: Channel, stream: str) -> StreamInfo:

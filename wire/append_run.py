@@ -28,9 +28,9 @@ class AppendRun:
     """Some whole appends of one segment and one writer, or one control record of the log.
 
     It carries what the scan found, what of that the log stores, and what admission has decided (`offset`): nothing is
-    copied from record to record on the way of an append. A control record takes the same way, so that it stands in one
-    order with the appends: it is its frame, and has no segment, writer or events, which are all 0. The frames must not
-    change until the run is durable.
+    copied from record to record on the way of an append. A control record takes the same way, so that it has its place
+    in one order with the appends: it is its frame, and has no segment, writer or events, which are all 0. The frames
+    must not change until the run is durable.
     """
 
     segment_id: int

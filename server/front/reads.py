@@ -6,6 +6,7 @@ take a task.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final
 
 from millrace.server.cache import PendingRead
@@ -139,7 +140,7 @@ class Reads:
         self._flow.set(Reason.FETCHING, self._fetching_bytes >= FETCHING_BYTES_MAX)
 
 
-class WaitingReader:
+class WaitingReader(ABC):
     """A read that is answered when its segment changes, or a subscription; it keeps the segment in memory."""
 
     __slots__ = ("_pins", "_reads", "_request_id", "_segment")
@@ -151,9 +152,9 @@ class WaitingReader:
         segment.watchers.add(self)
         self._pins = reads.container.state.segments.pin([segment.segment_id])
 
+    @abstractmethod
     def segment_changed(self) -> None:
         """Send what there is to say now: called in the step in which bytes became durable."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Leave without an answer."""

@@ -3,6 +3,9 @@
 from enum import IntEnum
 from typing import NamedTuple
 
+from millrace.model.key_range import KeyRange
+from millrace.model.lineage import Epoch
+
 from .declaration import (
     I64,
     U8,
@@ -149,6 +152,16 @@ class EpochRecord(NamedTuple):
     cause: Text
     sealed_ids: List16[U64]
     created: List16[SegmentRangeRecord]
+
+    def epoch(self) -> Epoch:
+        """Return the epoch in the terms of the model."""
+        return Epoch(
+            number=self.number,
+            started_us=self.started_us,
+            cause=self.cause,
+            sealed_ids=tuple(self.sealed_ids),
+            created=tuple((segment_id, KeyRange.inclusive(low, last)) for segment_id, low, last in self.created),
+        )
 
 
 @message(58)

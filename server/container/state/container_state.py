@@ -39,7 +39,7 @@ class StoredState:
         internal_count: how many of the segments are internal.
         next_id: no number from this on was given.
         uptime_us: as counted last.
-        clock_history: to go on with.
+        clock_history: to be continued.
     """
 
     archives: Mapping[str, Archive[Any]]

@@ -7,7 +7,7 @@ a new epoch; which segment precedes which is told by `millrace.model.lineage`.
 from dataclasses import dataclass, field, replace
 
 from millrace.model.key_range import KeyRange
-from millrace.model.lineage import Epoch, StreamPart, parts_of_history
+from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.wire import messages as m
 
 
@@ -49,16 +49,7 @@ class Stream:
 
     def history(self) -> list[StreamPart]:
         """Return every segment that the stream ever had."""
-        return parts_of_history(
-            Epoch(
-                number=epoch.number,
-                started_us=epoch.started_us,
-                cause=epoch.cause,
-                sealed_ids=tuple(epoch.sealed_ids),
-                created=tuple((segment_id, KeyRange.inclusive(low, last)) for segment_id, low, last in epoch.created),
-            )
-            for epoch in self.epochs
-        )
+        return parts_of_history(epoch.epoch() for epoch in self.epochs)
 
     def begin_epoch(self, record: m.EpochRecord) -> None:
         """Replace parts by their successors."""
