@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.client.write.accumulator import Stored
+from millrace.client.write.events import Stored
 from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.wire.limits import MIB

@@ -42,8 +42,8 @@ from millrace.client.read.cut_resolution import Distance as Distance
 from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
-from millrace.client.write.accumulator import Stored as Stored
 from millrace.client.write.byte_writer import ByteWriter as ByteWriter
+from millrace.client.write.events import Stored as Stored
 from millrace.client.write.options import WriterOptions as WriterOptions
 from millrace.client.write.writer import Writer as Writer
 from millrace.client.write.writer_info import Outcome as Outcome

@@ -27,8 +27,8 @@ from millrace.client.admin.bookmarks import Cursors as AsyncCursors
 from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.read.reader import Reader as AsyncReader
-from millrace.client.write.accumulator import EVENT_COST_BYTES, Stored
 from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
+from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.client.write.writer import owned
 from millrace.model.block_packing import Headers, checked_headers

@@ -9,8 +9,9 @@ any more: what other segments store says nothing of those.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
@@ -22,9 +23,11 @@ from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
-from .accumulator import Accumulator, Block, Events, Stored, refused_block
+from .accumulator import Accumulator
+from .events import Block, BlockOutcome, Call, Events, Stored, refused_block
 from .options import WriterOptions
-from .reroute import Rerouter, Successors, split_events
+from .outcomes import Outcomes
+from .reroute import Rerouter, Successors, left_over, split_events
 from .routing import Router
 from .segment_writer import SegmentWriter, SenderState
 
@@ -72,6 +75,8 @@ class Delivery:
         self._rerouter: Rerouter
         self.router = Router((), ())
         self.segments: list[SegmentWriter] = []
+        self._outcomes = Outcomes()
+        self._next_order = count(1).__next__
         self.current: SegmentWriter
         self.past_numbers: dict[int, int] = {}
         self.refusal: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
@@ -133,14 +138,20 @@ class Delivery:
         """Return the block of events, for `send_packed`; nothing is taken yet. Raises like `Accumulator.packed`."""
         return segment.accumulator.packed(events, self.append_size_max)
 
-    def send_packed(self, segment: SegmentWriter, block: Block) -> None:
-        """Send what `pack` returned last for this segment, after what was gathered."""
-        self._add_gathered(segment)
-        block.cost_bytes = len(block.payload)
-        self.pending_bytes += block.cost_bytes
-        segment.accumulator.number(block)
-        self._add(segment, block)
-        self.pump(segment)
+    def send_packed(self, call: Call, packed: Sequence[tuple[SegmentWriter, Block]]) -> None:
+        """Send the blocks of a call, which `pack` returned last for their segments, after what was gathered."""
+        for segment, _ in packed:
+            self._add_gathered(segment)
+        call.order = self._next_order()
+        self._outcomes.expect(call, len(packed))
+        for segment, block in packed:
+            block.order = call.order
+            block.cost_bytes = len(block.payload)
+            self.pending_bytes += block.cost_bytes
+            segment.accumulator.number(block)
+            self._add(segment, block)
+        for segment, _ in packed:
+            self.pump(segment)
 
     def rotate(self, segment: SegmentWriter) -> None:
         """Let events without a key go to another segment, if it is this one's block that is full."""
@@ -231,18 +242,19 @@ class Delivery:
             self.pump(segment)
 
     def _add_gathered(self, segment: SegmentWriter) -> None:
-        for block in segment.accumulator.pack_gathered(self.append_size_max):
-            self._add(segment, block)
+        gathered = segment.accumulator
+        if gathered.values:
+            for block in gathered.pack_gathered(self.append_size_max, order=self._next_order()):
+                self._add(segment, block)
 
     def _add(self, segment: SegmentWriter, block: Block) -> None:
-        if block.error is not None:  # what follows may not overtake it
-            self._resolve(block, block.error)
-            self.fail(block.error)
-        elif segment.answered_state is SenderState.STOPPED:
+        if segment.answered_state is SenderState.STOPPED:
             assert self.refusal is not None
-            self._resolve(block, self.refusal)
-        else:
-            segment.add(block)
+            self._settle(block, block.error or self.refusal)
+            return
+        segment.add(block)
+        if block.error is not None:  # what follows may not overtake it
+            self.fail(block.error)
 
     def _turn(self, segment: SegmentWriter) -> None:
         segment.accumulator.scheduled = False
@@ -254,8 +266,9 @@ class Delivery:
     def block_acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
         """Resolve a block that is durable, and send what gathered meanwhile; called by the connection."""
         self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
-        segment.acked(block)
-        self._resolve(block, Stored(segment.segment_id, offset, block.event_number, block.event_count))
+        for each in segment.acked(block):
+            at = offset if each is block else None
+            self._settle(each, Stored(segment.segment_id, at, each.event_number, each.event_count))
         self._retry = None
         if self._reroute_retry is not None and not any(each.is_refusing for each in self.segments):
             self._reroute_retry = None
@@ -287,9 +300,9 @@ class Delivery:
         elif segment.answered_state is SenderState.STOPPED:
             self._abandon(segment)
 
-    def _resolve(self, block: Block, outcome: Stored | MillraceError) -> None:
+    def _settle(self, block: Block, outcome: BlockOutcome) -> None:
         """Tell those who wait, and give the memory back."""
-        block.resolve(outcome)
+        self._outcomes.settle(block, outcome)
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0
 
@@ -357,13 +370,16 @@ class Delivery:
 
     def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:
         """Give the events of replaced segments to the successors; from now on all are written there."""
+        for segment in replaced:
+            self._add_gathered(segment)
+        if self.refusal is not None:
+            return  # they hold what no append can, and nothing moves any more
         numbers = self.last_event_numbers | successors.last_numbers
         self._route(successors.router, numbers, remaining_ids=successors.remaining_ids)
         for segment in replaced:
-            self._add_gathered(segment)
             segment.stop()
-            for block in segment.remove_all():
-                self._write_again(block.unpack())
+        for events in left_over(replaced):
+            self._write_again(events)
         self.reroutes += 1
         self._reroute_retry = None
         self._answered.set()
@@ -380,18 +396,22 @@ class Delivery:
         unkeyed = self.segments.index(self.current)
         assert isinstance(events.keys, list)
         numbers = [unkeyed if key is None else self.router.number_of(key) for key in events.keys]
+        blocks: list[tuple[SegmentWriter, Block]] = []
         for number, uncounted in split_events(events, numbers):
             part = uncounted.counted()
             segment = self.segments[number]
             self.pending_bytes += part.cost_bytes
-            if not part.is_block:
+            if part.call is None:
                 segment.accumulator.extend(part)
-                if segment.accumulator.gathered_bytes < self.block_size_bytes:
-                    continue
-            self._add_gathered(segment)
-            if part.is_block:
-                for block in segment.accumulator.pack(part, self.append_size_max):
-                    self._add(segment, block)
+                if segment.accumulator.gathered_bytes >= self.block_size_bytes:
+                    self._add_gathered(segment)
+            else:
+                self._add_gathered(segment)
+                blocks += [(segment, block) for block in segment.accumulator.pack(part, self.append_size_max)]
+        if events.call is not None:
+            self._outcomes.expect(events.call, len(blocks) - events.block_count)
+        for segment, block in blocks:
+            self._add(segment, block)
 
     def _route(self, router: Router, numbers: Mapping[int, int], *, remaining_ids: Iterable[int]) -> None:
         """Send to the segments of `router` from now on.
@@ -446,9 +466,10 @@ class Delivery:
         blocks = segment.remove_all()
         gathered = segment.accumulator.remove_all()
         if gathered.values:
+            gathered = gathered._replace(order=gathered.order or self._next_order())
             blocks.append(refused_block(gathered, error))
         for block in blocks:
-            self._resolve(block, segment.reason(block, error))
+            self._settle(block, segment.reason(block, error))
 
     def _start(self, body: Coroutine[Any, Any, None], purpose: str) -> "asyncio.Task[None]":
         task = asyncio.create_task(body, name=f"writer of {self._stream} {purpose}")

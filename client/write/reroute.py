@@ -2,13 +2,13 @@
 
 When a stream is scaled under a writer, the segments that were replaced reject what it sends. What they had stored is
 acked. The rest is taken out once *every* replaced segment has answered for all that was sent to it, or a key would
-overtake itself, and goes into new blocks of the successors, in the order of each key, under event numbers that start
-with the successor. What is written meanwhile follows.
+overtake itself. It goes into new blocks of the successors, in the order written and not segment by segment, under event
+numbers that start with the successor. What is written meanwhile follows.
 """
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
 from millrace.wire import messages as m
 
-from .accumulator import Events, Join, Stored
+from .events import Call, Events, joined
 from .routing import Router
 from .segment_writer import SegmentWriter, SenderState
 
@@ -95,20 +95,32 @@ class Rerouter:
         return {state.segment_id: state.last_event_number for state in reply.states}
 
 
+def left_over(segments: Iterable[SegmentWriter]) -> list[Events]:
+    """Remove what replaced segments did not store, and return it in the order written.
+
+    What is left of a call is joined: parts of it in several segments may go to one.
+    """
+    found: list[Events] = []
+    parts: dict[Call, list[Events]] = {}
+    for segment in segments:
+        for block in segment.remove_all():
+            events = block.unpack()
+            if block.call is None:
+                found.append(events)
+            else:
+                parts.setdefault(block.call, []).append(events)
+    found += map(joined, parts.values())
+    return sorted(found, key=attrgetter("order"))
+
+
 def split_events(events: Events, numbers: Sequence[int] | npt.NDArray[np.intp]) -> list[tuple[int, Events]]:
     """Return the events of each segment, by its number, in the order written; what they cost is left to the caller.
 
     Args:
-        numbers: of the segment of each event. Of a block the part in each segment stays a block.
+        numbers: of the segment of each event.
     """
     all_numbers = np.asarray(numbers)
     found = np.unique(all_numbers).tolist()
-    if len(found) == 1 and events.is_block:
+    if len(found) == 1:
         return [(found[0], events)]
-    join = Join(events.futures[0], len(found)) if events.is_block else None
-    parts = []
-    for number in found:
-        places = np.flatnonzero(all_numbers == number).tolist()
-        futures: list[asyncio.Future[Stored]] = [join.part()] if join else [events.futures[place] for place in places]
-        parts.append((number, events.at(places, futures, 0)))
-    return parts
+    return [(number, events.at(np.flatnonzero(all_numbers == number).tolist())) for number in found]

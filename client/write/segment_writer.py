@@ -33,7 +33,8 @@ from millrace.client.errors import (
 from millrace.client.transport.retry import may_resend
 from millrace.model.errors import MillraceError
 
-from .accumulator import Accumulator, Block
+from .accumulator import Accumulator
+from .events import Block
 
 
 class SenderState(Enum):
@@ -70,6 +71,9 @@ TRANSITIONS: Final[dict[SenderState, dict[SenderEvent, SenderState]]] = {
     STOPPED: {INTERRUPT: STOPPED, REJECT: STOPPED, FAIL: STOPPED, STOP: STOPPED},
 }
 """Every legal event of every state, and the state after it."""
+
+
+_EVENT_NUMBER: Final = attrgetter("event_number")
 
 
 class SegmentWriter:
@@ -146,12 +150,21 @@ class SegmentWriter:
 
     # --- answers in, once for each sent block ---
 
-    def acked(self, block: Block) -> None:
-        """Forget a block that is stored."""
+    def acked(self, block: Block) -> list[Block]:
+        """Forget a block that is stored, and return it behind those that are stored since it is.
+
+        The numbers of a segment are stored in order: a block before it whose outcome was said to be unknown is, too.
+        """
+        stored = [block]
+        if self._returned:
+            stored += [each for each in self._returned if each.last_number < block.event_number]
+            stored.sort(key=_EVENT_NUMBER)
+            self._returned = [each for each in self._returned if each not in stored]
         self._land(block)
         self.last_acked_number = max(self.last_acked_number, block.last_number)
         if self.state is SENDING:
             self.is_refusing = False
+        return stored
 
     def failed(self, block: Block, error: MillraceError) -> None:
         """Keep a block that has no ack; its own `error` is set where that ends the writer."""
@@ -218,7 +231,7 @@ class SegmentWriter:
         else:
             self._sent.remove(block)
         if not self._sent:
-            self._queue.extendleft(sorted(self._returned, key=attrgetter("event_number"), reverse=True))
+            self._queue.extendleft(sorted(self._returned, key=_EVENT_NUMBER, reverse=True))
             self._returned.clear()
 
     def _event_of(self, error: MillraceError) -> SenderEvent:

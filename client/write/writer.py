@@ -33,8 +33,8 @@ from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
 
-from .accumulator import EVENT_COST_BYTES, Events, Stored
 from .delivery import Delivery
+from .events import EVENT_COST_BYTES, Call, Events, Stored
 from .options import WriterOptions
 from .reroute import Rerouter, split_events
 from .routing import Router, encoded_key
@@ -270,13 +270,12 @@ class Writer:
             return self._write_by_keys(values, keys, timestamps_us, headers_by_index)
         segment = delivery.current if key is None else delivery.segments[delivery.router.number_of(key)]
         values = values if isinstance(values, list) else list(values)
-        future = self._create_future()
-        delivery.send_packed(
-            segment, delivery.pack(segment, Events(values, key, timestamps_us, [future], 0, headers_by_index))
-        )
+        call = Call(self._create_future())
+        events = Events(values, key, timestamps_us, [], 0, headers_by_index, call)
+        delivery.send_packed(call, [(segment, delivery.pack(segment, events))])
         if key is None:
             delivery.rotate(segment)
-        return future
+        return call.future
 
     async def send(
         self,
@@ -380,17 +379,16 @@ class Writer:
         if not len(values):
             raise InvalidArgumentError("there are no events")
         times = timestamps_us if isinstance(timestamps_us, int) else list(timestamps_us)
-        result = self._create_future()
-        events = Events(list(values), list(keys), times, [result], 0, headers)
+        call = Call(self._create_future())
+        events = Events(list(values), list(keys), times, [], 0, headers, call)
         delivery = self._delivery
         packed = []
         for number, part in split_events(events, delivery.router.numbers_of(keys)):
             segment = delivery.segments[number]
             packed.append((segment, delivery.pack(segment, part)))
         # Nothing was taken until here, where all is known to fit.
-        for segment, block in packed:
-            delivery.send_packed(segment, block)
-        return result
+        delivery.send_packed(call, packed)
+        return call.future
 
 
 def _asked(stream: m.StreamInfo, router: Router) -> list[int]:

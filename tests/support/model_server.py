@@ -152,12 +152,14 @@ class ModelServer:
             if heard:
                 append.transport.send(answer)
 
-    def refuse(self, code: ErrorCode, *, retriable: bool = False) -> None:
-        """Answer the next append with an error; those sent after it leave a gap.
+    def refuse(self, code: ErrorCode, *, retriable: bool = False, stored: bool = False) -> None:
+        """Answer the next append with an error; those sent after it leave a gap, unless it is `stored` all the same.
 
         As in the server, a sealed segment acks what it has stored.
         """
         append = self.arrived.popleft()
+        if stored:
+            self._store(append)
         segment = self.segments.get(append.segment_id)
         is_stored = segment is not None and append.event_number + append.event_count - 1 <= segment.last_number
         if code is ErrorCode.SEGMENT_SEALED and is_stored:

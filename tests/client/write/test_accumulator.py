@@ -1,10 +1,10 @@
 import asyncio
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.write.accumulator import Accumulator, Block, Events, Join, Stored
+from millrace.client.write.accumulator import Accumulator
+from millrace.client.write.events import Call, Events, Stored
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
 
@@ -41,7 +41,7 @@ def test_gathered_events_become_blocks_that_fit_in_order_and_without_a_gap(
 ) -> None:
     made = gathering(events, last)
     futures = list(made.futures)
-    blocks = made.pack_gathered(size_max)
+    blocks = made.pack_gathered(size_max, order=1)
     assert [block.event_number for block in blocks] == [
         last + 1 + sum(block.event_count for block in blocks[:index]) for index in range(len(blocks))
     ]
@@ -54,62 +54,43 @@ def test_gathered_events_become_blocks_that_fit_in_order_and_without_a_gap(
     assert [time for part in unpacked if isinstance(part.times, list) for time in part.times] == list(
         range(len(events))
     )
-    assert made.pack_gathered(size_max) == []
+    assert made.pack_gathered(size_max, order=1) == []
 
 
 def test_an_event_that_no_append_can_hold_any_more_is_a_block_with_an_error() -> None:
     made = gathering([(b"a", None), (bytes(2000), None), (b"b", None)])
-    blocks = made.pack_gathered(1000)
+    blocks = made.pack_gathered(1000, order=1)
     assert [(block.event_count, isinstance(block.error, EventTooLargeError)) for block in blocks] == [
         (1, False), (1, True), (1, False),
     ]  # fmt: skip
 
 
-def test_a_block_that_was_written_as_one_is_never_cut() -> None:
-    events = events_of([(bytes(600), None), (bytes(600), None)])
-    one = events._replace(futures=events.futures[:1])
-    assert one.is_block
-    (block,) = Accumulator(last_event_number=0, compression=Compression.NONE).pack(one, 1000)
+def test_a_block_of_a_call_is_cut_only_if_it_was_several() -> None:
+    """All or nothing is what a segment stores of a call; what several stored of it is not all or nothing anyway."""
+    loop = asyncio.new_event_loop()
+    call = Call(loop.create_future(), order=4)
+    loop.close()
+    whole = events_of([(bytes(600), None), (bytes(600), None)])._replace(futures=[], call=call, order=4, block_count=1)
+    (block,) = Accumulator(last_event_number=0, compression=Compression.NONE).pack(whole, 1000)
     assert isinstance(block.error, EventTooLargeError)
-    assert block.futures == one.futures
+    assert (block.call, block.order) == (call, 4)
+    parts = Accumulator(last_event_number=0, compression=Compression.NONE).pack(whole._replace(block_count=2), 1000)
+    assert [(each.event_count, each.error, each.call, each.order) for each in parts] == [(1, None, call, 4)] * 2
+
+
+def test_what_is_gathered_has_the_order_of_what_was_gathered_first() -> None:
+    made = gathering([(b"a", "k")])
+    (block,) = made.pack_gathered(LARGE, order=7)
+    assert block.order == 7
+    made.extend(events_of([(b"a", "k")])._replace(order=3))
+    made.extend(events_of([(b"b", "k")])._replace(order=5))
+    (block,) = made.pack_gathered(LARGE, order=8)
+    assert (block.order, block.event_count) == (3, 2)
 
 
 def test_what_is_packed_follows_what_was_gathered() -> None:
     made = gathering([(b"a", "k"), (b"b", "k")], last=4)
     block = made.packed(Events([b"c"], "k", 0, [], 0), LARGE)
-    (gathered,) = made.pack_gathered(LARGE)
+    (gathered,) = made.pack_gathered(LARGE, order=1)
     made.number(block)
     assert (gathered.event_number, block.event_number) == (5, 7)
-
-
-@pytest.mark.asyncio
-async def test_a_cancelled_future_stays_so() -> None:
-    loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Stored]] = [loop.create_future() for _ in range(2)]
-    futures[0].cancel()
-    block = Block(bytearray(b"x"), list(futures), 1, 2, 0)
-    stored = Stored(1, 0, 1, 2)
-    block.resolve(stored)
-    assert futures[0].cancelled()
-    assert futures[1].result() == stored
-
-
-@pytest.mark.asyncio
-async def test_joined_futures_end_with_the_last_result_or_the_first_error() -> None:
-    loop = asyncio.get_running_loop()
-    for error in (None, EventTooLargeError("large")):
-        result: asyncio.Future[Stored] = loop.create_future()
-        join = Join(result, 3)
-        parts = [join.part() for _ in range(3)]
-        parts[2].set_result(Stored(3, 0, 1, 1))
-        if error is None:
-            parts[0].set_result(Stored(1, 0, 1, 1))
-        else:
-            parts[0].set_exception(error)
-        await asyncio.sleep(0)
-        assert result.done() == (error is not None)
-        parts[1].set_result(Stored(2, 0, 1, 1))
-        await asyncio.sleep(0)
-        assert result.exception() is error
-        if error is None:
-            assert result.result().segment_id == 2

@@ -23,10 +23,11 @@ from millrace.client.errors import (
     WriterExpiredError,
     WriterFencedError,
 )
-from millrace.client.write.accumulator import Stored
+from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
-from millrace.model.errors import MillraceError
+from millrace.model.errors import EventTooLargeError, MillraceError
+from millrace.model.key_range import key_place
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.model_server import STREAM, ModelServer, error_reply, turns
@@ -306,6 +307,101 @@ async def test_futures_fail_in_the_order_written() -> None:
         with pytest.raises(WriterFencedError):
             await writer.flush()
         assert writer.pending_bytes == 0
+
+
+def noting(order: list[str], **futures: "asyncio.Future[Stored]") -> None:
+    """Add the names of futures to `order` when they are done."""
+    for name, future in futures.items():
+        future.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]  # a default
+
+
+def keys_of_both(server: ModelServer) -> tuple[str, str]:
+    """Return a key of each of two segments."""
+    border = server.segments[server.open_ids()[1]].low
+    keys = [f"k{number}" for number in range(20)]
+    return next(key for key in keys if key_place(key) < border), next(key for key in keys if key_place(key) >= border)
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_call_in_one_of_its_segments_resolves_after_it() -> None:
+    """Behaviour 88."""
+    server = ModelServer(segment_count=2)
+    low, high = keys_of_both(server)
+    async with writing(server) as writer:
+        order: list[str] = []
+        noting(order, call=writer.write_many([b"1", b"1"], keys=[low, high]), after=writer.write_many([b"2"], key=low))
+        await turns()
+        held = [append for append in server.arrived if append.segment_id == 2]
+        for append in held:
+            server.arrived.remove(append)
+        server.answer()
+        await turns()
+        assert order == []
+        assert writer.statistics().in_flight_bytes > 0
+        server.arrived.extend(held)
+        server.answer()
+        await turns()
+        assert order == ["call", "after"]
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_a_split_divides_resolves_before_what_follows_it() -> None:
+    """Behaviour 88, while the stream is scaled."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        order: list[str] = []
+        keys = [f"k{number}" for number in range(8)]
+        noting(order, call=writer.write_many([b"1"] * 8, keys=keys))
+        noting(order, **{key: writer.write_many([b"2"], key=key) for key in keys})
+        server.replace([1], 2)
+        server.answer()
+        for _ in range(4):
+            await turns()
+            server.answer()
+        assert order[0] == "call"
+        assert set(order[1:]) == set(keys)
+
+
+@pytest.mark.asyncio
+async def test_a_block_that_was_stored_with_an_unknown_outcome_resolves_before_what_follows_it() -> None:
+    """Behaviour 88."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        order: list[str] = []
+        noting(order, first=writer.write_many([b"1"], key="k"), second=writer.write_many([b"2"], key="k"))
+        await turns()
+        server.refuse(ErrorCode.OUTCOME_UNKNOWN, stored=True)
+        server.answer()
+        await turns()
+        assert order == ["first", "second"]
+        await writer.flush()
+
+
+@pytest.mark.asyncio
+async def test_what_no_append_can_hold_any_more_fails_after_what_was_written_before_it() -> None:
+    """Behaviour 88, after a restart of the server with a lower limit."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        order: list[str] = []
+        server.append_size_max = 1000
+        server.lose()
+        await turns()
+        futures = {"first": writer.write_many([b"1"], key="k")}
+        await turns()
+        assert len(server.arrived) == 1
+        # Limits of the connection before, as they are until the next one is made.
+        writer._delivery.append_size_max = writer._delivery.block_size_bytes = 10_000
+        futures["large"] = writer.write(bytes(5000), key="k")
+        writer._delivery.append_size_max = 1000
+        noting(order, **futures)
+        await turns()
+        writer._delivery.send_gathered(writer._delivery.segments[0])
+        await turns()
+        assert order == []
+        server.answer()
+        await turns()
+        assert order == ["first", "large"]
+        assert isinstance(await error_of(futures["large"]), EventTooLargeError)
 
 
 @pytest.mark.asyncio
@@ -588,7 +684,9 @@ class WriterMachine(RuleBasedStateMachine):
     @rule(keys=st.lists(st.sampled_from(KEYS[1:]), min_size=1, max_size=5))
     def write_block_of_keys(self, keys: list[str]) -> None:
         async def written() -> None:
-            self.writer.write_many([self.value(key, 10) for key in keys], keys=keys)
+            future = self.writer.write_many([self.value(key, 10) for key in keys], keys=keys)
+            for key in dict.fromkeys(keys):
+                self.note(key, future)
 
         self.run(written())
 
@@ -605,11 +703,15 @@ class WriterMachine(RuleBasedStateMachine):
 
         self.run(answered())
 
-    @rule(code=st.sampled_from([ErrorCode.THROTTLED, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.SEGMENT_SEALED]))
-    def refuse(self, code: ErrorCode) -> None:
+    @rule(
+        code=st.sampled_from([ErrorCode.THROTTLED, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.SEGMENT_SEALED]),
+        stored=st.booleans(),
+    )
+    def refuse(self, code: ErrorCode, *, stored: bool) -> None:
         async def refused() -> None:
             if self.server.arrived:
-                self.server.refuse(code, retriable=code is ErrorCode.THROTTLED)
+                stored_all_the_same = stored and code is ErrorCode.OUTCOME_UNKNOWN
+                self.server.refuse(code, retriable=code is ErrorCode.THROTTLED, stored=stored_all_the_same)
 
         self.run(refused())
 

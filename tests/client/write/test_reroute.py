@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from millrace.client.errors import OutcomeUnknownError, StreamNotFoundError, StreamSealedError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import may_resend
-from millrace.client.write.accumulator import Accumulator, Events
-from millrace.client.write.reroute import Rerouter, split_events
+from millrace.client.write.accumulator import Accumulator
+from millrace.client.write.events import Call, Events, Stored
+from millrace.client.write.reroute import Rerouter, left_over, split_events
 from millrace.client.write.segment_writer import SegmentWriter, SenderState
 from millrace.model.compression import Compression
 from millrace.wire import messages as m
@@ -17,31 +18,55 @@ from tests.client.write.test_segment_writer import SEALED, block
 from tests.support.model_server import STREAM, ModelServer, error_reply
 
 
-@given(numbers=st.lists(st.integers(0, 3), min_size=2, max_size=20), is_block=st.booleans())
-def test_events_are_split_by_segment_in_the_order_written(numbers: list[int], *, is_block: bool) -> None:
-    async def check() -> None:
-        loop = asyncio.get_running_loop()
-        count = len(numbers)
-        keys = [f"k{index}" for index in range(count)]
-        events = Events(
-            values=[b"%d" % index for index in range(count)],
-            keys=list(keys),
-            times=list(range(count)),
-            futures=[loop.create_future() for _ in range(1 if is_block else count)],
-            cost_bytes=1,
-        )
-        parts = split_events(events, numbers)
-        assert sorted(number for number, _ in parts) == sorted(set(numbers))
-        for number, part in parts:
-            places = [index for index, each in enumerate(numbers) if each == number]
-            assert part.times == places
-            assert part.values == [events.values[index] for index in places]
-            assert part.keys == [keys[index] for index in places]
-            assert len(part.futures) == (1 if is_block else len(places))
-            if not is_block:
-                assert part.futures == [events.futures[index] for index in places]
+@given(numbers=st.lists(st.integers(0, 3), min_size=2, max_size=20), is_call=st.booleans())
+def test_events_are_split_by_segment_in_the_order_written(numbers: list[int], *, is_call: bool) -> None:
+    loop = asyncio.new_event_loop()
+    count = len(numbers)
+    keys = [f"k{index}" for index in range(count)]
+    futures: list[asyncio.Future[Stored]] = [loop.create_future() for _ in range(count)]
+    call = Call(loop.create_future()) if is_call else None
+    loop.close()
+    events = Events(
+        values=[b"%d" % index for index in range(count)],
+        keys=list(keys),
+        times=list(range(count)),
+        futures=[] if is_call else futures,
+        cost_bytes=1,
+        call=call,
+    )
+    parts = split_events(events, numbers)
+    assert sorted(number for number, _ in parts) == sorted(set(numbers))
+    for number, part in parts:
+        places = [index for index, each in enumerate(numbers) if each == number]
+        assert part.times == places
+        assert part.values == [events.values[index] for index in places]
+        assert part.keys == [keys[index] for index in places]
+        assert part.futures == ([] if is_call else [futures[index] for index in places])
+        assert part.call is call
 
-    asyncio.run(check())
+
+def test_what_is_left_over_is_in_the_order_written_and_calls_are_whole() -> None:
+    """Behaviour 88: not segment by segment."""
+    loop = asyncio.new_event_loop()
+    calls = [Call(loop.create_future(), order=order, missing=2) for order in (2, 4)]
+    loop.close()
+    segments = []
+    for number in range(2):
+        accumulator = Accumulator(last_event_number=0, compression=Compression.NONE)
+        segment = SegmentWriter(number, accumulator)
+        for order, call in ((1 + 4 * number, None), (2, calls[0]), (4, calls[1])):
+            values = [b"%d of %d" % (order, number)]
+            events = Events(values, ["k"], [0], [], 1, call=call, order=order)
+            for packed in accumulator.pack(events, 1000):
+                segment.add(packed)
+        segment.stop()
+        segments.append(segment)
+    assert [(each.order, each.values, each.block_count) for each in left_over(segments)] == [
+        (1, [b"1 of 0"], 1),
+        (2, [b"2 of 0", b"2 of 1"], 2),
+        (4, [b"4 of 0", b"4 of 1"], 2),
+        (5, [b"5 of 1"], 1),
+    ]
 
 
 def rejected_segment(segment_id: int = 1) -> SegmentWriter:

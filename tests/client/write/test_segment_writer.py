@@ -13,7 +13,8 @@ from millrace.client.errors import (
     WriterExpiredError,
     WriterFencedError,
 )
-from millrace.client.write.accumulator import Accumulator, Block
+from millrace.client.write.accumulator import Accumulator
+from millrace.client.write.events import Block
 from millrace.client.write.segment_writer import TRANSITIONS, SegmentWriter, SenderEvent, SenderState
 from millrace.model.compression import Compression
 from millrace.model.errors import ErrorFacts
@@ -123,15 +124,28 @@ def test_what_is_held_is_removed_only_once_all_is_answered() -> None:
 
 
 def test_a_segment_refuses_until_it_stores_what_was_sent_after_a_rejection() -> None:
-    made, blocks = sender(3, sent=2)
-    made.failed(blocks[0], SEALED)
-    made.acked(blocks[1])  # stored before it was sealed
+    made, blocks = sender(3, sent=3)
+    made.acked(blocks[0])  # stored before it was sealed
+    made.failed(blocks[1], SEALED)
+    made.failed(blocks[2], SEALED)
     assert made.is_refusing
     made.resume()
     made.sent()
     assert made.is_refusing
-    made.acked(blocks[0])
+    made.acked(blocks[1])
     assert not made.is_refusing
+
+
+def test_a_block_before_one_that_is_stored_is_stored() -> None:
+    """Behaviour 88: its outcome was said to be unknown, and it resolves before those that were sent after it."""
+    made, blocks = sender(4, sent=4)
+    made.failed(blocks[0], OutcomeUnknownError("unknown"))
+    made.failed(blocks[1], OutcomeUnknownError("unknown"))
+    assert made.acked(blocks[2]) == blocks[:3]
+    made.failed(blocks[3], LOST)
+    assert made.answered_state is SenderState.INTERRUPTED
+    made.resume()
+    assert made.next_block() is blocks[3]
 
 
 def test_what_was_recalled_is_sent_again_in_order_before_what_was_queued() -> None:

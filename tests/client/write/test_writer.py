@@ -18,7 +18,7 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.testing import TestServer
-from millrace.client.write.accumulator import EVENT_COST_BYTES, Stored
+from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import TAIL
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
