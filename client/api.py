@@ -27,6 +27,8 @@ from millrace.client.errors import SegmentExistsError as SegmentExistsError
 from millrace.client.errors import SegmentNotFoundError as SegmentNotFoundError
 from millrace.client.errors import SegmentSealedError as SegmentSealedError
 from millrace.client.errors import SegmentTruncatedError as SegmentTruncatedError
+from millrace.client.errors import SequencesMixedError as SequencesMixedError
+from millrace.client.errors import SequencesRefusedError as SequencesRefusedError
 from millrace.client.errors import ServerFailedError as ServerFailedError
 from millrace.client.errors import ServerUnreachableError as ServerUnreachableError
 from millrace.client.errors import StreamExistsError as StreamExistsError

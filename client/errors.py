@@ -21,6 +21,8 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- WriterFencedError            the writer id was opened again, or the server does not know this writer
 |   +-- WriterExpiredError           the writer was idle for so long that its event numbers were deleted
 |   +-- EventNumberError             event numbers that leave a gap or overlap
+|   +-- SequencesRefusedError        the server takes these sequences for stored, or refused such ones before
+|   +-- SequencesMixedError          events with sequences and events without, of one writer on one stream
 |   +-- StreamNotFoundError
 |   +-- StreamExistsError            a stream of that name with another configuration
 |   +-- ThrottledError               has `retry_after_s`
@@ -139,6 +141,18 @@ class WriterExpiredError(_Answer, codes=[ErrorCode.WRITER_EXPIRED]):
 
 class EventNumberError(_Answer, codes=[ErrorCode.EVENT_NUMBER_GAP, ErrorCode.EVENT_NUMBER_OVERLAP]):
     """Event numbers that leave a gap or overlap what is stored."""
+
+
+class SequencesRefusedError(_Answer, codes=[ErrorCode.SEQUENCES_REFUSED]):
+    """What was sent has sequences that the server takes for stored; nothing of the writer is stored until a reset.
+
+    One sequence was given to two events, or the writer has a fault. Find out what is stored by reading the stream, then
+    reset the sequences of the writer.
+    """
+
+
+class SequencesMixedError(_Answer, codes=[ErrorCode.SEQUENCES_MIXED]):
+    """All events of a named writer on a stream have a sequence, or none has; nothing was stored."""
 
 
 class StreamNotFoundError(_Answer, codes=[ErrorCode.STREAM_NOT_FOUND]):

@@ -25,6 +25,7 @@ from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
+from millrace.server.container.writer_control import WriterControl
 from millrace.server.front.connection import Connection
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.handlers import Handlers
@@ -288,17 +289,18 @@ class Server:
             uptime=uptime,
             options=options.streams,
         )
-        control = SegmentControl(opened.container)
+        writers = WriterControl(opened.container)
         self._expiry = ExpiryRunner(
             container=opened.container,
-            control=control,
+            control=writers,
             archive=opened.checkpoints.writers,
             uptime=uptime,
             options=options.writers,
         )
         self._handlers = Handlers(
             container=opened.container,
-            control=control,
+            control=SegmentControl(opened.container),
+            writers=writers,
             streams=streams,
             catalog=catalog,
             explain=self._streams.explain,

@@ -21,7 +21,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       AttributeConditionFailedError, PipelineBrokenError, AppendTooLargeError
 +-- WriterError                   about one writer
 |   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
-|       EventNumberOverlapError
+|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError
 +-- StreamError                   about one stream
     +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
 """
@@ -203,6 +203,14 @@ class EventNumberGapError(WriterError, code=ErrorCode.EVENT_NUMBER_GAP):
 
 class EventNumberOverlapError(WriterError, code=ErrorCode.EVENT_NUMBER_OVERLAP):
     """Some events of the append are stored already and others are not: it was batched in another way."""
+
+
+class SequencesRefusedError(WriterError, code=ErrorCode.SEQUENCES_REFUSED):
+    """A writer sent sequences that its row on the stream says are stored; it is refused until they are reset."""
+
+
+class SequencesMixedError(WriterError, code=ErrorCode.SEQUENCES_MIXED):
+    """All events of a named writer on a stream have a sequence, or none has."""
 
 
 class StreamError(ServerError):

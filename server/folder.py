@@ -17,7 +17,7 @@ from millrace.server.host.files import Closable, FileSystem
 
 from .errors import ConfigurationError, FolderVersionError
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 IDENTITY_NAME: Final = "identity.json"
 LOCK_NAME: Final = "lock"
 CONTAINERS_FOLDER: Final = "containers"

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
+from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AppendTooLargeError,
     ConditionFailedError,
@@ -74,25 +75,26 @@ def check_size(segment: Segment, size: int, *, size_max: int) -> None:
         raise AppendTooLargeError(f"an append holds at most {size_max} bytes, this one {size}", subject=segment.name)
 
 
-def check_writer(state: ContainerState, run: AppendRun) -> None:
-    """Raise if the writer of the run is unknown, has expired, or was opened again since."""
-    writer = state.writers.get(run.writer_number)
+def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:
+    """Return the writer of an append or a request; raise if it is unknown, has expired, or was opened again since."""
+    writer = state.writers.get(number)
     if (
-        run.writer_number in state.expiring_writers
-        or (writer is None and run.writer_number < state.next_id)
+        number in state.expiring_writers
+        or (writer is None and number < state.next_id)
         or (writer is not None and writer.expired_us)
     ):
         raise WriterExpiredError(
-            f"writer {run.writer_number} was idle for too long: its event numbers are unknown now, open it again",
+            f"writer {number} was idle for too long: its event numbers are unknown now, open it again",
             subject=writer.writer_id if writer is not None else "",
         )
-    if writer is None or run.writer_epoch > writer.admitted_epoch:
-        raise WriterUnknownError(f"writer {run.writer_number} was never opened under epoch {run.writer_epoch}")
-    if run.writer_epoch < writer.admitted_epoch:
+    if writer is None or epoch > writer.admitted_epoch:
+        raise WriterUnknownError(f"writer {number} was never opened under epoch {epoch}")
+    if epoch < writer.admitted_epoch:
         raise WriterFencedError(
-            f"epoch {run.writer_epoch} is fenced: the writer was opened again under epoch {writer.admitted_epoch}",
+            f"epoch {epoch} is fenced: the writer was opened again under epoch {writer.admitted_epoch}",
             subject=writer.writer_id,
         )
+    return writer
 
 
 def check_event_number(segment: Segment, progress: WriterProgress, run: AppendRun) -> None:

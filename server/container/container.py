@@ -24,6 +24,13 @@ from millrace.server.cache import PendingRead
 from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
+from millrace.server.container.state.sequences import (
+    StreamProgress,
+    check_piece_count,
+    check_plain,
+    check_sequenced,
+    refusal_of,
+)
 from millrace.server.errors import (
     CheckpointDamagedError,
     LogClosedError,
@@ -157,7 +164,7 @@ class SegmentContainer:
         if segment.is_internal and not is_internal:
             segment.check_changeable()
         if run.writer_number:
-            check_writer(self.state, run)
+            check_writer(self.state, run.writer_number, run.writer_epoch)
             # Kept in the segment only once something of the writer is admitted.
             progress = segment.writers.get(run.writer_number) or WriterProgress()
             if run.event_number <= progress.admitted:
@@ -172,6 +179,7 @@ class SegmentContainer:
             check_event_number(segment, progress, run)
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_condition(segment, run)
+        on_stream = None if progress is None else self._check_sequences(segment, run)
         self._check_room()
         state = self.state
         pending = PendingAppend(owner, run)
@@ -191,9 +199,46 @@ class SegmentContainer:
             assert run.writer_number in state.writers.pin_counts
             progress.admitted = run.last_event_number
             segment.writers[run.writer_number] = progress
+        if on_stream is not None:
+            on_stream.admit(segment, run.sequences)
         segment.next_offset += run.payload_size
         self._in_flight.append(pending)
         return pending
+
+    def _check_sequences(self, segment: Segment, run: AppendRun) -> StreamProgress | None:
+        """Return how far the writer of a run is on the stream, None if it was not opened for it; raise like `append`.
+
+        A block that is refused for its sequences is recorded, so that its writer is not opened again as if nothing
+        had been.
+        """
+        writer = self.state.writers.peek(run.writer_number)
+        assert writer is not None, "it was checked before"
+        on_stream = writer.streams.get(segment.stream_id)
+        if run.sequences is None:
+            if on_stream is not None:
+                check_plain(on_stream, subject=writer.writer_id)
+            return on_stream
+        on_stream = check_sequenced(on_stream, segment, subject=writer.writer_id)
+        refusal = refusal_of(on_stream, segment, run.sequences)
+        if refusal is not None:
+            decided = self.decide(
+                m.SequencesRefused(
+                    writer_number=run.writer_number,
+                    stream_id=segment.stream_id,
+                    segment_id=refusal.segment_id,
+                    first_sequence=refusal.first_sequence,
+                    stored_through=refusal.stored_through,
+                )
+            )
+            decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: the append does
+            on_stream.admitted.refusal = refusal
+            logger.error(
+                "sequences refused writer=%s stream_id=%d segment_id=%d first_sequence=%d stored_through=%d",
+                writer.writer_id, segment.stream_id, *refusal,
+            )  # fmt: skip
+            raise refusal.error(writer.writer_id)
+        check_piece_count(on_stream, run.sequences, subject=writer.writer_id)
+        return on_stream
 
     def _append_again(
         self, run: AppendRun, owner: Owner, segment: Segment, progress: WriterProgress

@@ -1,4 +1,4 @@
-"""Decisions about segments and writers: checked against the admitted view, logged, then true.
+"""Decisions about segments: checked against the admitted view, logged, then true.
 
 Each method checks, queues its record and moves the admitted view in one step, without waiting, and then waits for the
 log. A log that refuses the record has changed nothing. Cancelling the wait does not undo the decision, and what is
@@ -6,20 +6,16 @@ queued stays in the admitted view until it is applied, also when its requester w
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
-from millrace.model.names import checked_name, checked_writer_id, internal_name
+from millrace.model.names import checked_name, internal_name
 from millrace.server.container.state.apply_segments import merge_marker
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AttributeConditionFailedError,
     InvalidArgumentError,
     OffsetBeyondEndError,
     SegmentExistsError,
     SegmentNotFoundError,
-    WriterExpiredError,
 )
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
@@ -31,7 +27,7 @@ ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
 
 
 class SegmentControl:
-    """Creates, seals, truncates and deletes segments; sets attributes; opens writers."""
+    """Creates, seals, truncates and deletes segments; sets attributes."""
 
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
@@ -177,82 +173,6 @@ class SegmentControl:
         )
         await self._container.decide(record, segment.segment_id, key)
 
-    async def open_writer(self, writer_id: str, segment_ids: Iterable[int], *, start_over: bool) -> m.WriterOpened:
-        """Open a writer under a new epoch; from now on appends of older epochs are refused.
-
-        An empty id makes a writer of its own that can be opened only this once.
-
-        Args:
-            segment_ids: where to tell how far it has come.
-            start_over: whether to start from nothing where the state that was kept under the id has expired.
-
-        Raises:
-            WriterExpiredError: it has expired, and starting over was not asked for.
-        """
-        state = self._state
-        writer = None
-        if writer_id:
-            checked_writer_id(writer_id)
-            # One that starts over is admitted while what it replaces is still there.
-            writer = state.admitted_writers.get(writer_id) or state.writers.find(writer_id)
-        now_us = self._container.clock.unix_us()
-        epoch = 1 if writer is None else writer.admitted_epoch + 1
-        active_us = now_us if writer is None else writer.active_us
-        expired_us = 0
-        if writer is not None:
-            expired_us = writer.expired_us or state.expiring_writers.get(writer.writer_number, 0)
-        if expired_us and not start_over:
-            raise WriterExpiredError(
-                f"the writer was idle for too long: its state expired at {_utc_text(expired_us)}, and which of its "
-                "events are stored is not known any more",
-                subject=writer_id,
-            )
-        known = writer is not None and not expired_us
-        if writer is None or expired_us:
-            # A number of its own: what was sent under the one before is never taken for events of this one.
-            writer = Writer(writer_number=state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
-        decided = self._container.decide(
-            m.WriterRecorded(
-                writer_number=writer.writer_number, writer_epoch=epoch, opened_us=now_us, writer_id=writer_id
-            ),
-        )
-        writer.admitted_epoch = epoch
-        if writer_id and not known:
-            state.admitted_writers[writer_id] = writer
-        await decided
-        return m.WriterOpened(
-            writer_number=writer.writer_number,
-            writer_epoch=epoch,
-            known=int(known),
-            active_us=active_us,
-            expired_us=expired_us,
-            states=self.writer_states(writer.writer_number, segment_ids),
-        )
-
-    def expire_writers(self, *, marked: Sequence[int], forgotten: Sequence[int]) -> asyncio.Future[None]:
-        """Forget what writers wrote, or that they were ever there; done when that is durable.
-
-        From now on their appends are refused. The caller has checked, in this step, that none of them is busy.
-
-        Args:
-            marked: numbers of named writers of which a mark stays, which tells that to the next that opens them.
-            forgotten: numbers of unnamed writers, and of marks.
-        """
-        expired_us = self._container.clock.unix_us()
-        decided = self._container.decide(
-            m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
-        )
-        self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
-        return decided
-
-    def writer_states(self, writer_number: int, segment_ids: Iterable[int]) -> list[m.WriterState]:
-        """Return the last durable event number of a writer in each segment; 0 where it never wrote."""
-        states = []
-        for segment_id in segment_ids:
-            progress = self._container.segment(segment_id).writers.get(writer_number)
-            states.append(m.WriterState(segment_id, progress.durable if progress else 0))
-        return states
-
     def _refuse_merging(self, segment: Segment) -> None:
         if self._container.queued(m.SegmentMerged, segment.segment_id):
             raise SegmentNotFoundError("the segment is being merged into another", subject=segment.name)
@@ -261,7 +181,3 @@ class SegmentControl:
         segment.check_changeable()
         if segment.stream_id:
             raise InvalidArgumentError("the segment belongs to a stream; ask for the stream", subject=segment.name)
-
-
-def _utc_text(unix_us: int) -> str:
-    return datetime.fromtimestamp(unix_us // 1_000_000, UTC).isoformat()

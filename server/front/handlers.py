@@ -9,7 +9,7 @@ from dataclasses import astuple
 from typing import Any, Final
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.model.names import AFTER_INTERNAL, checked_writer_id
+from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
@@ -17,6 +17,7 @@ from millrace.server.container.loader import page_of_names
 from millrace.server.container.seek import seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
+from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import Catalog, StreamController
 from millrace.wire import messages as m
@@ -43,6 +44,7 @@ class Handlers:
         *,
         container: SegmentContainer,
         control: SegmentControl,
+        writers: WriterControl,
         streams: StreamController,
         catalog: Catalog,
         explain: Callable[[Stream], dict[str, Any]],
@@ -51,6 +53,7 @@ class Handlers:
         self._catalog = catalog
         self._explain = explain
         self._control = control
+        self._writers = writers
         self._streams = streams
 
     async def handle(self, message: m.Message) -> m.Message:
@@ -135,22 +138,31 @@ class Handlers:
 
     async def _open_writer(self, message: m.OpenWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
-        return await self._control.open_writer(
-            message.writer_id, message.segment_ids, start_over=bool(message.start_over)
+        return await self._writers.open(
+            message.writer_id,
+            message.segment_ids,
+            start_over=bool(message.start_over),
+            stream_id=message.stream_id,
+            nonce=message.nonce,
         )
 
     async def _get_writer(self, message: m.GetWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
-        writer = self.container.state.writers.find(checked_writer_id(message.writer_id))
-        number = writer.writer_number if writer else 0
-        return m.WriterOpened(
-            writer_number=number,
-            writer_epoch=writer.epoch if writer else 0,
-            known=int(writer is not None and not writer.expired_us),
-            active_us=writer.active_us if writer else 0,
-            expired_us=writer.expired_us if writer else 0,
-            states=self._control.writer_states(number, message.segment_ids),
+        writer = self._writers.find(message.writer_id)
+        self._writers.check_epoch(writer, message.writer_epoch)
+        return self._writers.describe(writer, message.segment_ids, stream_id=message.stream_id)
+
+    async def _tell_stored(self, message: m.TellStored) -> m.Done:
+        changed = await self._writers.tell_stored(
+            message.writer_number, message.writer_epoch, stream_id=message.stream_id, stored_below=message.stored_below
         )
+        return m.Done(int(changed))
+
+    async def _reset_sequences(self, message: m.ResetSequences) -> m.Done:
+        changed = await self._writers.reset_sequences(
+            message.writer_id, stream_id=message.stream_id, stored_through=message.stored_through
+        )
+        return m.Done(int(changed))
 
     def _check_segments(self, segment_ids: Sequence[int]) -> None:
         """Raise if a segment does not exist, or if there are more than one reply can hold."""

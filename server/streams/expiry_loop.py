@@ -11,7 +11,7 @@ from typing import Final
 
 from millrace.server.container.checkpoint.reader import WriterArchive
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.control import SegmentControl
+from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import ServerError
 
 from .expiry import Borders, borders, decide
@@ -45,7 +45,7 @@ class ExpiryRunner:
         self,
         *,
         container: SegmentContainer,
-        control: SegmentControl,
+        control: WriterControl,
         archive: WriterArchive,
         uptime: Uptime,
         options: WritersOptions,
@@ -88,7 +88,7 @@ class ExpiryRunner:
             busy = self._container.writers_in_flight().union(self._state.expiring_writers)
             plan = decide(writers.values(), limits, busy=busy)
             if plan.marked or plan.forgotten:
-                await self._control.expire_writers(marked=plan.marked, forgotten=plan.forgotten)
+                await self._control.expire(marked=plan.marked, forgotten=plan.forgotten)
                 marks = sum(bool(writers[number].writer_id) for number in plan.forgotten)
                 self.statistics.named_expired_total += len(plan.marked)
                 self.statistics.unnamed_expired_total += len(plan.forgotten) - marks

@@ -237,7 +237,7 @@ def test_a_folder_of_a_newer_version_is_refused(run: Run, stopped_folder: Path) 
 
     assert outcome.code == 1
     assert "format 7" in outcome.err
-    assert "this one knows format 3 only" in outcome.err
+    assert "this one knows format 4 only" in outcome.err
 
 
 def test_another_folder_is_refused(run: Run, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def let_expire(server: Server, clock: ManualClock) -> None:
 async def expire_now(server: Server, writer_number: int) -> None:
     """Let an unnamed writer expire before its client is back."""
     assert server._expiry is not None
-    await server._expiry._control.expire_writers(marked=[], forgotten=[writer_number])
+    await server._expiry._control.expire(marked=[], forgotten=[writer_number])
 
 
 async def values_of(client: Client) -> list[bytes]:

@@ -6,6 +6,7 @@ from .declaration import (
     U32,
     U64,
     Blob,
+    Bytes16,
     List16,
     List32,
     Record,
@@ -17,6 +18,7 @@ from .declaration import (
     message,
 )
 from .stream import CutPosition, SavedPosition, SegmentRangeRecord
+from .writer import NO_NONCE
 
 
 @message(128)
@@ -80,6 +82,39 @@ class WriterRecorded(Record):
     writer_epoch: U32
     opened_us: I64
     writer_id: WriterId
+    stream_id: U64 = 0  # for which it was opened, 0 for none
+    nonce: Bytes16 = NO_NONCE  # of the request
+    is_plain: U8 = 0  # 1: it has written events without sequences to the stream
+
+
+@message(145)
+class StoredTold(Record):
+    """Everything that a writer wrote to a stream below a sequence is stored."""
+
+    writer_number: WriterNumber
+    stream_id: U64
+    stored_below: I64
+
+
+@message(146, kw_only=True)
+class SequencesRefused(Record):
+    """A writer sent what its row on the stream says is stored: one of the two is wrong."""
+
+    writer_number: WriterNumber
+    stream_id: U64
+    segment_id: U64  # to which it was sent
+    first_sequence: I64  # of what was sent
+    stored_through: I64  # the lowest that was stored in the range of the segment, not below the first that was sent
+
+
+@message(147, kw_only=True)
+class SequencesReset(Record):
+    """A writer whose sequences were refused on a stream goes on behind a sequence, under an epoch."""
+
+    writer_number: WriterNumber
+    writer_epoch: U32
+    stream_id: U64
+    stored_through: I64
 
 
 @message(143, kw_only=True)

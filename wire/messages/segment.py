@@ -61,7 +61,8 @@ class Append(Request[AppendAck]):
 class SequencedAppend(Request[AppendAck]):
     """Append events that have sequences, numbers given by the caller; scanned like APPEND.
 
-    The server stores and logs them. It does not compare them yet, so a client must not rely on it.
+    Of a named writer that was opened for the stream of the segment; either all its events there have sequences, or
+    none has. Refused with SEQUENCES_REFUSED if everything in the range of the segment is stored up to `first_sequence`.
     """
 
     segment_id: U64

@@ -21,8 +21,9 @@ class CheckpointRows:
 
     # Keys, or leading parts of keys: then all rows that begin so are removed.
     removed: Mapping[Table, Sequence[Key]]
-    # Writers whose progress is removed in every segment.
+    # Writers whose progress is removed in every segment, and streams on which that of every writer is.
     forgotten_writers: Sequence[int]
+    forgotten_streams: Sequence[int]
     added: Mapping[Table, Sequence[Row]]
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
@@ -61,6 +62,7 @@ def take_rows(state: ContainerState) -> CheckpointRows:
     return CheckpointRows(
         removed=removed,
         forgotten_writers=state.forgotten_writers.take(),
+        forgotten_streams=state.forgotten_streams.take(),
         added=added,
         counts=counts,
         next_id=state.next_id,

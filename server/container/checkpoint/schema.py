@@ -7,7 +7,7 @@ nothing at all, so each row carries one, and the one row of `meta` knows how man
 their checksums. So a row that is damaged, lost, doubled, moved to another table, or of an older version of its page (a
 write that the disk lost) is noticed when the checkpoint is verified.
 
-Format, version 3. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
+Format, version 4. Each table has integer columns (signed, 64 bits), then text columns, then blob columns, then
 `checksum`. The checksum of a row is the CRC-32C, started with the number of the table instead of 0, of:
 
     offset   size   field
@@ -39,9 +39,11 @@ from typing import Any, Final, Generic, TypeVar
 from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
+from millrace.model.sequence_row import SequenceRow
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.labels import labels_of
 from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment, WriterProgress
+from millrace.server.container.state.sequences import Refusal, SequenceView, StreamProgress
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError
@@ -54,7 +56,7 @@ Row = tuple[Any, ...]
 Key = tuple[Any, ...]
 """The leading values of a row, at most its primary key."""
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 PRODUCT: Final = "millrace checkpoint"
 
 
@@ -184,8 +186,18 @@ def _kind_of(table: Table, **parts: Any) -> Kind[Any]:
 # --- segments ---
 
 
-def _load_segment(*, sealed: int, **columns: Any) -> Segment:
-    return Segment(sealed=bool(sealed), **columns)
+def _range_texts(low: int, last: int) -> tuple[str, str]:
+    return f"{low:016x}", f"{last:016x}"
+
+
+def _segment_row(segment: Segment) -> Row:
+    keys = segment.keys
+    return (*_segment_columns(segment), "" if keys is None else "".join(_range_texts(keys.low, keys.last)))
+
+
+def _load_segment(*, sealed: int, keys: str, **columns: Any) -> Segment:
+    key_range = KeyRange.inclusive(int(keys[:16], 16), int(keys[16:], 16)) if keys else None
+    return Segment(sealed=bool(sealed), keys=key_range, **columns)
 
 
 CHUNKS: Final = Table(
@@ -308,19 +320,21 @@ def link_of_row(row: Row) -> LinkedExtent:
     return LinkedExtent(**dict(zip(_LINK_FIELDS, row, strict=True)))
 
 
-SEGMENTS: Final[Kind[Segment]] = _kind_of(
-    Table(
+_SEGMENT_INTEGERS: Final = (
+    "segment_id", "stream_id", "created_us", "start_offset", "length", "event_count", "flushed_offset", "sealed",
+)  # fmt: skip
+_segment_columns: Final = attrgetter(*_SEGMENT_INTEGERS, "name")
+SEGMENTS: Final[Kind[Segment]] = Kind(
+    table=Table(
         "segments",
         number=3,
         key=["segment_id"],
-        integers=[
-            "segment_id", "stream_id", "created_us", "start_offset", "length", "event_count", "flushed_offset",
-            "sealed",
-        ],
-        texts=["name"],
+        integers=_SEGMENT_INTEGERS,
+        texts=["name", "keys"],  # the first and the last place of its key range; empty for a raw one
         indexes=[["name"]],
     ),
     name="name",
+    row=_segment_row,
     load=_load_segment,
     details=(
         Detail(table=CHUNKS, row=_row_of_chunk, load=_load_chunks),
@@ -336,9 +350,42 @@ SEGMENTS: Final[Kind[Segment]] = _kind_of(
         # Not loaded with the source: the state begins with all of them.
         Detail(table=LINKS, rows=_link_rows),
     ),
-)  # fmt: skip
+)
 
 # --- writers ---
+
+SEQUENCES: Final = Table(
+    "sequences",
+    number=14,
+    key=["writer_number", "stream_id"],
+    integers=[
+        "writer_number", "stream_id", "stored_through", "is_plain", "refused_segment_id", "refused_first",
+        "refused_through",
+    ],
+    blobs=["marks"],  # as `SequenceRow.encode_marks` makes them
+    indexes=[["stream_id"]],
+)  # fmt: skip
+_NOT_REFUSED: Final = (0, -1, -1)
+
+
+def _row_of_sequences(writer: Writer, stream_id: int) -> Row | None:
+    progress = writer.streams.get(stream_id)
+    if progress is None:
+        return None
+    view = progress.durable
+    refusal = view.refusal or _NOT_REFUSED
+    return (stream_id, view.row.through, view.is_plain, *refusal, view.row.encode_marks())
+
+
+def _load_sequences(writer: Writer, rows: list[Row]) -> None:
+    for stream_id, stored_through, is_plain, *refusal, marks in rows:
+        view = SequenceView(
+            SequenceRow.decode(stored_through, marks),
+            is_plain=bool(is_plain),
+            refusal=None if tuple(refusal) == _NOT_REFUSED else Refusal(*refusal),
+        )
+        writer.streams[stream_id] = StreamProgress(stream_id, view)
+
 
 WRITERS: Final[Kind[Writer]] = _kind_of(
     Table(
@@ -347,10 +394,12 @@ WRITERS: Final[Kind[Writer]] = _kind_of(
         key=["writer_number"],
         integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us", "seen_uptime_us"],
         texts=["writer_id"],
+        blobs=["nonces"],
         indexes=[["writer_id"]],
     ),
     name="writer_id",
     load=Writer,
+    details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences),),
 )
 
 # --- streams ---
@@ -358,10 +407,6 @@ WRITERS: Final[Kind[Writer]] = _kind_of(
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _range_texts(low: int, last: int) -> tuple[str, str]:
-    return f"{low:016x}", f"{last:016x}"
 
 
 def _stream_row(stream: Stream) -> Row:

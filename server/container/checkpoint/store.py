@@ -36,6 +36,7 @@ from .schema import (
     PRODUCT,
     PROGRESS,
     SEGMENTS,
+    SEQUENCES,
     STREAMS,
     TABLES,
     WRITERS,
@@ -371,9 +372,8 @@ class CheckpointStore:
         try:
             for table, keys in rows.removed.items():
                 _delete(connection, table, keys)
-            for part in _parts(rows.forgotten_writers):
-                marks = ", ".join("?" * len(part))
-                connection.execute(f"DELETE FROM {PROGRESS.name} WHERE writer_number IN ({marks})", part)  # noqa: S608
+            _delete_by(connection, PROGRESS, "writer_number", rows.forgotten_writers)
+            _delete_by(connection, SEQUENCES, "stream_id", rows.forgotten_streams)
             for table, new in rows.added.items():
                 _insert(connection, table, new)
             self._update_meta(connection, rows, numbers)
@@ -445,6 +445,13 @@ def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -
                 f"DELETE FROM {table.name} WHERE {' OR '.join([one] * len(part))}",  # noqa: S608
                 [value for key in part for value in key],
             )
+
+
+def _delete_by(connection: sqlite3.Connection, table: Table, column: str, values: Sequence[int]) -> None:
+    """Remove the rows with one of these values in a column that has an index."""
+    for part in _parts(values):
+        marks = ", ".join("?" * len(part))
+        connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)  # noqa: S608
 
 
 def _parts(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
+from millrace.model.key_range import KeyRange
 from millrace.server.container.memtable import LinkedExtent
 from millrace.wire import messages as m
 
@@ -32,10 +33,20 @@ def merge_marker(source_id: int) -> str:
     return f"#merged/{source_id}"
 
 
-def create_segment(batch: CurrentBatch, segment_id: int, *, name: str, created_us: int, stream_id: int) -> None:
-    """Create a segment of a stream, or a raw one, whose `stream_id` is 0."""
+def create_segment(
+    batch: CurrentBatch,
+    segment_id: int,
+    *,
+    name: str,
+    created_us: int,
+    stream_id: int = 0,
+    keys: KeyRange | None = None,
+) -> None:
+    """Create a segment of a stream, or a raw one, which has neither `stream_id` nor `keys`."""
     if batch.state.segments.peek(segment_id) is None:
-        batch.state.add_segment(Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id))
+        batch.state.add_segment(
+            Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id, keys=keys)
+        )
 
 
 def seal_segments(batch: CurrentBatch, segment_ids: Iterable[int]) -> None:
@@ -70,7 +81,7 @@ def truncate_segments(batch: CurrentBatch, positions: Iterable[m.CutPosition]) -
 
 
 def _segment_created(batch: CurrentBatch, record: m.SegmentCreated) -> None:
-    create_segment(batch, record.segment_id, name=record.name, created_us=record.created_us, stream_id=0)
+    create_segment(batch, record.segment_id, name=record.name, created_us=record.created_us)
 
 
 def _segment_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:

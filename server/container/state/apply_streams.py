@@ -6,6 +6,7 @@ A stream's record creates, seals, truncates and deletes its segments too, so tha
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from millrace.model.key_range import KeyRange
 from millrace.model.names import segment_of_stream
 from millrace.wire import messages as m
 
@@ -52,13 +53,14 @@ def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) 
 
 def _begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:
     """Create the segments of an epoch before those which they replace are sealed: readers find both."""
-    for index, (segment_id, _, _) in enumerate(epoch.created):
+    for index, (segment_id, low, last) in enumerate(epoch.created):
         create_segment(
             batch,
             segment_id,
             name=segment_of_stream(stream.name, epoch=epoch.number, index=index),
             created_us=epoch.started_us,
             stream_id=stream.stream_id,
+            keys=KeyRange.inclusive(low, last),
         )
     stream.begin_epoch(epoch)
 
@@ -99,6 +101,7 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
     if stream is None:
         return
     batch.state.delete_segments(stream.segment_ids)
+    batch.state.forget_sequences(record.stream_id)
     batch.state.reconfigured_streams[record.stream_id] = None
 
 

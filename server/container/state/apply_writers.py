@@ -9,7 +9,8 @@ from millrace.wire.append_run import AppendRun
 from .apply_segments import CurrentBatch
 from .clock_history import ClockReading
 from .segment import Segment, WriterProgress
-from .writer import Writer
+from .sequences import Refusal, SequenceView
+from .writer import Writer, with_nonce
 
 ACTIVITY_STEP_US: Final = 60_000_000
 """A busy writer is stored again this often, not with every checkpoint; `active_us` may be that much too early."""
@@ -25,13 +26,26 @@ def advance(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
     progress.last_offset = run.last_append_offset
     state.touch("progress", segment.segment_id, run.writer_number)
     writer = state.writers.loaded(run.writer_number)
+    if writer is None:
+        return  # damage has taken its record
     # Seldom, as its row is stored again each time.
-    if writer is not None and (
-        writer.seen_uptime_us != state.uptime_us or abs(batch.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US
-    ):
+    if writer.seen_uptime_us != state.uptime_us or abs(batch.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US:
         writer.active_us = batch.wall_time_us
         writer.seen_uptime_us = state.uptime_us
         state.writers.changed(writer)
+    if run.sequences is not None:
+        writer.on_stream(segment.stream_id).durable.store(segment, run.sequences)
+        state.touch_sequences(writer, segment.stream_id)
+    elif writer.streams:
+        _advance_plain(batch, writer, segment.stream_id)
+
+
+def _advance_plain(batch: CurrentBatch, writer: Writer, stream_id: int) -> None:
+    """Record that events without sequences were stored."""
+    progress = writer.streams.get(stream_id)
+    if progress is not None and not progress.durable.is_plain:
+        progress.durable.is_plain = True
+        batch.state.touch_sequences(writer, stream_id)
 
 
 def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
@@ -48,11 +62,51 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
         )
         state.use_id(writer.writer_number)
         state.writers.add(writer)
-    writer.epoch = max(writer.epoch, record.writer_epoch)
-    writer.admitted_epoch = max(writer.admitted_epoch, writer.epoch)
+    _begin_epoch(writer, record.writer_epoch, nonce=record.nonce)
     writer.opened_us = writer.active_us = record.opened_us
     writer.seen_uptime_us = state.uptime_us
     state.writers.changed(writer)
+    if record.stream_id:
+        view = writer.on_stream(record.stream_id).durable
+        view.is_plain = view.is_plain or bool(record.is_plain)
+        state.touch_sequences(writer, record.stream_id)
+
+
+def _changing_sequences(
+    change: Callable[[SequenceView, Any], object],
+) -> Callable[[CurrentBatch, Any], None]:
+    """Return what applies a record about a writer on a stream; one that damage has made unknown is left aside."""
+
+    def apply(batch: CurrentBatch, record: Any) -> None:
+        writer = batch.state.writers.loaded(record.writer_number)
+        if writer is not None:
+            change(writer.on_stream(record.stream_id).durable, record)
+            batch.state.touch_sequences(writer, record.stream_id)
+
+    return apply
+
+
+def _stored_told(view: SequenceView, record: m.StoredTold) -> None:
+    view.row.raise_through(record.stored_below)
+
+
+def _sequences_refused(view: SequenceView, record: m.SequencesRefused) -> None:
+    view.refusal = view.refusal or Refusal(record.segment_id, record.first_sequence, record.stored_through)
+
+
+def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
+    writer = batch.state.writers.loaded(record.writer_number)
+    if writer is not None:
+        _begin_epoch(writer, record.writer_epoch, nonce=m.NO_NONCE)
+        writer.on_stream(record.stream_id).durable.reset(record.stored_through)
+        batch.state.touch_sequences(writer, record.stream_id)
+
+
+def _begin_epoch(writer: Writer, epoch: int, *, nonce: bytes) -> None:
+    if epoch > writer.epoch:
+        writer.epoch = epoch
+        writer.admitted_epoch = max(writer.admitted_epoch, epoch)
+        writer.nonces = with_nonce(writer.nonces, nonce)
 
 
 def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
@@ -63,6 +117,9 @@ def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
         if writer is not None:
             writer.expired_us = record.expired_us
             writer.seen_uptime_us = state.uptime_us
+            for stream_id in writer.streams:
+                state.touch_sequences(writer, stream_id)
+            writer.streams.clear()
             state.writers.changed(writer)
     for number in record.forgotten:
         state.writers.remove(number)
@@ -81,4 +138,7 @@ APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.WriterRecorded: _writer_recorded,
     m.WritersExpired: _writers_expired,
     m.UptimeCounted: _uptime_counted,
+    m.StoredTold: _changing_sequences(_stored_told),
+    m.SequencesRefused: _changing_sequences(_sequences_refused),
+    m.SequencesReset: _sequences_reset,
 }

@@ -56,8 +56,8 @@ KINDS: Final = (
     ("streams", "stream_id", "name"),
 )
 """Of entities, each with the attributes that are its number and its name."""
-TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes")
-"""What a segment may have very much of: of these, the single rows that changed are stored."""
+TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences")
+"""What an entity may have very much of: of these, the single rows that changed are stored."""
 
 
 class ContainerState:
@@ -99,8 +99,9 @@ class ContainerState:
         self.clock_history = stored.clock_history
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
         self.touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
-        # Those whose progress is forgotten in every segment.
+        # Writers whose progress is forgotten in every segment, and streams on which that of every writer is.
         self.forgotten_writers: Unstored[int] = Unstored()
+        self.forgotten_streams: Unstored[int] = Unstored()
         # Of the last batch of the log that is applied.
         self.sequence = 0
         # Segments whose watchers have to be told; `take_woken` empties it.
@@ -168,6 +169,7 @@ class ContainerState:
         for rows in self.touched.values():
             rows.stored()
         self.forgotten_writers.stored()
+        self.forgotten_streams.stored()
 
     def touch(self, detail: str, number: int, key: Any) -> None:
         """Record that one row of a detail of an entity changed, or is deleted."""
@@ -234,7 +236,7 @@ class ContainerState:
             for progress in segment.writers.values():
                 progress.admitted = progress.durable
         for writer in self.writers.present():
-            writer.admitted_epoch = writer.epoch
+            writer.admit_as_durable()
 
     def link(self, link: LinkedExtent) -> None:
         """Put the bytes of a merged segment into the tail of its target."""
@@ -290,3 +292,18 @@ class ContainerState:
         for segment in self.segments.present():
             for number in segment.writers.keys() & numbers:
                 del segment.writers[number]
+
+    def touch_sequences(self, writer: Writer, stream_id: int) -> None:
+        """Record that how far a writer is on a stream has changed, or is forgotten."""
+        self.touch("sequences", writer.writer_number, stream_id)
+        self.writers.changed(writer)
+
+    def forget_sequences(self, stream_id: int) -> None:
+        """Forget how far each writer is on a stream that is deleted; the next checkpoint does it.
+
+        A writer that is in memory still has it, which does no harm: the id is never used again.
+        """
+        self.forgotten_streams.add(stream_id)
+        sequences = self.touched["sequences"]
+        for row in [row for row in sequences if row[1] == stream_id]:
+            del sequences[row]

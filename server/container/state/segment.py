@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+from millrace.model.key_range import KeyRange
 from millrace.model.names import is_internal
 from millrace.server.container.memtable import LinkedExtent, Memtable
 from millrace.server.errors import (
@@ -88,6 +89,7 @@ class Segment:
     name: str
     created_us: int
     stream_id: int = 0  # 0 for a raw segment
+    keys: KeyRange | None = None  # of a segment of a stream
     start_offset: int = 0
     length: int = 0
     event_count: int = 0

@@ -13,14 +13,15 @@ from millrace.server.container.state.apply import BatchItem, BytesSink, apply_ba
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import ChunkRecord, Segment
 from millrace.wire import messages as m
-from millrace.wire.append_run import AppendRun
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+from millrace.wire.append_run import AppendRun, Sequences
+from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, SEQUENCED_APPEND_HEADER_SIZE_BYTES
 from tests.server.container.states import new_state
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
     "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
-    "expire_writers", "count_uptime", "create_stream", "seal_stream",
+    "open_on_stream", "open_on_stream", "append_sequenced", "append_sequenced", "tell_stored", "refuse_sequences",
+    "reset_sequences", "expire_writers", "count_uptime", "create_stream", "seal_stream",
     "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
     "forget_cut",
 )  # fmt: skip
@@ -41,18 +42,27 @@ def apply(
 
 
 def run_of(
-    segment: Segment, *, offset: int, size: int, event_count: int, writer_number: int = 0, last_event_number: int = 0
+    segment: Segment,
+    *,
+    offset: int,
+    size: int,
+    event_count: int,
+    writer_number: int = 0,
+    last_event_number: int = 0,
+    sequences: Sequences | None = None,
 ) -> AppendRun:
     """Return a run of one append of so many zeros."""
+    header_size = APPEND_HEADER_SIZE_BYTES if sequences is None else SEQUENCED_APPEND_HEADER_SIZE_BYTES
     return AppendRun(
         segment_id=segment.segment_id,
         offset=offset,
-        frames=bytes(APPEND_HEADER_SIZE_BYTES + size),
+        frames=bytes(header_size + size),
         frame_count=1,
-        frame_size=APPEND_HEADER_SIZE_BYTES + size,
+        frame_size=header_size + size,
         event_count=event_count,
         writer_number=writer_number,
         last_event_number=last_event_number,
+        sequences=sequences,
     )
 
 
@@ -170,6 +180,79 @@ class History:
         self.apply(
             m.WriterRecorded(writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=writer_id)
         )
+
+    def open_on_stream(self, choice: int, amount: int) -> None:
+        writers = [writer for writer in self.state.writers.values() if writer.writer_id and not writer.expired_us]
+        streams = list(self.state.streams.values())
+        if writers and streams:
+            writer = writers[choice % len(writers)]
+            self.apply(
+                m.WriterRecorded(
+                    writer_number=writer.writer_number,
+                    writer_epoch=writer.epoch + 1,
+                    opened_us=self.clock_us,
+                    writer_id=writer.writer_id,
+                    stream_id=streams[amount % len(streams)].stream_id,
+                    nonce=amount.to_bytes(16),
+                    is_plain=amount // 3 % 2,
+                )
+            )
+
+    def append_sequenced(self, choice: int, amount: int) -> None:
+        found = self._writer_on_stream(choice)
+        segments = [segment for segment in self.state.segments.values() if found and segment.stream_id == found[1]]
+        if found and segments:
+            segment = segments[amount % len(segments)]
+            progress = segment.writers.get(found[0])
+            first = amount // 7
+            sequences = Sequences(first, first + 3, max(0, first - amount % 50))
+            run = run_of(
+                segment,
+                offset=segment.length,
+                size=1 + amount % 99,
+                event_count=3,
+                writer_number=found[0],
+                last_event_number=(progress.durable if progress else 0) + 3,
+                sequences=sequences,
+            )
+            self.apply(run)
+
+    def tell_stored(self, choice: int, amount: int) -> None:
+        if found := self._writer_on_stream(choice):
+            self.apply(m.StoredTold(*found, amount // 7))
+
+    def refuse_sequences(self, choice: int, amount: int) -> None:
+        if found := self._writer_on_stream(choice):
+            self.apply(
+                m.SequencesRefused(
+                    writer_number=found[0],
+                    stream_id=found[1],
+                    segment_id=amount,
+                    first_sequence=choice,
+                    stored_through=choice + amount,
+                )
+            )
+
+    def reset_sequences(self, choice: int, amount: int) -> None:
+        if found := self._writer_on_stream(choice):
+            self.apply(
+                m.SequencesReset(
+                    writer_number=found[0],
+                    writer_epoch=self.state.writers[found[0]].epoch + 1,
+                    stream_id=found[1],
+                    stored_through=amount - 1,
+                )
+            )
+
+    def _writer_on_stream(self, choice: int) -> tuple[int, int] | None:
+        """Return the numbers of a writer and of a stream that it was opened for."""
+        found = [
+            (writer.writer_number, stream_id)
+            for writer in self.state.writers.values()
+            for stream_id in writer.streams
+            if stream_id in self.state.streams
+        ]
+        return found[choice % len(found)] if found else None
 
     def expire_writers(self, choice: int, amount: int) -> None:
         chosen = [writer for writer in self.state.writers.values() if writer.writer_number % 3 == choice % 3]
@@ -313,7 +396,14 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "writers": {
             writer.writer_number: (
                 (writer.writer_id, writer.epoch, writer.opened_us),
-                (writer.active_us, writer.expired_us, writer.seen_uptime_us),
+                (writer.active_us, writer.expired_us, writer.seen_uptime_us, writer.nonces),
+                # What is left of deleted streams is forgotten when the writer is evicted.
+                {
+                    stream_id: (repr(view.row), view.is_plain, view.refusal)
+                    for stream_id, progress in sorted(writer.streams.items())
+                    if stream_id in state.streams
+                    for view in [progress.durable]
+                },
             )
             for writer in state.writers.values()
         },
@@ -345,7 +435,7 @@ def _segment_view(segment: Segment) -> tuple[Any, ...]:
     return (
         link and tuple(getattr(link, name) for name in LinkedExtent.__slots__),
         segment.name,
-        segment.stream_id,
+        (segment.stream_id, segment.keys),
         segment.created_us,
         (segment.start_offset, segment.flushed_offset, segment.length, segment.event_count),
         segment.sealed,

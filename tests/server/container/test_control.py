@@ -10,8 +10,8 @@ import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
+from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import SegmentExistsError
 from millrace.server.wal import Wal
 from millrace.wire import messages as m
@@ -378,8 +378,8 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             ]
             for request in requests:
                 await gone.start(request)
-            control = SegmentControl(container)
-            expired = control.expire_writers(marked=[named.writer_number], forgotten=[unnamed.writer_number])
+            control = WriterControl(container)
+            expired = control.expire(marked=[named.writer_number], forgotten=[unnamed.writer_number])
             async with asyncio.timeout(PATIENCE_S):
                 while len(container._in_flight) < len(requests) + 1:
                     await peer.ask(m.ListStreams("", "", 10), m.StreamList)

@@ -271,10 +271,10 @@ async def test_what_comes_while_an_expiry_is_queued_is_decided_after_it(tmp_path
         assert server._open is not None
         assert server._expiry is not None
         control = server._expiry._control
-        decided = control.expire_writers(marked=[writer["writer_number"]], forgotten=[])
+        decided = control.expire(marked=[writer["writer_number"]], forgotten=[])
         with pytest.raises(Exception, match="idle for too long"):
-            await control.open_writer("till-7", (), start_over=False)
-        opened = await control.open_writer("till-7", (), start_over=True)
+            await control.open("till-7")
+        opened = await control.open("till-7", start_over=True)
         assert decided.done()
         assert (opened.known, opened.writer_epoch) == (0, 2)
         assert opened.writer_number > writer["writer_number"]

@@ -35,6 +35,8 @@ from tests.support.files import MemoryFileSystem
 
 RICH = history(
     *[("create", 0, 1), ("open_writer", 0, 3), ("create_stream", 0, 77), ("open_writer", 1, 4)] * 3,
+    *[("open_on_stream", number, number) for number in range(3)],
+    *[("append_sequenced", number, 1000 + 7 * number) for number in range(5)],
     *[(kind, number, 1000 + 7 * number) for number in range(14) for kind in ("append", "append_as_writer", "flush")],
     *[(kind, number, 333) for number in range(5) for kind in ("lose", "set_attribute", "flush", "append", "flush")],
     ("truncate", 3, 5), ("seal_stream", 1, 0), ("delete", 4, 0), ("merge", 1, 2),

@@ -1,0 +1,202 @@
+"""How far a writer is on a stream, by the sequences of its events: numbers that its caller gives them.
+
+Sequences are 0 to 2^63 - 1 and ascend over the whole stream; some may be left out. Blocks of different segments become
+durable in any order, so one number cannot say what is stored. A row says it with two things:
+
+    through     everything that the writer wrote up to this sequence is stored
+    marks       a step function over the key space: the highest sequence stored at each place, where that is above
+                `through`
+
+Events of one place become durable in the order of their sequences, whatever segment holds the place. So an event is
+stored if and only if its sequence is at or below the mark of its place, or `through`. Scaling a stream and truncating
+it change nothing of this.
+
+Both ends hold such rows. The server raises them when it stores blocks; a client that resumes compares its events with
+one. `tests/model/test_sequence_row.py` compares the row with a plain list of places.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+from struct import Struct
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from .key_range import KEY_SPACE, KeyRange
+
+SEQUENCE_MAX: Final = (1 << 63) - 1
+NO_SEQUENCE: Final = -1
+"""Before the first sequence: nothing is stored."""
+SEQUENCES_PER_PLACE: Final = 1024
+"""So many consecutive sequences of events without a key have one place: a block of them goes to one segment."""
+
+_PIECE: Final = Struct("<Qq")
+
+
+def sequence_place(sequence: int) -> int:
+    """Return the place of an event without a key in the key space, forever: an integer below 2^64.
+
+    It is xxh3-64 of `sequence` // 1024 as 8 bytes, little-endian.
+
+    >>> sequence_place(0) == sequence_place(1023) != sequence_place(1024)
+    True
+    """
+    return xxh3_64_intdigest((sequence // SEQUENCES_PER_PLACE).to_bytes(8, "little"))
+
+
+class SequenceRow:
+    """The sequences that a writer has stored on a stream; see the module docstring.
+
+    Args:
+        through: everything up to it is stored.
+        pieces: where the marks are, as `pieces` returns them.
+
+    Raises:
+        ValueError: this is not a row.
+    """
+
+    __slots__ = ("_lows", "_marks", "through")
+
+    def __init__(self, through: int = NO_SEQUENCE, pieces: Iterable[tuple[int, int]] = ()) -> None:
+        self.through = through
+        # Piece i begins at place lows[i] and ends before lows[i + 1]. Its mark is above `through`, or NO_SEQUENCE for
+        # none; neighbours have different marks.
+        self._lows = [0]
+        self._marks = [NO_SEQUENCE]
+        given = list(pieces)
+        if given:
+            self._lows = [low for low, _ in given]
+            self._marks = [mark for _, mark in given]
+        self._check()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SequenceRow):
+            return NotImplemented
+        return (self.through, self._lows, self._marks) == (other.through, other._lows, other._marks)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"SequenceRow(through={self.through}, pieces={self.pieces()})"
+
+    def copy(self) -> "SequenceRow":
+        """Return a row that changes on its own."""
+        other = SequenceRow(self.through)
+        other._lows, other._marks = self._lows.copy(), self._marks.copy()
+        return other
+
+    # --- what is stored ---
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever stored."""
+        return self.through == NO_SEQUENCE and self._marks == [NO_SEQUENCE]
+
+    @property
+    def highest(self) -> int:
+        """The highest sequence that is stored at any place, -1 if none is."""
+        return max(self.through, *self._marks)
+
+    @property
+    def piece_count(self) -> int:
+        """How many pieces the step function has: at most 2 for each block above `through`, and 1."""
+        return len(self._lows)
+
+    def stored_at(self, place: int) -> int:
+        """Return the highest sequence that is stored at a place, -1 if none is."""
+        return max(self.through, self._marks[bisect_right(self._lows, place) - 1])
+
+    def is_stored(self, sequence: int, *, place: int) -> bool:
+        """Return whether the event with this sequence, whose key has this place, is stored."""
+        return sequence <= self.stored_at(place)
+
+    def lowest_in(self, keys: KeyRange) -> int:
+        """Return the lowest of what `stored_at` returns for the places of a range.
+
+        The first sequence of a block that is to be stored there is above it.
+        """
+        first = bisect_right(self._lows, keys.low) - 1
+        return max(self.through, min(self._marks[first : bisect_left(self._lows, keys.high)]))
+
+    # --- what changes it ---
+
+    def store(self, keys: KeyRange, *, last: int, stored_below: int) -> None:
+        """Record a block of events in a segment.
+
+        Args:
+            keys: the range of the segment: every place in it now has a mark of at least `last`.
+            last: the last sequence of the block.
+            stored_below: everything that the writer wrote below it is stored.
+        """
+        lows, marks = self._lows, self._marks
+        first = self._cut(keys.low)
+        end = self._cut(keys.high) if keys.high < KEY_SPACE else len(lows)
+        for index in range(first, end):
+            if marks[index] < last:
+                marks[index] = last
+        self.through = max(self.through, stored_below - 1)
+        self._join()
+
+    def raise_through(self, stored_below: int) -> bool:
+        """Record that everything below `stored_below` is stored; return whether that is news."""
+        if stored_below - 1 <= self.through:
+            return False
+        self.through = stored_below - 1
+        self._join()
+        return True
+
+    def _cut(self, place: int) -> int:
+        """Let a piece begin at a place; return its index."""
+        index = bisect_left(self._lows, place)
+        if index == len(self._lows) or self._lows[index] != place:
+            self._lows.insert(index, place)
+            self._marks.insert(index, self._marks[index - 1])
+        return index
+
+    def _join(self) -> None:
+        """Drop marks that `through` has reached, and join neighbours with equal marks."""
+        lows: list[int] = []
+        marks: list[int] = []
+        through, before = self.through, None
+        for low, mark in zip(self._lows, self._marks, strict=True):
+            if mark <= through:
+                mark = NO_SEQUENCE
+            if mark != before:
+                lows.append(low)
+                marks.append(mark)
+                before = mark
+        self._lows, self._marks = lows, marks
+
+    # --- encoding ---
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """Return where each piece of the marks begins, and its mark, -1 for none; nothing if there is no mark."""
+        return [] if self._marks == [NO_SEQUENCE] else list(zip(self._lows, self._marks, strict=True))
+
+    def encode_marks(self) -> bytes:
+        """Return the pieces as bytes: 16 for each, its first place and its mark, little-endian."""
+        return b"".join(_PIECE.pack(*piece) for piece in self.pieces())
+
+    @classmethod
+    def decode(cls, through: int, marks: bytes) -> "SequenceRow":
+        """Return the row of which `encode_marks` made these bytes.
+
+        Raises:
+            ValueError: there is no such row.
+        """
+        if len(marks) % _PIECE.size:
+            raise ValueError(f"marks of {len(marks)} bytes are no whole pieces of {_PIECE.size}")
+        return cls(through, _PIECE.iter_unpack(marks))
+
+    def _check(self) -> None:
+        """Raise ValueError if this is not the one form of a row."""
+        lows, marks = self._lows, self._marks
+        if not NO_SEQUENCE <= self.through <= SEQUENCE_MAX:
+            raise ValueError(f"everything through sequence {self.through}: sequences are 0 to {SEQUENCE_MAX}")
+        if lows[0] != 0 or lows[-1] >= KEY_SPACE or any(low >= high for low, high in pairwise(lows)):
+            raise ValueError("the pieces of the marks do not ascend from place 0")
+        if any(left == right for left, right in pairwise(marks)):
+            raise ValueError("neighbouring pieces of the marks are equal")
+        if any(mark != NO_SEQUENCE and not self.through < mark <= SEQUENCE_MAX for mark in marks):
+            raise ValueError(f"a mark is not above {self.through}, through which everything is stored")

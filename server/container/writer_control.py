@@ -1,0 +1,260 @@
+"""Decisions about writers, taken as those about segments are (`control`): who has an id, and how far it is."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from millrace.model.names import checked_writer_id
+from millrace.model.sequence_row import NO_SEQUENCE
+from millrace.server.container.state.sequences import StreamProgress, check_told
+from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.writer import Writer, is_among, with_nonce
+from millrace.server.errors import (
+    InvalidArgumentError,
+    StreamNotFoundError,
+    WriterExpiredError,
+    WriterFencedError,
+    WriterUnknownError,
+)
+from millrace.wire import messages as m
+
+from .admission import check_writer
+from .container import SegmentContainer
+
+STREAMS_PER_WRITER_COUNT_MAX: Final = 4096
+"""Streams of which the server keeps how far one writer is there."""
+
+
+class WriterControl:
+    """Opens writers, tells how far they are, and lets them expire."""
+
+    def __init__(self, container: SegmentContainer) -> None:
+        self._container = container
+        self._state = container.state
+
+    async def open(
+        self,
+        writer_id: str,
+        segment_ids: Iterable[int] = (),
+        *,
+        start_over: bool = False,
+        stream_id: int = 0,
+        nonce: bytes = m.NO_NONCE,
+    ) -> m.WriterOpened:
+        """Open a writer under a new epoch; from now on appends of older epochs are refused.
+
+        An empty id makes a writer of its own that can be opened only this once.
+
+        Args:
+            segment_ids: where to tell how far it has come.
+            start_over: whether to start from nothing where the state that was kept under the id has expired.
+            stream_id: of the stream that it is opened for, 0 for none; sequences can be given to its events there.
+            nonce: of the request; the same request sent again does not open the writer again, nor fence who did since.
+
+        Raises:
+            WriterFencedError: it was opened again since this very request was carried out.
+            WriterExpiredError: it has expired, and starting over was not asked for.
+            SequencesRefusedError: it sent what is stored on the stream, and was not reset since.
+            StreamNotFoundError: there is no such stream.
+            InvalidArgumentError: it was opened for too many streams.
+        """
+        writer = None
+        if writer_id:
+            checked_writer_id(writer_id)
+            # One that starts over is admitted while what it replaces is still there.
+            writer = self._state.admitted_writers.get(writer_id) or self._state.writers.find(writer_id)
+        now_us = self._container.clock.unix_us()
+        expired_us = 0 if writer is None else self._expired_us(writer)
+        if writer is not None and expired_us and not start_over:
+            raise _expired(writer, expired_us)
+        if writer is not None and not expired_us and is_among(writer.admitted_nonces, nonce):
+            if not writer.admitted_nonces.endswith(nonce):
+                raise WriterFencedError("the writer was opened again since this opening", subject=writer_id)
+            epoch = writer.admitted_epoch
+            await self._opened(writer)
+            return replace(self.describe(writer, segment_ids, stream_id=stream_id), writer_epoch=epoch)
+        active_us = now_us if writer is None else writer.active_us
+        epoch = 1 if writer is None else writer.admitted_epoch + 1
+        known = writer is not None and not expired_us
+        if writer is None or expired_us:
+            # A number of its own: what was sent under the one before is never taken for events of this one.
+            writer = Writer(writer_number=self._state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
+        progress = self._progress_of(writer, stream_id) if writer_id and stream_id else None
+        decided = self._container.decide(
+            m.WriterRecorded(
+                writer_number=writer.writer_number,
+                writer_epoch=epoch,
+                opened_us=now_us,
+                writer_id=writer_id,
+                stream_id=0 if progress is None else stream_id,
+                nonce=nonce,
+                is_plain=int(progress is not None and progress.admitted.is_plain),
+            ),
+            writer.writer_number,
+        )
+        writer.admitted_epoch = epoch
+        writer.admitted_nonces = with_nonce(writer.admitted_nonces, nonce)
+        if progress is not None:
+            writer.streams[stream_id] = progress
+        if writer_id and not known:
+            self._state.admitted_writers[writer_id] = writer
+        await decided
+        # It may have been opened again meanwhile, under another epoch.
+        return replace(
+            self.describe(writer, segment_ids, stream_id=stream_id),
+            writer_epoch=epoch,
+            known=int(known),
+            active_us=active_us,
+            expired_us=expired_us,
+        )
+
+    async def _opened(self, writer: Writer) -> None:
+        """Wait until the last opening of a writer is applied."""
+        opening = self._container.queued(m.WriterRecorded, writer.writer_number)
+        if opening is not None:
+            await asyncio.shield(opening.future)
+
+    def _progress_of(self, writer: Writer, stream_id: int) -> StreamProgress:
+        """Return how far a writer is on a stream for which it is being opened; raise like `open`."""
+        stream = self._stream(stream_id)
+        progress = writer.streams.get(stream_id)
+        if progress is not None:
+            if progress.admitted.refusal is not None:
+                raise progress.admitted.refusal.error(writer.writer_id)
+            return progress
+        if len(writer.streams) >= STREAMS_PER_WRITER_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"a writer is opened for at most {STREAMS_PER_WRITER_COUNT_MAX} streams", subject=writer.writer_id
+            )
+        progress = StreamProgress(stream_id)
+        segments = (self._state.segments.get(segment_id) for segment_id in stream.segment_ids)
+        progress.admitted.is_plain = any(
+            segment is not None and writer.writer_number in segment.writers for segment in segments
+        )
+        return progress
+
+    def find(self, writer_id: str) -> Writer | None:
+        """Return a writer by its id, None if it was never opened."""
+        return self._state.writers.find(checked_writer_id(writer_id))
+
+    def check_epoch(self, writer: Writer | None, writer_epoch: int) -> None:
+        """Raise if an epoch is not the newest of a writer; 0 is any epoch.
+
+        Raises:
+            WriterFencedError, WriterExpiredError, WriterUnknownError: why not.
+        """
+        if writer_epoch:
+            if writer is None:
+                raise WriterUnknownError("the writer was never opened")
+            check_writer(self._state, writer.writer_number, writer_epoch)
+
+    async def tell_stored(self, writer_number: int, writer_epoch: int, *, stream_id: int, stored_below: int) -> bool:
+        """Record that everything which a writer wrote to a stream below a sequence is stored; whether that is news.
+
+        Raises:
+            WriterError: the epoch is not the newest, or the writer was not opened for the stream.
+            StreamNotFoundError: there is no such stream.
+            InvalidArgumentError: nothing so high is stored.
+        """
+        writer = check_writer(self._state, writer_number, writer_epoch)
+        self._stream(stream_id)
+        view = check_told(writer.streams.get(stream_id), stored_below, subject=writer.writer_id)
+        if stored_below <= view.row.through + 1:
+            return False
+        decided = self._container.decide(m.StoredTold(writer_number, stream_id, stored_below))
+        view.row.raise_through(stored_below)
+        await decided
+        return True
+
+    async def reset_sequences(self, writer_id: str, *, stream_id: int, stored_through: int) -> bool:
+        """Let a writer go on whose sequences were refused on a stream; return whether they were.
+
+        Raises:
+            WriterError: there is no such writer (any more).
+            InvalidArgumentError: that is no sequence.
+        """
+        writer = self.find(writer_id)
+        if writer is None:
+            raise WriterUnknownError("the writer was never opened", subject=writer_id)
+        if expired_us := self._expired_us(writer):
+            raise _expired(writer, expired_us)
+        progress = writer.streams.get(stream_id)
+        if progress is None or progress.admitted.refusal is None:
+            return False
+        if stored_through < NO_SEQUENCE:
+            raise InvalidArgumentError(f"{stored_through} is no sequence; {NO_SEQUENCE} is before the first one")
+        epoch = writer.admitted_epoch + 1
+        decided = self._container.decide(
+            m.SequencesReset(
+                writer_number=writer.writer_number,
+                writer_epoch=epoch,
+                stream_id=stream_id,
+                stored_through=stored_through,
+            )
+        )
+        writer.admitted_epoch = epoch
+        writer.admitted_nonces = with_nonce(writer.admitted_nonces, m.NO_NONCE)
+        progress.admitted.reset(stored_through)
+        await decided
+        return True
+
+    def expire(self, *, marked: Sequence[int], forgotten: Sequence[int]) -> asyncio.Future[None]:
+        """Forget what writers wrote, or that they were ever there; done when that is durable.
+
+        From now on their appends are refused. The caller has checked, in this step, that none of them is busy.
+
+        Args:
+            marked: numbers of named writers of which a mark stays, which tells that to the next that opens them.
+            forgotten: numbers of unnamed writers, and of marks.
+        """
+        expired_us = self._container.clock.unix_us()
+        decided = self._container.decide(
+            m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
+        )
+        self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
+        return decided
+
+    def describe(self, writer: Writer | None, segment_ids: Iterable[int], *, stream_id: int) -> m.WriterOpened:
+        """Return what is durable of a writer, None if it was never opened: in each segment, and on a stream."""
+        if writer is None:
+            writer = Writer(writer_number=0, writer_id="", epoch=0, opened_us=0)
+        view = (writer.streams.get(stream_id) or StreamProgress(stream_id)).durable
+        return m.WriterOpened(
+            writer_number=writer.writer_number,
+            writer_epoch=writer.epoch,
+            known=int(writer.writer_number > 0 and not writer.expired_us),
+            active_us=writer.active_us,
+            expired_us=writer.expired_us,
+            states=[
+                m.WriterState(segment_id, self._last_event_number(writer.writer_number, segment_id))
+                for segment_id in segment_ids
+            ],
+            stored_through=view.row.through,
+            marks=[m.SequenceMark(*piece) for piece in view.row.pieces()],
+            is_plain=int(view.is_plain),
+            is_refused=int(view.refusal is not None),
+        )
+
+    def _last_event_number(self, writer_number: int, segment_id: int) -> int:
+        progress = self._container.segment(segment_id).writers.get(writer_number)
+        return progress.durable if progress else 0
+
+    def _expired_us(self, writer: Writer) -> int:
+        return writer.expired_us or self._state.expiring_writers.get(writer.writer_number, 0)
+
+    def _stream(self, stream_id: int) -> Stream:
+        stream = self._state.streams.get(stream_id)
+        if stream is None:
+            raise StreamNotFoundError(f"there is no stream with id {stream_id}")
+        return stream
+
+
+def _expired(writer: Writer, expired_us: int) -> WriterExpiredError:
+    when = datetime.fromtimestamp(expired_us // 1_000_000, UTC).isoformat()
+    return WriterExpiredError(
+        f"the writer was idle for too long: its state expired at {when}, and which of its events are stored is not "
+        "known any more",
+        subject=writer.writer_id,
+    )

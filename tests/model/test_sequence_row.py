@@ -1,0 +1,168 @@
+import doctest
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from millrace.model import sequence_row
+from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.sequence_row import SEQUENCE_MAX, SequenceRow, sequence_place
+
+PLACES_COUNT = 8
+WIDTH = KEY_SPACE // PLACES_COUNT
+
+
+def keys_of(first: int, end: int) -> KeyRange:
+    return KeyRange(first * WIDTH, end * WIDTH)
+
+
+ranges = st.tuples(st.integers(0, PLACES_COUNT - 1), st.integers(1, PLACES_COUNT)).map(
+    lambda pair: (min(pair), max(pair)) if pair[0] != pair[1] else (pair[0] - 1, pair[1])
+)
+sequences = st.integers(0, 40)
+
+
+@dataclass
+class Naive:
+    """A row as a list of places, each with its mark."""
+
+    through: int = -1
+    marks: list[int] = field(default_factory=lambda: [-1] * PLACES_COUNT)
+
+    def stored_at(self, place: int) -> int:
+        return max(self.through, self.marks[place])
+
+
+class RowMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = SequenceRow()
+        self.naive = Naive()
+        self.lasts: list[int] = []
+
+    @rule(keys=ranges, last=sequences, before=st.integers(0, 9))
+    def store(self, keys: tuple[int, int], last: int, before: int) -> None:
+        stored_below = max(0, last - before)
+        self.row.store(keys_of(*keys), last=last, stored_below=stored_below)
+        for place in range(*keys):
+            self.naive.marks[place] = max(self.naive.marks[place], last)
+        self.naive.through = max(self.naive.through, stored_below - 1)
+        self.lasts.append(last)
+
+    @rule(stored_below=sequences)
+    def raise_through(self, stored_below: int) -> None:
+        assert self.row.raise_through(stored_below) == (stored_below - 1 > self.naive.through)
+        self.naive.through = max(self.naive.through, stored_below - 1)
+
+    @rule()
+    def encode(self) -> None:
+        decoded = SequenceRow.decode(self.row.through, self.row.encode_marks())
+        assert decoded == self.row
+        self.row = decoded
+
+    @rule()
+    def change_a_copy(self) -> None:
+        self.row.copy().store(keys_of(0, PLACES_COUNT), last=99, stored_below=99)
+
+    @invariant()
+    def every_place_is_as_far(self) -> None:
+        assert self.row.through == self.naive.through
+        for place in range(PLACES_COUNT):
+            for inside in (place * WIDTH, place * WIDTH + WIDTH - 1):
+                assert self.row.stored_at(inside) == self.naive.stored_at(place)
+
+    @invariant()
+    def the_lowest_of_every_range_is_known(self) -> None:
+        for first in range(PLACES_COUNT):
+            for end in range(first + 1, PLACES_COUNT + 1):
+                lowest = min(self.naive.stored_at(place) for place in range(first, end))
+                assert self.row.lowest_in(keys_of(first, end)) == lowest
+
+    @invariant()
+    def there_is_one_form_of_a_row(self) -> None:
+        assert SequenceRow(self.row.through, self.row.pieces()) == self.row
+        assert self.row.highest == max(self.naive.stored_at(place) for place in range(PLACES_COUNT))
+        assert self.row.is_empty == (self.row.highest == -1)
+
+    @invariant()
+    def it_stays_small(self) -> None:
+        """Two pieces for each block above `through`, and one."""
+        above = sum(last > self.row.through for last in self.lasts)
+        assert self.row.piece_count <= 2 * above + 1
+        assert len(self.row.encode_marks()) in (0, 16 * self.row.piece_count)
+
+
+TestRow = RowMachine.TestCase
+
+
+def test_what_was_stored_is_told_place_by_place() -> None:
+    row = SequenceRow()
+
+    row.store(keys_of(0, 4), last=7, stored_below=3)
+    row.store(keys_of(4, 8), last=5, stored_below=3)
+
+    assert row.through == 2
+    assert row.pieces() == [(0, 7), (4 * WIDTH, 5)]
+    assert row.is_stored(7, place=0)
+    assert not row.is_stored(7, place=4 * WIDTH)
+
+
+def test_marks_that_through_has_reached_are_dropped() -> None:
+    row = SequenceRow(2, [(0, 7), (4 * WIDTH, 5)])
+
+    assert row.raise_through(6)
+    assert row.pieces() == [(0, 7), (4 * WIDTH, -1)]
+    assert row.raise_through(8)
+    assert (row.through, row.pieces()) == (7, [])
+    assert not row.raise_through(8)
+
+
+def test_a_block_of_an_older_range_does_not_lower_what_is_stored() -> None:
+    row = SequenceRow(-1, [(0, 9)])
+
+    row.store(keys_of(2, 3), last=5, stored_below=0)
+
+    assert row.pieces() == [(0, 9)]
+
+
+@pytest.mark.parametrize(
+    ("through", "pieces"),
+    [
+        (-2, []),
+        (SEQUENCE_MAX + 1, []),
+        (0, [(1, 5)]),
+        (0, [(0, 5), (0, 6)]),
+        (0, [(0, 5), (9, 6), (7, 8)]),
+        (0, [(0, 5), (KEY_SPACE, 6)]),
+        (0, [(0, 5), (9, 5)]),
+        (5, [(0, 5)]),
+        (5, [(0, -2)]),
+        (0, [(0, SEQUENCE_MAX + 1)]),
+    ],
+)
+def test_what_is_no_row_is_refused(through: int, pieces: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match=r"sequence|place|piece|mark"):
+        SequenceRow(through, pieces)
+
+
+def test_bytes_that_are_no_marks_are_refused() -> None:
+    with pytest.raises(ValueError, match="whole pieces"):
+        SequenceRow.decode(0, bytes(17))
+
+
+def test_an_event_without_a_key_keeps_its_place_forever() -> None:
+    assert sequence_place(0) == 0xC77B3ABB6F87ACD9
+    assert sequence_place(1023) == sequence_place(0)
+    assert sequence_place(1024) == 0x2FBC593564DB792E
+    assert sequence_place(SEQUENCE_MAX) == 0x7C21423830C24A1B
+
+
+@given(st.integers(0, SEQUENCE_MAX))
+def test_consecutive_events_without_a_key_share_a_place(sequence: int) -> None:
+    assert sequence_place(sequence) == sequence_place(sequence // 1024 * 1024) < KEY_SPACE
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(sequence_row).failed == 0
