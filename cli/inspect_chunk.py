@@ -1,5 +1,6 @@
 """A chunk of tier 2 for people: its summary, its index, its pages, and the event blocks in its payload."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from millrace.model.block_layout import (
     BlockHeader,
 )
 from millrace.model.checksum import crc32c
-from millrace.server.tier2 import ANY_TIMES
+from millrace.server.tier2 import ANY_TIMES, ChunkId, chunk_name, parse_chunk_name
 from millrace.wire.schema.chunk import CHUNK_MAGIC, ChunkIndexEntry, ChunkSummary, PageChecksum
 
 from .declared import field_section, hex_dump, problems_of, read_fields, values_of
@@ -53,6 +54,10 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         report.sections.append(field_section("summary", "summary", fields))
     if not (is_head_good or is_foot_good):
         return report
+    report.problems += _identity_problems(path.name, summary)
+    if not summary["page_size"]:
+        report.problems.append("the summary makes no sense: pages of 0 bytes")
+        return report
     payload_end = SUMMARY_SIZE + summary["length"]
     index_end = payload_end + summary["index_count"] * ChunkIndexEntry.sizeof()
     page_count = -(-summary["length"] // summary["page_size"])
@@ -78,6 +83,15 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
 
 def _is_good(summary: bytes) -> bool:
     return len(summary) == SUMMARY_SIZE and crc32c(summary[:-4]).to_bytes(4, "little") == summary[-4:]
+
+
+def _identity_problems(name: str, summary: dict[str, Any]) -> list[str]:
+    """Return what is wrong if a file has the name of another chunk; any other name says nothing."""
+    promised = parse_chunk_name(f"segments/{name[14:16]}/{name}")
+    if promised is None or all(summary[field] == value for field, value in asdict(promised).items()):
+        return []
+    held = ChunkId(**{field: summary[field] for field in asdict(promised)})
+    return [f"the file holds what belongs into {chunk_name(held)}, not what its name says"]
 
 
 def _add_index(report: Report, table: bytes, start: int, summary: dict[str, Any], *, at: int) -> None:

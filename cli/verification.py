@@ -15,17 +15,16 @@ from typing import Final
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ChunkCorruptError, ConfigurationError, ServerError
+from millrace.server.errors import ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import (
     ChunkInfo,
+    ChunkRecord,
     ChunkStorage,
     LocalStorage,
     ScopedStorage,
     Tier2Options,
-    open_chunk,
-    parse_chunk_name,
     verify_chunk,
 )
 from millrace.server.wal import Ending, LogOwner
@@ -181,6 +180,10 @@ async def _verify_tier2(result: Verification, folder: Path, found: list[Containe
     try:
         for container in found:
             await _verify_scope(result, folder, container, storage, on_step=on_step)
+        scopes = tuple(scope_of(container.number) for container in found)
+        for chunk in await storage.list():
+            if not chunk.name.startswith(scopes):
+                result.find(f"{TIER2_FOLDER}/{chunk.name}", "belongs to no container of this folder")
     finally:
         await storage.close()
 
@@ -190,10 +193,6 @@ async def _verify_scope(
 ) -> None:
     """Check what one container has in tier 2, and hold its segments against it."""
     scoped = ScopedStorage(storage, scope_of(container.number))
-    chunks = {chunk.name: chunk for chunk in await scoped.list(CHUNK_PREFIX)}
-    for chunk in chunks.values():
-        await _verify_chunk(result, scoped, chunk, file=f"{container.scope}{chunk.name}")
-        on_step("tier 2", chunk.size)
     for copy in whole_copies(await scoped.list(CHECKPOINT_PREFIX)):
         try:
             with opened_checkpoint([folder / f"{container.scope}{part.name}" for part in copy.parts]):
@@ -201,45 +200,55 @@ async def _verify_scope(
         except ServerError as error:
             result.find(f"{container.scope}{copy.parts[0].name}", f"copy of the checkpoint: {error}")
         on_step("tier 2", sum(part.size for part in copy.parts))
-    if not container.is_known:
+    chunks = {chunk.name: chunk for chunk in await scoped.list(CHUNK_PREFIX)}
+    orphans = dict(chunks)
+    if container.is_known:
+        for segment in container.state.segments.values():
+            for record in segment.chunks:
+                if (chunk := orphans.pop(record.name, None)) is not None:
+                    lost = _range_text(segment, record.start_offset, record.end_offset)
+                    await _verify_chunk(result, container, scoped, chunk, record=record, lost=lost)
+                    on_step("tier 2", chunk.size)
+            _cross_check(result, segment, container, chunks)
+    else:
         result.notes.append(
             f"{_name(container.folder, folder)}: segments were not held against chunks and log, since what they "
             "should hold is not known"
         )
-        return
-    orphans = set(chunks)
-    for segment in container.state.segments.values():
-        _cross_check(result, segment, container, chunks)
-        orphans -= {chunk.name for chunk in segment.chunks}
-    if orphans and not container.checkpoint_error:
+    for chunk in orphans.values():
+        await _verify_chunk(result, container, scoped, chunk)
+        on_step("tier 2", chunk.size)
+    if orphans and container.is_known and not container.checkpoint_error:
         result.notes.append(
             f"{count_text(len(orphans), 'chunk')} in {container.scope} belong to no segment; a crash can leave them, "
             "and a server deletes them after a grace period"
         )
 
 
-async def _verify_chunk(result: Verification, storage: ChunkStorage, chunk: ChunkInfo, *, file: str) -> None:
-    """Check every byte of a chunk, and that it is the one its name promises."""
+async def _verify_chunk(
+    result: Verification,
+    container: Container,
+    storage: ChunkStorage,
+    chunk: ChunkInfo,
+    *,
+    record: ChunkRecord | None = None,
+    lost: str = "",
+) -> None:
+    """Check every byte of a chunk, and that it is the one that its name and the checkpoint mean.
+
+    Args:
+        record: what the checkpoint says of the chunk; None if no segment refers to it.
+        lost: what it means if it is another chunk.
+    """
     result.chunks += 1
     result.chunk_bytes += chunk.size
-    promised = parse_chunk_name(chunk.name)
-    if promised is None:
-        result.find(file, "the name is not that of a chunk")
-        return
+    file = f"{container.scope}{chunk.name}"
     try:
-        async for damage in verify_chunk(storage, chunk.name, chunk.size):
-            result.find(file, damage.message, offset=damage.offset)
-        footer = await open_chunk(storage, chunk.name, chunk.size)
-    except ChunkCorruptError:
-        return  # told by verify_chunk
+        async for damage in verify_chunk(storage, chunk.name, chunk.size, record=record):
+            is_another = isinstance(damage, ChunkIdentityError)
+            result.find(file, damage.message, offset=damage.offset, lost=lost if is_another else "")
     except ServerError as error:
         result.find(file, str(error))
-        return
-    found = footer.summary
-    held = (found.segment_id, found.start_offset, found.length, found.container_epoch)
-    if held != (promised.segment_id, promised.start_offset, promised.length, promised.container_epoch):
-        what = f"holds [{found.start_offset}, {found.end_offset}) of segment {found.segment_id}, not what its name says"
-        result.find(file, what, offset=0)
 
 
 def _cross_check(result: Verification, segment: Segment, found: Container, chunks: dict[str, ChunkInfo]) -> None:

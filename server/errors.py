@@ -10,6 +10,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- LogClosedError            the log takes no more; reopen it
 |   +-- LogCorruptError           the log holds valid records after damaged ones
 |   +-- ChunkCorruptError         a chunk does not match its checksum
+|   |   +-- ChunkIdentityError    a chunk is another one than its name or its record says
 |   +-- ChunkNotFoundError        a chunk that should be there is not
 |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
 +-- ThrottledError                a bound is reached; says what is full and when to try again
@@ -115,6 +116,20 @@ class ChunkCorruptError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):
         super().__init__(f"{reason} at byte {offset}", subject=name)
         self.name = name
         self.offset = offset
+
+
+class ChunkIdentityError(ChunkCorruptError):
+    """A chunk that is sound, but is not the one that its name or the record of it says.
+
+    Attributes:
+        found: what the file says that it holds.
+        expected: what the name or the record says that it holds.
+    """
+
+    def __init__(self, name: str, offset: int, *, found: str, expected: str) -> None:
+        super().__init__(name, offset, f"the file holds {found} where {expected} belongs, says its summary")
+        self.found = found
+        self.expected = expected
 
 
 class ChunkNotFoundError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):

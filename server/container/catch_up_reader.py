@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 
 from millrace.server.cache import PageCache, PendingRead
-from millrace.server.container.state.segment import ChunkRecord, Segment
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError
-from millrace.server.tier2 import ChunkFooter, ChunkStorage, open_chunk, read_chunk
+from millrace.server.tier2 import ChunkFooter, ChunkRecord, ChunkStorage, open_chunk, read_chunk
 
 FOOTERS_COUNT_MAX: Final = 4096
 INDEXES_COUNT_MAX: Final = 4096
@@ -65,13 +65,28 @@ class CatchUpReader:
             return footer
         reading = self._footer_reads[chunk.name] = asyncio.get_running_loop().create_future()
         try:
-            footer = self._footers[chunk.name] = await open_chunk(self._storage, chunk.name, chunk.size)
+            footer = self._footers[chunk.name] = await open_chunk(self._storage, chunk.name, chunk.size, record=chunk)
         finally:
             del self._footer_reads[chunk.name]
             reading.set_result(None)
         if len(self._footers) > FOOTERS_COUNT_MAX:
             self._footers.popitem(last=False)
         return footer
+
+    async def read_chunk(self, chunk: ChunkRecord, *, offset: int, size: int) -> memoryview:
+        """Return verified bytes of a chunk around the cache; see `tier2.read_chunk`. Safe to cancel.
+
+        Raises:
+            StorageError: they are damaged or missing.
+        """
+        footer = await self.footer(chunk)
+        try:
+            return await read_chunk(self._storage, footer, offset=offset, size=size)
+        except ChunkCorruptError:
+            # The file may have been replaced since its footer was read: then it is another chunk, which is to be told.
+            self._footers.pop(chunk.name, None)
+            await self.footer(chunk)
+            raise
 
     async def load_index(self, segment: Segment, start: int, end: int) -> None:
         """Load the sparse indexes of the chunks in [start, end) into that of the segment. Safe to cancel.
@@ -101,8 +116,7 @@ class CatchUpReader:
     async def _fetch(self, segment: Segment, offset: int, size: int) -> memoryview:
         chunk = self._chunk_at(segment, offset)
         try:
-            footer = await self.footer(chunk)
-            return await read_chunk(self._storage, footer, offset=offset, size=size)
+            return await self.read_chunk(chunk, offset=offset, size=size)
         except (ChunkCorruptError, ChunkNotFoundError) as error:
             if not segment.deleted and self._chunk_at(segment, offset) != chunk:
                 # It was small, and was replaced during the read; what replaced it holds the same bytes.

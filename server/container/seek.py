@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError
-from millrace.server.tier2 import IndexEntry
+from millrace.server.tier2 import ChunkRecord, IndexEntry
 
 from .catch_up_reader import CatchUpReader
 from .memtable import Extent, LinkedExtent
-from .state.segment import ChunkRecord, Segment
+from .state.segment import Segment
 
 
 async def seek_event_time(

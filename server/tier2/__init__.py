@@ -1,6 +1,7 @@
 """Tier 2: where the bytes of segments are kept forever, in immutable chunks."""
 
 from .event_times import ANY_TIMES, NO_TIMES, EventTimes, event_times
+from .identity import ChunkRecord
 from .layout import (
     ChunkFooter,
     ChunkId,
@@ -23,6 +24,7 @@ __all__ = [
     "ChunkFooter",
     "ChunkId",
     "ChunkInfo",
+    "ChunkRecord",
     "ChunkStorage",
     "EventTimes",
     "IndexEntry",

@@ -12,7 +12,6 @@ list of chunks of a segment can be rebuilt from names alone:
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from millrace.model.checksum import Buffer, crc32c
@@ -183,8 +182,6 @@ def encode_chunk(
     assert chunk.length > 0
     assert sum(map(len, payload)) == chunk.length, "the payload is not what the name says"
     assert start_events <= end_events
-    assert all(chunk.start_offset <= entry.offset < chunk.end_offset for entry in index)
-    assert all(before.offset < after.offset for before, after in pairwise(index))
     index_bytes = b"".join([_INDEX_STRUCT.pack(*entry) for entry in index])
     summary = _SUMMARY.pack(
         page_size,
@@ -201,6 +198,7 @@ def encode_chunk(
         0,
     )[:_CHECKSUM_OFFSET]
     summary += _PAGE_STRUCT.pack(crc32c(summary))
+    assert _is_index_of(Summary._make(_SUMMARY.unpack(summary)), index)
     checksums = b"".join([_PAGE_STRUCT.pack(checksum) for checksum in _page_checksums(payload, page_size)])
     assert len(checksums) == _page_count(chunk.length, page_size) * PAGE_CHECKSUM_SIZE_BYTES
     return [summary, *payload, index_bytes + checksums + summary]
@@ -232,11 +230,13 @@ def _page_checksums(payload: Iterable[Buffer], page_size: int) -> Iterator[int]:
         yield checksum
 
 
-def decode_summary(data: Buffer, *, name: str, offset: int, size: int) -> Summary:
-    """Return the summary held by `data`, which is at `offset` of the chunk `name` of `size` bytes.
+def decode_summary(data: Buffer, *, name: str, offset: int) -> Summary:
+    """Return the summary held by `data`, which is at `offset` of the chunk `name`.
+
+    It says what the file holds. Whether that is what the file should hold is for `check_identity` to tell.
 
     Raises:
-        ChunkCorruptError: it is damaged, or the chunk has another size than it says.
+        ChunkCorruptError: it is damaged, or makes no sense.
     """
     try:
         summary = Summary._make(_SUMMARY.unpack(data))
@@ -244,10 +244,9 @@ def decode_summary(data: Buffer, *, name: str, offset: int, size: int) -> Summar
         raise ChunkCorruptError(name, offset, f"no summary of a chunk ({error})") from error
     if crc32c(memoryview(data)[:_CHECKSUM_OFFSET]) != summary.checksum:
         raise ChunkCorruptError(name, offset, "the summary does not match its checksum,")
-    # From here on the fields are those that were written; a page size of 0, for instance, never was.
-    if summary.chunk_size != size:
-        reason = f"{size} bytes where {summary.chunk_size} were published, wrong"
-        raise ChunkCorruptError(name, min(size, summary.chunk_size), reason)
+    # The checksum holds, but no one says who computed it.
+    if not (summary.page_size and summary.length and summary.start_events <= summary.end_events):
+        raise ChunkCorruptError(name, offset, "the summary makes no sense,")
     return summary
 
 
@@ -256,16 +255,29 @@ def decode_footer(tail: Buffer, summary: Summary, *, name: str, footer_damaged: 
 
     Never fails: a damaged index is given as None, a damaged page checksum refuses its page when that is read.
     """
-    assert len(tail) >= summary.tail_size
     tables = memoryview(tail)[len(tail) - summary.tail_size : len(tail) - SUMMARY_SIZE_BYTES]
     index = bytes(tables[: summary.index_size])
+    is_good = crc32c(index) == summary.index_checksum and _is_index_of(
+        summary, map(IndexEntry._make, _INDEX_STRUCT.iter_unpack(index))
+    )
     return ChunkFooter(
         name=name,
         summary=summary,
         page_checksums=bytes(tables[summary.index_size :]),
-        index=index if crc32c(index) == summary.index_checksum else None,
+        index=index if is_good else None,
         footer_damaged=footer_damaged,
     )
+
+
+def _is_index_of(summary: Summary, index: Iterable[IndexEntry]) -> bool:
+    """Return whether the entries begin with the payload, ascend, and stay within its bytes and its events."""
+    offset, events = summary.start_offset, summary.start_events
+    is_first = True
+    for entry in index:
+        if entry.offset < offset or entry.events < events or (is_first and entry.offset > offset):
+            return False
+        offset, events, is_first = entry.offset + 1, entry.events, False
+    return offset <= summary.end_offset and events <= summary.end_events
 
 
 def _page_count(length: int, page_size: int) -> int:

@@ -1,13 +1,14 @@
-"""Verified reads of chunks: no byte leaves here that does not match its checksum."""
+"""Verified reads of chunks: no byte leaves here that does not match its checksum, or is that of another chunk."""
 
 from collections.abc import AsyncIterator
 from typing import Final
 
 from millrace.model.checksum import crc32c
-from millrace.server.errors import ChunkCorruptError
+from millrace.server.errors import ChunkCorruptError, ChunkIdentityError
 from millrace.wire.limits import KIB, MIB
 
-from .layout import SUMMARY_SIZE_BYTES, ChunkFooter, decode_footer, decode_summary
+from .identity import ChunkRecord, check_identity
+from .layout import SUMMARY_SIZE_BYTES, ChunkFooter, Summary, decode_footer, decode_summary
 from .storage import ChunkStorage
 
 TAIL_SIZE_BYTES: Final = 64 * KIB
@@ -17,26 +18,40 @@ VERIFY_SIZE_BYTES: Final = 4 * MIB
 """Payload bytes that `verify_chunk` holds at once."""
 
 
-async def open_chunk(storage: ChunkStorage, name: str, size: int) -> ChunkFooter:
+async def open_chunk(storage: ChunkStorage, name: str, size: int, *, record: ChunkRecord | None = None) -> ChunkFooter:
     """Return the footer of a published chunk of `size` bytes. Keep it: it serves any number of reads.
 
-    A damaged summary is replaced by its copy, a damaged index is told by the footer; neither refuses a byte of payload.
-    Cancelling is safe.
+    All that reads a chunk comes through here, so this is where its identity is checked. A damaged summary is replaced
+    by its copy, a damaged index is told by the footer; neither refuses a byte of payload. Cancelling is safe.
+
+    Args:
+        storage: where the chunk is.
+        name: of the chunk; what it says must be what the chunk says.
+        size: bytes of the whole chunk.
+        record: what the segment knows of the chunk, checked as well; None if nothing refers to it.
 
     Raises:
+        ChunkIdentityError: it is another chunk.
         ChunkCorruptError: both summaries are damaged, or the chunk has not the size that they say.
         ChunkNotFoundError: there is no such chunk.
         StorageError: the medium failed.
     """
     if size < 2 * SUMMARY_SIZE_BYTES:
         raise ChunkCorruptError(name, size, "the file of a chunk ends")
-    tail = await _read_exactly(storage, name, offset=max(0, size - TAIL_SIZE_BYTES), end=size)
+    tail = b""
     footer_damaged = False
     try:
-        summary = decode_summary(tail[-SUMMARY_SIZE_BYTES:], name=name, offset=size - SUMMARY_SIZE_BYTES, size=size)
+        tail = await _read_exactly(storage, name, offset=max(0, size - TAIL_SIZE_BYTES), end=size)
+        offset = size - SUMMARY_SIZE_BYTES
+        summary = _summary_of(tail[-SUMMARY_SIZE_BYTES:], name=name, offset=offset, size=size, record=record)
+    except ChunkIdentityError:
+        raise
     except ChunkCorruptError:
+        # Also of a file with another size the first summary says which chunk it is.
         header = await _read_exactly(storage, name, offset=0, end=SUMMARY_SIZE_BYTES)
-        summary = decode_summary(header, name=name, offset=0, size=size)
+        summary = _summary_of(header, name=name, offset=0, size=size, record=record)
+        if not tail:
+            raise
         footer_damaged = True
     if summary.tail_size > len(tail):
         tail = await _read_exactly(storage, name, offset=size - summary.tail_size, end=size)
@@ -85,21 +100,24 @@ async def read_chunk(storage: ChunkStorage, footer: ChunkFooter, *, offset: int,
     return data[start - pages_start : end - pages_start]
 
 
-async def verify_chunk(storage: ChunkStorage, name: str, size: int) -> AsyncIterator[ChunkCorruptError]:
-    """Yield everything that is damaged in a chunk, having read all of it.
+async def verify_chunk(
+    storage: ChunkStorage, name: str, size: int, *, record: ChunkRecord | None = None
+) -> AsyncIterator[ChunkCorruptError]:
+    """Yield everything that is damaged in a chunk, having read all of it. The arguments are those of `open_chunk`.
 
     Raises:
         ChunkNotFoundError: there is no such chunk.
         StorageError: the medium failed.
     """
     try:
-        footer = await open_chunk(storage, name, size)
+        footer = await open_chunk(storage, name, size, record=record)
     except ChunkCorruptError as error:
         yield error
         return
     try:
         header = await _read_exactly(storage, name, offset=0, end=SUMMARY_SIZE_BYTES)
-        decode_summary(header, name=name, offset=0, size=size)
+        if _summary_of(header, name=name, offset=0, size=size, record=record) != footer.summary:
+            yield ChunkCorruptError(name, 0, "the summary is not the one at the end,")
     except ChunkCorruptError as error:
         yield error
     chunk = footer.summary
@@ -115,6 +133,16 @@ async def verify_chunk(storage: ChunkStorage, name: str, size: int) -> AsyncIter
         yield ChunkCorruptError(name, SUMMARY_SIZE_BYTES + chunk.length, "the index does not match its checksum,")
     if footer.footer_damaged:
         yield ChunkCorruptError(name, size - SUMMARY_SIZE_BYTES, "the summary does not match its checksum,")
+
+
+def _summary_of(data: bytes, *, name: str, offset: int, size: int, record: ChunkRecord | None) -> Summary:
+    """Return a summary that matches its checksum, the identity of the chunk and its size, in this order."""
+    summary = decode_summary(data, name=name, offset=offset)
+    check_identity(summary, name=name, offset=offset, record=record)
+    if summary.chunk_size != size:
+        reason = f"{size} bytes where {summary.chunk_size} were published, wrong"
+        raise ChunkCorruptError(name, min(size, summary.chunk_size), reason)
+    return summary
 
 
 async def _read_exactly(storage: ChunkStorage, name: str, *, offset: int, end: int) -> bytes:

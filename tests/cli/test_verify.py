@@ -173,7 +173,7 @@ def test_a_chunk_under_the_name_of_another_is_found(verify: Verify, stopped_fold
 
     findings = verify(stopped_folder)
 
-    assert any("not what its name says" in finding["what"] for finding in findings)
+    assert any("the file holds" in finding["what"] for finding in findings)
 
 
 def test_an_orphan_chunk_is_a_note(verify: Verify, run: Run, stopped_folder: Path) -> None:

@@ -48,6 +48,10 @@ index is valid when it matches `index_checksum` (it can be derived again from th
 a summary is valid when it matches its own checksum and the size of the file. Either summary describes the whole
 chunk, so losing one loses nothing.
 
+Which chunk it is. Segment, start offset, length and epoch are in the name of the file as well, and the checkpoint has
+events and times, too. A chunk is used only if its summary says the same as both: a sound file in the place of another
+is refused. An index whose entries do not ascend, or lie outside of the payload or its events, is not used.
+
 What a crash can leave: nothing. A chunk is written under a temporary name, synced and renamed, so under its own name
 it is whole or absent. A chunk of the wrong size, or one that fails a checksum, was damaged afterwards.
 

@@ -42,12 +42,12 @@ from millrace.model.lineage import StreamPart
 from millrace.model.sequence_row import SequenceRow
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.labels import labels_of
-from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment, WriterProgress
+from millrace.server.container.state.segment import DamagedRange, Segment, WriterProgress
 from millrace.server.container.state.sequences import Refusal, SequenceView, StreamProgress
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError
-from millrace.server.tier2 import IndexEntry
+from millrace.server.tier2 import ChunkRecord, IndexEntry
 from millrace.wire import messages as m
 
 Entity = TypeVar("Entity")

@@ -19,9 +19,17 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.container.seek import parts_between
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.container.state.segment import ChunkRecord, Segment
+from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError, ServerError
-from millrace.server.tier2 import ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, read_chunk, times_of
+from millrace.server.tier2 import (
+    ChunkId,
+    ChunkRecord,
+    ChunkStorage,
+    IndexEntry,
+    chunk_name,
+    encode_chunk,
+    times_of,
+)
 from millrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -170,12 +178,12 @@ class Uploader:
 
     async def _content_of(self, chunk: ChunkRecord) -> tuple[list[memoryview], list[IndexEntry]]:
         """Return the payload of a chunk, around the cache, as it is read once and deleted soon, and its index."""
-        footer = await self._container.reader.footer(chunk)
+        reader = self._container.reader
         pieces, offset = [], chunk.start_offset
         while offset < chunk.end_offset:
-            pieces.append(await read_chunk(self._storage, footer, offset=offset, size=chunk.end_offset - offset))
+            pieces.append(await reader.read_chunk(chunk, offset=offset, size=chunk.end_offset - offset))
             offset += len(pieces[-1])
-        entries = list(footer.entries())
+        entries = list((await reader.footer(chunk)).entries())
         return pieces, entries or [IndexEntry(chunk.start_offset, chunk.start_events, 0, *chunk.event_times())]
 
     async def _payload_between(self, segment: Segment, start: int, end: int) -> list[memoryview]:

@@ -20,11 +20,12 @@ from millrace.server.container.entity_cache import (
     Unstored,
 )
 from millrace.server.container.memtable import Extent, LinkedExtent
+from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 
 from .clock_history import ClockHistory
 from .garbage import DeleteAfter, GarbageQueue
-from .segment import ChunkRecord, Segment
+from .segment import Segment
 from .stream import Stream
 from .writer import Writer
 

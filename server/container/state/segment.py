@@ -9,7 +9,7 @@ on it. Both change in the same order, the order of the log.
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import is_internal
@@ -23,32 +23,9 @@ from millrace.server.errors import (
     SegmentTruncatedError,
     ServerError,
 )
-from millrace.server.tier2 import NO_TIMES, EventTimes
+from millrace.server.tier2 import ChunkRecord
 
 from .sparse_index import SparseIndex
-
-
-class ChunkRecord(NamedTuple):
-    """A chunk of a segment as the checkpoint knows it."""
-
-    start_offset: int
-    length: int
-    name: str
-    size: int  # of the whole chunk, in bytes
-    start_events: int
-    end_events: int
-    end_wall_time_us: int
-    timestamp_us_min: int = NO_TIMES.min_us
-    timestamp_us_max: int = NO_TIMES.max_us
-
-    @property
-    def end_offset(self) -> int:
-        """The segment offset after the last byte."""
-        return self.start_offset + self.length
-
-    def event_times(self) -> EventTimes:
-        """Return the least and the greatest event time in the chunk."""
-        return EventTimes(self.timestamp_us_min, self.timestamp_us_max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.apply import BatchItem, BytesSink, apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import ChunkRecord, Segment
+from millrace.server.container.state.segment import Segment
+from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun, Sequences
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, SEQUENCED_APPEND_HEADER_SIZE_BYTES

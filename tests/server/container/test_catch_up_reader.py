@@ -10,10 +10,10 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
+from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.server.host.clock import SystemClock
-from millrace.server.tier2 import ChunkId, IndexEntry, chunk_name, encode_chunk
+from millrace.server.tier2 import ChunkId, ChunkRecord, IndexEntry, chunk_name, encode_chunk, times_of
 from millrace.wire.limits import KIB
 from tests.server.container.states import new_state
 from tests.support.memory_log import LogMedium, MemoryLog
@@ -191,7 +191,9 @@ async def test_the_sparse_indexes_of_a_few_chunks_only_are_held_in_memory() -> N
             end_events=start + 10_000, end_wall_time_us=start + 10_000, page_size=64 * KIB,
         )  # fmt: skip
         await storage.publish(chunk_name(chunk), pieces)
-        segment.chunks.append(ChunkRecord(start, 10_000, chunk_name(chunk), sum(map(len, pieces)), 0, 0, 0))
+        end, size = start + 10_000, sum(map(len, pieces))
+        times = times_of(index)
+        segment.chunks.append(ChunkRecord(start, 10_000, chunk_name(chunk), size, start, end, end, *times))
         segment.index.merge(index[:1])
     segment.length = segment.next_offset = segment.flushed_offset = 50_000
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from millrace.model.checksum import Buffer
+from millrace.model.checksum import Buffer, crc32c
 from millrace.server.tier2 import ChunkFooter, ChunkId, ChunkStorage, IndexEntry, chunk_name, encode_chunk, open_chunk
+from millrace.server.tier2.layout import SUMMARY_SIZE_BYTES
+from millrace.wire.schema.chunk import ChunkSummary
 
 
 def chunk_id(length: int, *, segment_id: int = 7, start_offset: int = 1000, epoch: int = 2) -> ChunkId:
@@ -35,3 +37,18 @@ def flipped(data: bytes, *, offset: int, bit: int = 0) -> bytes:
     damaged = bytearray(data)
     damaged[offset] ^= 1 << bit
     return bytes(damaged)
+
+
+def forged(data: bytes, index: bytes = b"", **fields: int) -> bytes:
+    """Return a chunk whose summaries say something else, and match their checksums; its index may be another one."""
+    summary = ChunkSummary.parse(data[:SUMMARY_SIZE_BYTES])
+    summary.update(fields)
+    body = data[SUMMARY_SIZE_BYTES:-SUMMARY_SIZE_BYTES]
+    if index:
+        at = summary.length
+        assert len(index) == 40 * summary.index_count
+        summary.index_checksum = crc32c(index)
+        body = body[:at] + index + body[at + len(index) :]
+    summary.checksum = crc32c(ChunkSummary.build(summary)[:-4])
+    encoded_summary: bytes = ChunkSummary.build(summary)
+    return encoded_summary + body + encoded_summary

@@ -16,8 +16,8 @@ from millrace.server.container.checkpoint.schema import (
 )
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
-from millrace.server.container.state.segment import ChunkRecord
 from millrace.server.host.files import OsFileSystem
+from millrace.server.tier2 import ChunkRecord
 from tests.server.container.histories import history
 
 

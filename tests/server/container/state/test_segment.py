@@ -1,6 +1,6 @@
 import pytest
 
-from millrace.server.container.state.segment import ChunkRecord, DamagedRange, Segment
+from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import (
     OffsetBeyondEndError,
     SegmentDamagedError,
@@ -8,6 +8,7 @@ from millrace.server.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
+from millrace.server.tier2 import ChunkRecord
 
 
 @pytest.fixture
