@@ -7,8 +7,8 @@ import typer
 
 from millrace.server.wal import NEWEST_NAME
 
+from .inspect_checkpoint import COPY_MAGIC, inspect_checkpoint, inspect_copy
 from .inspect_checkpoint import MAGIC as CHECKPOINT_MAGIC
-from .inspect_checkpoint import inspect_checkpoint
 from .inspect_chunk import MAGIC as CHUNK_MAGIC
 from .inspect_chunk import inspect_chunk
 from .inspect_folder import inspect_folder, is_data_folder
@@ -21,7 +21,8 @@ DEFAULT_LIMIT = 100
 
 def inspect(
     path: Annotated[
-        Path, typer.Argument(help="A log file, a chunk, a checkpoint, or the data folder of a server.", exists=True)
+        Path,
+        typer.Argument(help="A log file, a chunk, a checkpoint or a part of its copy, or a data folder.", exists=True),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     with_hex: Annotated[bool, typer.Option("--hex", help="Lay out every field with its offset and bytes.")] = False,
@@ -62,6 +63,8 @@ def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int 
         return inspect_log(path, with_hex=with_hex, at=at, limit=limit)
     if magic.startswith(NEWEST_MAGIC) or name == NEWEST_NAME:
         return inspect_newest(path)
+    if magic.startswith(COPY_MAGIC) or path.parent.name == "checkpoints":
+        return inspect_copy(path, with_hex=with_hex, limit=limit)
     if magic.startswith(CHUNK_MAGIC) or name.endswith(".chunk"):
         return inspect_chunk(path, with_hex=with_hex, at=at, limit=limit)
     raise typer.BadParameter(f"{path} is no file of a log, chunk or checkpoint: it starts with {magic[:8]!r}")

@@ -2,16 +2,23 @@
 
 import contextlib
 import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, PART_HEADER_SIZE_BYTES, decode_part
 from millrace.server.container.checkpoint.schema import FORMAT, META, META_NUMBERS, TABLES, Table
-from millrace.server.errors import ServerError
+from millrace.server.errors import ChunkCorruptError, ServerError
+from millrace.wire.schema.checkpoint_copy import COPY_PART_MAGIC, CopyPartHeader
 
+from .declared import field_section, problems_of, read_fields, values_of
 from .report import Report, Section, shown
-from .survey import copied_checkpoint, opened_checkpoint
+from .survey import copied_checkpoint, joined_copy, opened_checkpoint
 
 MAGIC: Final = b"SQLite format 3\0"
+COPY_MAGIC: Final = COPY_PART_MAGIC
 
 
 def inspect_checkpoint(path: Path, *, with_hex: bool, limit: int) -> Report:
@@ -22,12 +29,46 @@ def inspect_checkpoint(path: Path, *, with_hex: bool, limit: int) -> Report:
         limit: most rows of each table, 0 for all.
     """
     report = Report("checkpoint", str(path), facts={"size": path.stat().st_size})
+    _add_content(report, lambda: copied_checkpoint(path), with_hex=with_hex, limit=limit)
+    return report
+
+
+def inspect_copy(path: Path, *, with_hex: bool, limit: int) -> Report:
+    """Return the content of a part of a copy of the checkpoint: its header, and the rows if it is the only part.
+
+    The arguments are those of `inspect_checkpoint`.
+    """
+    data = path.read_bytes()
+    header = read_fields(CopyPartHeader, data[:PART_HEADER_SIZE_BYTES], offset=0)
+    report = Report("part of a copy of the checkpoint", str(path), problems=problems_of(header, what="header"))
+    values = values_of(header)
+    report.facts |= {"size": len(data), **{name: value for name, value in values.items() if name != "magic"}}
+    if with_hex:
+        report.sections.append(field_section("header", "header", header))
+    name = f"{CHECKPOINT_PREFIX}{path.name}"
     try:
-        with opened_checkpoint([path]):
+        decode_part(data, name=name, owner=None)
+    except ChunkCorruptError as error:
+        report.problems.append(error.message)
+    else:
+        report.facts["server_id"] = UUID(bytes=values["server_id"])
+        if values["part_count"] == 1:
+            _add_content(report, lambda: joined_copy([path], owner=None), with_hex=with_hex, limit=limit)
+        else:
+            report.notes.append("the rows are in all parts together: `millrace verify` reads them")
+    return report
+
+
+def _add_content(
+    report: Report, lent: Callable[[], AbstractContextManager[Path]], *, with_hex: bool, limit: int
+) -> None:
+    """Add what a checkpoint holds, and what is wrong with it; `lent` lends a file with it."""
+    try:
+        with opened_checkpoint(lent()):
             pass
     except ServerError as error:
         report.problems.append(str(error))
-    with copied_checkpoint([path]) as copy:
+    with lent() as copy:
         try:
             with contextlib.closing(sqlite3.connect(f"{copy.as_uri()}?mode=rw", uri=True)) as connection:
                 _read_facts(report, connection)
@@ -36,7 +77,6 @@ def inspect_checkpoint(path: Path, *, with_hex: bool, limit: int) -> Report:
                 ]
         except (sqlite3.Error, UnicodeDecodeError) as error:
             report.problems.append(f"SQLite cannot read further: {error}")
-    return report
 
 
 def _read_facts(report: Report, connection: sqlite3.Connection) -> None:

@@ -7,12 +7,12 @@ copy, since SQLite would apply a journal that it finds beside it.
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, whole_copies
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, decode_part, whole_copies
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
 from millrace.server.container.ids import scope_of
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
@@ -21,7 +21,7 @@ from millrace.server.container.recovery import state_of
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
-from millrace.server.errors import ServerError
+from millrace.server.errors import ChunkIdentityError, ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo
@@ -47,6 +47,7 @@ class Container:
     """What the files of one container say.
 
     Attributes:
+        owner: whom log and copies must belong to, None if that does not matter.
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
         state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
@@ -55,6 +56,7 @@ class Container:
     """
 
     folder: Path
+    owner: LogOwner | None = None
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
     copy: CheckpointCopy | None = None
@@ -102,31 +104,45 @@ def log_files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def copied_checkpoint(parts: Sequence[Path]) -> Iterator[Path]:
-    """Lend a copy of a checkpoint, given in one file or in parts, with what SQLite keeps beside it."""
+def copied_checkpoint(path: Path) -> Iterator[Path]:
+    """Lend a copy of the checkpoint in a file, with what SQLite keeps beside it."""
     with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
         copy = Path(folder) / CHECKPOINT_NAME
-        if all(part.exists() for part in parts):
-            with copy.open("wb") as target:
-                for part in parts:
-                    with part.open("rb") as source:
-                        shutil.copyfileobj(source, target)
-        for suffix in SIDE_FILES:
-            side_file = parts[0].with_name(parts[0].name + suffix)
-            if side_file.exists():
-                shutil.copyfile(side_file, copy.with_name(copy.name + suffix))
+        for suffix in ("", *SIDE_FILES):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
         yield copy
 
 
 @contextmanager
-def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, Checkpoint | None]]:
-    """Lend a copy of a checkpoint, opened, every row of it verified; None where there is no file.
+def joined_copy(parts: Sequence[Path], *, owner: LogOwner | None) -> Iterator[Path]:
+    """Lend a file with the content of a copy in tier 2, given by the files of its parts, of which each is checked.
+
+    Raises:
+        ServerError: a part is damaged, or another one than its name says.
+    """
+    with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
+        path = Path(folder) / CHECKPOINT_NAME
+        with path.open("wb") as target:
+            for part in parts:
+                _, content = decode_part(part.read_bytes(), name=f"{CHECKPOINT_PREFIX}{part.name}", owner=owner)
+                target.write(content)
+        yield path
+
+
+@contextmanager
+def opened_checkpoint(lent: AbstractContextManager[Path]) -> Iterator[tuple[CheckpointStore, Checkpoint | None]]:
+    """Lend a checkpoint, opened, every row of it verified; None where there is no file.
+
+    Args:
+        lent: lends a file that may be changed.
 
     Raises:
         ServerError: it is damaged, or another version wrote it. The message does not name the file.
     """
-    with copied_checkpoint(parts) as copy:
-        store = CheckpointStore(OsFileSystem(), copy)
+    with lent as path:
+        store = CheckpointStore(OsFileSystem(), path)
         try:
             try:
                 checkpoint = store.load(every_row=True)
@@ -136,6 +152,30 @@ def opened_checkpoint(parts: Sequence[Path]) -> Iterator[tuple[CheckpointStore, 
             yield store, checkpoint
         finally:
             store.close()
+
+
+@contextmanager
+def opened_copy(
+    tier2: Path, copy: CheckpointCopy, *, owner: LogOwner | None
+) -> Iterator[tuple[CheckpointStore, Checkpoint]]:
+    """Lend a copy of the checkpoint, opened, every row of it verified.
+
+    Args:
+        tier2: the scope of the container.
+        copy: all parts of which are there.
+        owner: whose it must be, None if that does not matter.
+
+    Raises:
+        ServerError: it is damaged, or another one than its name says.
+    """
+    parts = [tier2 / part.name for part in copy.parts]
+    with opened_checkpoint(joined_copy(parts, owner=owner)) as (store, checkpoint):
+        assert checkpoint is not None, "the file was just written"
+        name = copy.parts[0].name
+        version, _ = decode_part(parts[0].read_bytes(), name=name, owner=owner)
+        if version != checkpoint.version:
+            raise ChunkIdentityError(name, 0, found=str(checkpoint.version), expected=str(version))
+        yield store, checkpoint
 
 
 def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
@@ -152,24 +192,24 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
 
     Args:
         folder: of the container.
-        owner: whom the log must belong to, None if that does not matter.
+        owner: whom log and copies must belong to, None if that does not matter.
         on_bytes: called with the number of bytes of the log that were read.
     """
-    found = Container(folder)
+    found = Container(folder, owner)
     with ExitStack() as stack:
         store = _find_checkpoint(found, stack)
         found.state = state_of(store, found.checkpoint, container=found.number)
         found.known_damages = {
             segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
         }
-        _read_log(found, owner=owner, on_bytes=on_bytes)
+        _read_log(found, on_bytes=on_bytes)
         yield found
 
 
-def _read_log(found: Container, *, owner: LogOwner | None, on_bytes: OnBytes) -> None:
+def _read_log(found: Container, *, on_bytes: OnBytes) -> None:
     folder = found.folder
     found.newest = read_newest(OsFileSystem(), found.log_folder)
-    recovery = Recovery(OsFileSystem(), log_files(folder), owner=owner, newest=found.newest)
+    recovery = Recovery(OsFileSystem(), log_files(folder), owner=found.owner, newest=found.newest)
     gone_through: dict[str, int] = {}
     try:
         for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0):
@@ -216,23 +256,33 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
 
 
 def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
-    """Open the checkpoint, the newest good copy of it, or an empty one, until the stack ends."""
+    """Open the newest good one of the checkpoint and its copies, or an empty one, until the stack ends."""
     try:
-        store, found.checkpoint = stack.enter_context(opened_checkpoint([found.checkpoint_path]))
+        store, found.checkpoint = stack.enter_context(opened_checkpoint(copied_checkpoint(found.checkpoint_path)))
     except ServerError as error:
         found.checkpoint_error = str(error)
-    if found.checkpoint is not None:
-        return store
     tier2 = found.folder.parent.parent / found.scope
-    for copy in checkpoint_copies(tier2):
+    copies = checkpoint_copies(tier2)
+    if copies and found.checkpoint is None:
         found.checkpoint_error = found.checkpoint_error or "it is missing"
+    for copy in copies:
+        if found.checkpoint is not None and copy.point < found.checkpoint.version[:2]:
+            break
         try:
-            store, found.checkpoint = stack.enter_context(opened_checkpoint([tier2 / part.name for part in copy.parts]))
+            with ExitStack() as opened:
+                candidate, checkpoint = opened.enter_context(opened_copy(tier2, copy, owner=found.owner))
+                if found.checkpoint is not None and checkpoint.version <= found.checkpoint.version:
+                    break
+                stack.push(opened.pop_all())
         except ServerError:
             continue  # `verify` names each copy that is damaged
-        found.copy = copy
+        if found.checkpoint is not None:
+            found.checkpoint_error = f"it is older than its copy: {found.checkpoint.version}, not {checkpoint.version}"
+        found.copy, found.checkpoint = copy, checkpoint
+        return candidate
+    if found.checkpoint is not None:
         return store
-    store, _ = stack.enter_context(opened_checkpoint([found.folder / "no checkpoint"]))
+    store, _ = stack.enter_context(opened_checkpoint(copied_checkpoint(found.folder / "no checkpoint")))
     return store
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ChunkIdentityError, ConfigurationError, ServerError
+from millrace.server.errors import ChunkCorruptError, ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import (
@@ -30,7 +30,7 @@ from millrace.server.tier2 import (
 from millrace.server.wal import Ending, LogOwner
 
 from .figures import count_text
-from .survey import Container, log_files, logged_ranges, missing_ranges, opened_checkpoint, survey
+from .survey import Container, log_files, logged_ranges, missing_ranges, opened_copy, survey
 
 CHUNK_PREFIX: Final = "segments/"
 
@@ -136,6 +136,8 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
         result.find(checkpoint_name, f"the checkpoint cannot be used: {found.checkpoint_error}")
     if found.copy is not None:
         result.notes.append(f"{checkpoint_name}: the next start restores it from {found.scope}{found.copy.name}")
+    for path in sorted(found.folder.glob("*.older-*")):
+        result.notes.append(f"{_name(path, folder)}: was set aside by a server, since a copy of it was newer")
     for path in sorted(found.folder.rglob("*.damaged*")):
         result.find(_name(path, folder), "was set aside as damaged by a server", size=path.stat().st_size)
     log_name = _name(found.log_folder, folder)
@@ -193,13 +195,9 @@ async def _verify_scope(
 ) -> None:
     """Check what one container has in tier 2, and hold its segments against it."""
     scoped = ScopedStorage(storage, scope_of(container.number))
-    for copy in whole_copies(await scoped.list(CHECKPOINT_PREFIX)):
-        try:
-            with opened_checkpoint([folder / f"{container.scope}{part.name}" for part in copy.parts]):
-                pass
-        except ServerError as error:
-            result.find(f"{container.scope}{copy.parts[0].name}", f"copy of the checkpoint: {error}")
-        on_step("tier 2", sum(part.size for part in copy.parts))
+    parts = await scoped.list(CHECKPOINT_PREFIX)
+    _verify_copies(result, folder, container, parts)
+    on_step("tier 2", sum(part.size for part in parts))
     chunks = {chunk.name: chunk for chunk in await scoped.list(CHUNK_PREFIX)}
     orphans = dict(chunks)
     if container.is_known:
@@ -222,6 +220,34 @@ async def _verify_scope(
         result.notes.append(
             f"{count_text(len(orphans), 'chunk')} in {container.scope} belong to no segment; a crash can leave them, "
             "and a server deletes them after a grace period"
+        )
+
+
+def _verify_copies(result: Verification, folder: Path, container: Container, parts: list[ChunkInfo]) -> None:
+    """Check every byte of the copies of the checkpoint, and that each is the one that its name says."""
+    copies = whole_copies(parts)
+    for copy in copies:
+        try:
+            with opened_copy(folder / container.scope, copy, owner=container.owner):
+                pass
+        except ServerError as error:
+            at = error.offset if isinstance(error, ChunkCorruptError) else None
+            name = error.name if isinstance(error, ChunkCorruptError) else copy.parts[0].name
+            result.find(f"{container.scope}{name}", f"copy of the checkpoint: {error.message}", offset=at)
+    whole = {part.name for copy in copies for part in copy.parts}
+    for part in parts:
+        if parse_part_name(part.name) is None:
+            result.find(f"{container.scope}{part.name}", "the name is not that of a part of a copy of the checkpoint")
+        elif part.name not in whole:
+            result.notes.append(
+                f"{container.scope}{part.name}: other parts of this copy of the checkpoint are missing; a crash can "
+                "leave that, and the next copy deletes it"
+            )
+    log = container.report
+    if log is not None and log.first_sequence > 1 and not copies:
+        result.find(
+            f"{container.scope}{CHECKPOINT_PREFIX.rstrip('/')}",
+            f"no copy of the checkpoint is there, though the log was recycled up to sequence {log.first_sequence}",
         )
 
 

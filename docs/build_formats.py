@@ -26,6 +26,7 @@ MODULES: Final = {
     "wire/schema/log": "Log files",
     "wire/schema/newest": "The name of the newest log file",
     "wire/schema/chunk": "Chunks of tier 2",
+    "wire/schema/checkpoint_copy": "Copies of the checkpoint in tier 2",
 }
 """Modules that declare bytes, in the order of the page, and their headings."""
 

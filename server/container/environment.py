@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.tier2 import ChunkStorage
-from millrace.server.wal import Log
+from millrace.server.wal import Log, LogOwner
 
 from .options import ContainerOptions
 
@@ -19,6 +20,7 @@ class ContainerEnvironment:
 
     Attributes:
         container: its number, which its ids carry.
+        server_id: identity of the server that it belongs to.
         epoch: of this start: above those of all earlier starts. Chunks are published under it.
         checkpoints: its checkpoint, not loaded yet.
         storage: its own scope of tier 2: it lists and deletes what it finds there.
@@ -27,6 +29,7 @@ class ContainerEnvironment:
     """
 
     container: int
+    server_id: UUID
     epoch: int
     checkpoints: CheckpointStore
     storage: ChunkStorage
@@ -36,3 +39,8 @@ class ContainerEnvironment:
     page_size_bytes: int
     clock: Clock
     on_failure: Callable[[ServerError], None]
+
+    @property
+    def owner(self) -> LogOwner:
+        """Whose log and copies these are."""
+        return LogOwner(self.container, self.server_id)

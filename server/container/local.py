@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, epoch_of_copy
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
@@ -52,6 +52,7 @@ async def local_environment(
     scoped = ScopedStorage(storage, scope_of(number))
     return ContainerEnvironment(
         container=number,
+        server_id=server_id,
         epoch=await next_epoch(checkpoints, scoped),
         checkpoints=checkpoints,
         storage=scoped,
@@ -73,11 +74,14 @@ async def next_epoch(checkpoints: CheckpointStore, storage: ChunkStorage) -> int
     """Return an epoch above all under which a container can have published anything.
 
     The checkpoint counts them: nothing is published under an epoch before a checkpoint with it is stored. If there is
-    none that is known to be the newest, the names in tier 2 tell.
+    none that is known to be the newest, since it is lost or a copy has a newer name, the names in tier 2 tell.
     """
-    stored = await asyncio.to_thread(checkpoints.last_epoch)
-    if stored is not None:
-        return stored + 1
+    stored = await asyncio.to_thread(checkpoints.last_version)
+    copies = [
+        part for each in await storage.list(CHECKPOINT_PREFIX) if (part := parse_part_name(each.name)) is not None
+    ]
+    if stored is not None and all((copy.sequence, copy.container_epoch) <= stored[:2] for copy in copies):
+        return stored.container_epoch + 1
     chunks = [chunk for each in await storage.list("segments/") if (chunk := parse_chunk_name(each.name)) is not None]
-    copies = [epoch_of_copy(each.name) for each in await storage.list(CHECKPOINT_PREFIX)]
-    return max([0, *(chunk.container_epoch for chunk in chunks), *copies]) + 1
+    used = [*(chunk.container_epoch for chunk in chunks), *(copy.container_epoch for copy in copies)]
+    return max([stored.container_epoch if stored else 0, *used]) + 1

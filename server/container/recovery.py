@@ -5,14 +5,19 @@ What the log has lost to damage becomes damaged ranges of its segments, if they 
 
 import asyncio
 import logging
+from dataclasses import replace
 
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, restore_copy, whole_copies
-from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
+from millrace.server.container.checkpoint.backup import (
+    CHECKPOINT_PREFIX,
+    restore_copy,
+    version_of_copy,
+    whole_copies,
+)
+from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore, CheckpointVersion
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import CheckpointDamagedError, LogCorruptError, StorageError
-from millrace.server.tier2 import ChunkStorage
+from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, LogCorruptError, StorageError
 from millrace.server.wal import Damage, Log
 
 from .entity_cache import RESIDENT_COUNT_MAX
@@ -65,8 +70,8 @@ async def recover(
         LogCorruptError: what is left does not tell what there was.
         StorageError: the checkpoint is that of another container, or of a later start.
     """
-    checkpoints, storage = environment.checkpoints, environment.storage
-    found = await _load_checkpoint(checkpoints, storage)
+    checkpoints = environment.checkpoints
+    found = await _load_checkpoint(environment)
     checkpoint = found or checkpoints.nothing(next_id=first_id(environment.container))
     if checkpoint.container_epoch >= environment.epoch:
         raise StorageError(
@@ -82,30 +87,41 @@ async def recover(
     )
     await asyncio.to_thread(_replay, state, log, checkpoints, replay_from=checkpoint.replay_from)
     if found is None:
-        _refuse_lost_checkpoint(log, has_chunks=bool(await storage.list("segments/")))
-    elif was_damaged or checkpoint.is_restored:
+        _refuse_lost_checkpoint(log, has_chunks=bool(await environment.storage.list("segments/")))
+    elif was_damaged or checkpoint.is_restored or checkpoint.newer_copy:
         _refuse_gap_after_copy(checkpoint, log)
     return state, checkpoint
 
 
-async def _load_checkpoint(checkpoints: CheckpointStore, storage: ChunkStorage) -> Checkpoint | None:
-    """Return the checkpoint, from its newest good copy in tier 2 if it is missing; None if there is neither."""
+async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | None:
+    """Return the newest good checkpoint, from its copies in tier 2 if the file is missing or older; None without any.
+
+    The file may have been put back from a backup. A copy that is newer was made after it; then tier 2 may have lost
+    chunks, and the log batches, that the file needs.
+    """
+    checkpoints, storage, owner = environment.checkpoints, environment.storage, environment.owner
     checkpoint = await asyncio.to_thread(checkpoints.load)
-    if checkpoint is not None:
-        return checkpoint
+    stored = checkpoint.version if checkpoint is not None else CheckpointVersion(0, 0, 0)
+    newer_copy = ""
     for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
+        if copy.point < stored[:2]:
+            break
         try:
-            await restore_copy(storage, copy, checkpoints)
-            # However large it is: another one may be better.
-            checkpoint = await asyncio.to_thread(checkpoints.load, every_row=True)
-        except CheckpointDamagedError as error:
+            version = await version_of_copy(storage, copy, owner=owner)
+            if version <= stored:
+                break
+            await restore_copy(storage, copy, checkpoints, owner=owner)
+        except (CheckpointDamagedError, ChunkCorruptError) as error:
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
+            if copy.point > stored[:2]:
+                newer_copy = newer_copy or copy.name
             continue
-        logger.warning("checkpoint restored from tier 2 name=%s", copy.name)
-        return checkpoint
-    # What is left of the last copy is in tier 2, too.
-    await asyncio.to_thread(checkpoints.discard)
-    return await asyncio.to_thread(checkpoints.load)
+        found = "older" if checkpoint is not None else "missing"
+        logger.warning("checkpoint restored from tier 2 name=%s was=%s version=%s", copy.name, found, version)
+        restored = await asyncio.to_thread(checkpoints.load)
+        assert restored is not None, "it was just put there"
+        return replace(restored, restored_from=copy.name)
+    return checkpoint and replace(checkpoint, newer_copy=newer_copy)
 
 
 def _replay(state: ContainerState, wal: Log, checkpoints: CheckpointStore, *, replay_from: int) -> None:

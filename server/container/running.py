@@ -22,9 +22,15 @@ BACKGROUND_RETRY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """What starting found, for the log and the console."""
+    """What starting found, for the log and the console.
+
+    Attributes:
+        restored_from: the copy of the checkpoint that took the place of one that was missing, damaged or older; empty
+            if none did.
+    """
 
     checkpoint_sequence: int
+    restored_from: str
     last_sequence: int
     ending: str
     torn_bytes: int

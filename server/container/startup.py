@@ -1,6 +1,6 @@
 """Starting a container from what is on disk.
 
-    1  load       the checkpoint is opened; its newest good copy in tier 2 replaces one that is missing
+    1  load       the checkpoint is opened; its newest good copy in tier 2 replaces one that is missing, or older
     2  replay     newer records of the log are applied to it, and unflushed bytes are held again
     3  resume     the log is made ready for new batches, which makes durable all that step 2 saw
     4  save       a checkpoint is saved under the epoch of this start; chunks are published under it from then on
@@ -77,7 +77,11 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         )
         await container.start()
         checkpointer = Checkpointer(
-            container, checkpoints=checkpoints, storage=storage, container_epoch=environment.epoch
+            container,
+            checkpoints=checkpoints,
+            storage=storage,
+            container_epoch=environment.epoch,
+            owner=environment.owner,
         )
         try:
             await checkpointer.checkpoint()
@@ -100,6 +104,7 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
     report = log.report
     summary = RecoverySummary(
         checkpoint_sequence=checkpoint.sequence,
+        restored_from=checkpoint.restored_from,
         last_sequence=log.durable_sequence,
         ending=report.ending.name,
         torn_bytes=report.torn_bytes,
@@ -119,5 +124,5 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         flusher=flusher,
         summary=summary,
         is_verified=checkpoint.is_verified,
-        keeps_orphans=was_damaged or checkpoint.is_restored or bool(report.damages),
+        keeps_orphans=(was_damaged or checkpoint.is_restored or bool(checkpoint.newer_copy) or bool(report.damages)),
     )

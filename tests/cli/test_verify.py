@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 
 import millrace
+from millrace.cli.survey import copied_checkpoint, opened_checkpoint
 from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
 from millrace.server.app import Server
+from millrace.server.container.checkpoint.backup import CopyPart, encode_part
+from millrace.server.wal import LogOwner
 from millrace.wire.append_run import Sequences
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_inspect import chunk_of, flip, log_file
@@ -133,8 +137,15 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
     path = stopped_folder / "containers" / "0000" / "checkpoint.db"
     copies = stopped_folder / "tier2" / "c0000" / "checkpoints"
     copies.mkdir()
-    (copies / f"{7:020d}-00000001-00000001-00000-00001.chunk").write_bytes(path.read_bytes())
-    (copies / f"{9:020d}-00000001-00000001-00000-00001.chunk").write_bytes(b"SQLite format 3\0" + bytes(5000))
+    with opened_checkpoint(copied_checkpoint(path)) as (_, checkpoint):
+        assert checkpoint is not None
+        sequence, epoch, replay_from = checkpoint.version
+    owner = LogOwner(0, uuid.UUID(json.loads((stopped_folder / "identity.json").read_text())["server_id"]))
+    good, bad = (CopyPart(each, epoch, 1, 0, 1) for each in (sequence, sequence + 1))
+    pieces = encode_part(good, path.read_bytes(), replay_from=replay_from, owner=owner)
+    (copies.parent / good.name).write_bytes(b"".join(pieces))
+    pieces = encode_part(bad, b"SQLite format 3\0" + bytes(5000), replay_from=replay_from, owner=owner)
+    (copies.parent / bad.name).write_bytes(b"".join(pieces))
     path.unlink() if is_missing else flip(path, 100)
     chunk_of(stopped_folder, 1).unlink()
 
@@ -142,11 +153,9 @@ def test_a_copy_in_tier_2_takes_the_place_of_a_lost_checkpoint(
 
     files = [finding["file"] for finding in findings]
     assert files[0] == "containers/0000/checkpoint.db"
-    assert f"tier2/c0000/checkpoints/{9:020d}-00000001-00000001-00000-00001.chunk" in files
+    assert f"tier2/c0000/{bad.name}" in files
     assert findings[-1]["lost"] == "raw/a [0, 3000)"
-    assert f"restores it from tier2/c0000/checkpoints/{7:020d}-00000001-00000001" in " ".join(
-        run("verify", stopped_folder).err.split()
-    )
+    assert f"restores it from tier2/c0000/{good.copy_name}" in " ".join(run("verify", stopped_folder).err.split())
 
 
 def test_a_missing_chunk_is_named_with_what_it_held(verify: Verify, stopped_folder: Path) -> None:
@@ -173,7 +182,7 @@ def test_a_chunk_under_the_name_of_another_is_found(verify: Verify, stopped_fold
 
     findings = verify(stopped_folder)
 
-    assert any("the file holds" in finding["what"] for finding in findings)
+    assert any("the file holds" in finding["what"] and finding["lost"] for finding in findings)
 
 
 def test_an_orphan_chunk_is_a_note(verify: Verify, run: Run, stopped_folder: Path) -> None:

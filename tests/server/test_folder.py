@@ -47,8 +47,8 @@ def test_a_folder_of_another_version_is_refused_with_both_named(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"1", b"\xff", b"{}", b'{"format_version": 3}', b'{"format_version": 3, "server_id": 5}',
-     b'{"format_version": 3, "server_id": "x"}', b'{"format_version": null, "server_id": ""}',
+    [b"", b"{", b"[]", b"1", b"\xff", b"{}", b'{"format_version": 4}', b'{"format_version": 3, "server_id": 5}',
+     b'{"format_version": 4, "server_id": "x"}', b'{"format_version": null, "server_id": ""}',
      b'{"format_version": Infinity, "server_id": ""}'],
 )  # fmt: skip
 def test_an_identity_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
 from millrace.server.errors import CheckpointDamagedError, StorageError
-from millrace.server.host.files import FileSystem
+from millrace.server.host.files import Buffer, FileSystem
 
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows
@@ -65,6 +65,17 @@ _ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
 """Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
 
 
+class CheckpointVersion(NamedTuple):
+    """What orders the checkpoints of a container: a newer one is greater. Each of these only ascends."""
+
+    sequence: int
+    container_epoch: int
+    replay_from: int
+
+    def __str__(self) -> str:
+        return f"sequence {self.sequence}, epoch {self.container_epoch}, replay from {self.replay_from}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A checkpoint that was opened.
@@ -76,6 +87,8 @@ class Checkpoint:
         container_epoch: of the container when it was saved.
         is_verified: whether every row was; if not, `CheckpointStore.verify` does it.
         is_restored: whether it is a copy that took the place of the file, and nothing was saved to it yet.
+        restored_from: the name of the copy in tier 2 that has just taken the place of the file; empty if none has.
+        newer_copy: the name of a copy in tier 2 that says it is newer, and cannot be used; empty if there is none.
     """
 
     stored: StoredState
@@ -84,6 +97,13 @@ class Checkpoint:
     container_epoch: int
     is_verified: bool
     is_restored: bool
+    restored_from: str = ""
+    newer_copy: str = ""
+
+    @property
+    def version(self) -> CheckpointVersion:
+        """Where it stands among the checkpoints of the container."""
+        return CheckpointVersion(self.sequence, self.container_epoch, self.replay_from)
 
 
 class CheckpointStore:
@@ -139,8 +159,8 @@ class CheckpointStore:
         """Return the checkpoint of nothing, used when there is none: numbers from `next_id` on are free."""
         return self._checkpoint_of({"next_id": next_id}, is_verified=True)
 
-    def last_epoch(self) -> int | None:
-        """Return the container epoch that was saved last, whatever else is damaged; None if the file cannot tell.
+    def last_version(self) -> CheckpointVersion | None:
+        """Return which checkpoint was saved last, whatever else is damaged; None if the file cannot tell.
 
         That is so, too, if it is a restored copy that nothing was saved to: others may have been saved later.
         """
@@ -150,8 +170,7 @@ class CheckpointStore:
             try:
                 self._check_header()
                 with translated(self.path), contextlib.closing(self._files.database(self.path)) as connection:
-                    epoch: int = verified_meta(connection, self.path)["container_epoch"]
-                    return epoch
+                    return _version_of(verified_meta(connection, self.path))
             except CheckpointDamagedError:
                 return None
 
@@ -222,8 +241,8 @@ class CheckpointStore:
                 self._connection.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
             return self._files.size(self.copy_path)
 
-    def verify_copy(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Verify every row of the copy that `export` made; others read and save meanwhile.
+    def verify_copy(self, pause: Callable[[], None] = lambda: None) -> CheckpointVersion:
+        """Verify every row of the copy at `copy_path`, and return its version; others read and save meanwhile.
 
         `pause` is called every now and then, also within a statement; an error that it raises ends the verification.
 
@@ -233,9 +252,11 @@ class CheckpointStore:
         """
         with translated(self.path), contextlib.closing(self._files.database(self.copy_path, mode="ro")) as copy:
             copy.set_progress_handler(pause, self._progress_steps_count)
-            verify_sums(copy, verified_meta(copy, self.path), self.path)
+            meta = verified_meta(copy, self.path)
+            verify_sums(copy, meta, self.path)
             verify_structure(copy, self.path)
             verify_rows(copy, self.path, pause=pause)
+            return _version_of(meta)
 
     def abandon(self) -> None:
         """Close after a start that failed; a restored copy that nothing was saved to is removed.
@@ -263,42 +284,42 @@ class CheckpointStore:
         self._remove(self.copy_path)
 
     def begin_restore(self) -> None:
-        """Begin to put a copy in the place of the file; `restore_part` and `finish_restore` follow."""
-        with self._lock:
-            self._close()
-            self._remove(self._temporary)
-            self._files.open(self._temporary, create=True).close()
+        """Begin to put a copy in the place of the file, at `copy_path`.
 
-    def restore_part(self, data: bytes, *, offset: int) -> None:
+        `restore_part`, `verify_copy` and `finish_restore` follow. Until the last, what was there is as it was.
+        """
+        with self._lock:
+            self.remove_copy()
+            self._files.open(self.copy_path, create=True).close()
+
+    def restore_part(self, data: Buffer, *, offset: int) -> None:
         """Take bytes of the copy."""
-        with self._lock, contextlib.closing(self._files.open(self._temporary)) as file:
+        with self._lock, contextlib.closing(self._files.open(self.copy_path)) as file:
             file.pwritev([data], offset)
 
     def finish_restore(self) -> None:
-        """Let the copy take the place of the file, durably; after a crash it is the one or the other.
+        """Let the copy take the place of the file, durably, and set that aside, if there is one.
 
-        The replaced file is deleted. `load` is to be called next.
+        After a crash there is the one, or the other, or none: then the next start restores again. `load` is to be
+        called next.
         """
         with self._lock:
-            with contextlib.closing(self._files.open(self._temporary)) as file:
+            self._close()
+            with contextlib.closing(self._files.open(self.copy_path)) as file:
                 file.datasync()
-            # A journal of the old file would be applied to the new one.
-            self._move_side_files(self._damaged_path())
+            self._set_aside(self._free_path("older"))
             # So that `load` knows that it is a copy, also after a crash.
             self._files.open(self._restored_path, create=True).close()
             self._files.sync_directory(self.path.parent)
-            self._files.rename(self._temporary, self.path)
+            self._files.rename(self.copy_path, self.path)
             self._files.sync_directory(self.path.parent)
 
     def set_aside(self) -> Path:
         """Rename the file and its journals, so that `load` finds none, and return its new name; nothing is lost."""
         with self._lock:
             self._close()
-            target = self._damaged_path()
-            # The file comes last: without it, a start after a crash would not move the others.
-            self._move_side_files(target)
-            if self._files.exists(self.path):
-                self._files.rename(self.path, target)
+            target = self._free_path("damaged")
+            self._set_aside(target)
             self._remove(self._restored_path)
             self._files.sync_directory(self.path.parent)
             return target
@@ -402,17 +423,24 @@ class CheckpointStore:
         _delete(connection, META, [(row[0],)])
         _insert(connection, META, [row])
 
-    def _damaged_path(self) -> Path:
-        """Return the first free name for a damaged file."""
-        names = (self.path.with_name(f"{self.path.name}.damaged-{number}") for number in count(1))
+    def _free_path(self, why: str) -> Path:
+        """Return the first free name for a file that is set aside."""
+        names = (self.path.with_name(f"{self.path.name}.{why}-{number}") for number in count(1))
         return next(path for path in names if not any(map(self._files.exists, (path, *_side_files(path)))))
 
-    def _move_side_files(self, target: Path) -> None:
-        """Rename what SQLite keeps beside the file, so that it goes with `target`."""
+    def _set_aside(self, target: Path) -> None:
+        """Rename the file, if there is one, and what SQLite keeps beside it: a journal would be applied to the next."""
+        # The file comes last: without it, a start after a crash would not move the others.
         for side_file, moved in zip(_side_files(self.path), _side_files(target), strict=True):
             if self._files.exists(side_file):
                 self._files.rename(side_file, moved)
                 self._files.sync_directory(self.path.parent)
+        if self._files.exists(self.path):
+            self._files.rename(self.path, target)
+
+
+def _version_of(meta: Mapping[str, Any]) -> CheckpointVersion:
+    return CheckpointVersion(*[meta[name] for name in CheckpointVersion._fields])
 
 
 def _side_files(path: Path) -> list[Path]:

@@ -11,12 +11,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.checkpoint.backup import copy_name, publish_copy
+from millrace.server.container.checkpoint.backup import publish_copy
 from millrace.server.container.checkpoint.rows import take_rows
-from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.checkpoint.store import CheckpointStore, CheckpointVersion
 from millrace.server.container.container import SegmentContainer
 from millrace.server.errors import CheckpointDamagedError, ShuttingDownError, StorageError
 from millrace.server.tier2 import ChunkStorage
+from millrace.server.wal import LogOwner
 
 COPY_PAUSE_S: Final = 0.002
 """Between two millisecond's worth of verifying a copy: others want the disk and the interpreter."""
@@ -45,6 +46,7 @@ class Checkpointer:
         checkpoints: where to.
         storage: where copies go.
         container_epoch: of this start.
+        owner: whose container it is; stored in each copy.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class Checkpointer:
         checkpoints: CheckpointStore,
         storage: ChunkStorage,
         container_epoch: int,
+        owner: LogOwner,
     ) -> None:
         self._container = container
         self._checkpoints = checkpoints
         self._storage = storage
         self._container_epoch = container_epoch
+        self._owner = owner
         self._clock = container.clock
         self._lock = asyncio.Lock()
         self._copy_count = 0
@@ -120,8 +124,14 @@ class Checkpointer:
         try:
             await asyncio.to_thread(self._verify_copy)
             self._copy_count += 1
-            name = copy_name(sequence=saved.sequence, container_epoch=self._container_epoch, number=self._copy_count)
-            await publish_copy(self._storage, checkpoints, name=name, size=self.copy_size_bytes)
+            await publish_copy(
+                self._storage,
+                checkpoints,
+                version=CheckpointVersion(saved.sequence, self._container_epoch, saved.replay_from),
+                number=self._copy_count,
+                size=self.copy_size_bytes,
+                owner=self._owner,
+            )
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
         self._container.state.garbage.copy_published(saved.number)

@@ -1,6 +1,7 @@
 """Two containers over one storage, each with a log and a checkpoint of its own."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,7 @@ class Home:
         storage = ScopedStorage(self.storage, scope_of(self.number))
         return ContainerEnvironment(
             container=self.number if number is None else number,
+            server_id=uuid.UUID(int=7),
             epoch=await next_epoch(checkpoints, storage),
             checkpoints=checkpoints,
             storage=storage,

@@ -14,7 +14,13 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
+from millrace.server.container.checkpoint.backup import (
+    CHECKPOINT_PREFIX,
+    PART_HEADER_SIZE_BYTES,
+    decode_part,
+    encode_part,
+    parse_part_name,
+)
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
@@ -24,7 +30,7 @@ from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
-from millrace.server.wal import Wal
+from millrace.server.wal import LogOwner, Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -383,6 +389,16 @@ async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: 
             assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
 
 
+def repacked(name: str, data: bytes, content: bytes) -> bytes:
+    """Return a part of a copy with another content, and good checksums of it."""
+    name = name.removeprefix("c0000/")
+    part = parse_part_name(name)
+    assert part is not None
+    version, _ = decode_part(data, name=name, owner=None)
+    owner = LogOwner(0, uuid.UUID(bytes=data[8:24]))
+    return b"".join(encode_part(part, content, replay_from=version.replay_from, owner=owner))
+
+
 @pytest.mark.asyncio
 async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tmp_path: Path) -> None:
     """Behaviour 41: every row of a copy is verified before it is used, for an older one may be better."""
@@ -398,10 +414,10 @@ async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tm
     _, newer = storage.names(CHECKPOINT_PREFIX)
     path = tmp_path / CONTAINER / "checkpoint.db"
     # A row that a start does not read.
-    path.write_bytes(storage._chunks[newer])
+    path.write_bytes(storage._chunks[newer][PART_HEADER_SIZE_BYTES:])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE segments SET created_us = created_us + 1 WHERE segment_id = ?", [segments[0]])
-    storage.replace(newer, path.read_bytes())
+    storage.replace(newer, repacked(newer, storage._chunks[newer], path.read_bytes()))
     path.unlink()
 
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
@@ -409,6 +425,114 @@ async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tm
             assert (await peer.info(segment_id)).length == length
         assert not server.health()
         assert set_aside(tmp_path) == []
+
+
+async def saved_and_copied(server: Server) -> None:
+    """Let the server flush, save a checkpoint and publish a copy of it."""
+    assert server._open is not None
+    flusher = server._open.flusher
+    await flusher.flush()
+    await flusher.checkpoint()
+    await flusher.copy()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_same_sequence", [False, True], ids=["later sequence", "same sequence"])
+async def test_an_older_checkpoint_gives_way_to_its_newest_copy(tmp_path: Path, is_same_sequence: bool) -> None:
+    """Behaviour 85: it leads to a chunk that was written again and deleted since; its epoch was used since, too."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, garbage_interval_s=0.0))
+    path = tmp_path / CONTAINER / "checkpoint.db"
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"a" * 100)
+        await saved_and_copied(server)
+        if is_same_sequence:
+            # The bytes are in the log still: a flush adds nothing to it.
+            await peer.store(segment_id, b"b" * 100)
+            assert server._open is not None
+            await server._open.flusher.checkpoint()
+        older = path.read_bytes()
+        if is_same_sequence:
+            await saved_and_copied(server)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        if not is_same_sequence:
+            await peer.store(segment_id, b"b" * 100)
+            await saved_and_copied(server)
+        assert server._open is not None
+        epoch = server._open.environment.epoch
+        names = storage.names()
+        newest = storage.names(CHECKPOINT_PREFIX)[-1]
+    path.write_bytes(older)
+
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
+        assert server._open is not None
+        assert server._open.environment.epoch > epoch or is_same_sequence
+        assert server._open.keeps_orphans
+        restored_from = server._open.summary.restored_from
+        assert newest.startswith(f"c0000/{restored_from}-")
+        assert path.with_name("checkpoint.db.older-1").read_bytes() == older
+        assert storage.names() == names
+        assert await peer.store(segment_id, b"c" * 100) == [200]
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        assert server._open.summary.restored_from == ""
+        assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100 + b"c" * 100
+    assert not path.with_name("checkpoint.db.older-2").exists()
+
+
+@pytest.mark.asyncio
+async def test_an_older_checkpoint_after_its_newest_copy_is_completed_by_the_log(tmp_path: Path) -> None:
+    """Behaviour 85: what it does not know is in the log, which is recycled behind a copy only."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, garbage_interval_s=0.0))
+    path = tmp_path / CONTAINER / "checkpoint.db"
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await saved_and_copied(server)
+        await peer.store(segment_id, b"a" * 100)
+        assert server._open is not None
+        await server._open.flusher.checkpoint()
+        older = path.read_bytes()
+        await peer.store(segment_id, b"b" * 100)
+        await server._open.flusher.flush()
+        await server._open.flusher.checkpoint()
+    path.write_bytes(older)
+
+    for _ in range(2):
+        async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+            assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
+            assert server._open is not None
+            assert server._open.summary.restored_from == ""
+
+
+@pytest.mark.asyncio
+async def test_a_copy_of_another_server_is_not_restored(tmp_path: Path) -> None:
+    """Behaviour 81: however new its name says that it is, and whether the checkpoint is there or not."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"a" * 100)
+        await saved_and_copied(server)
+    others = FaultyStorage()
+    folder = tmp_path.with_name("other")
+    async with Server(server_options(folder), storage=others) as server, await Peer.connect(server.address) as peer:
+        for name in "abcdefghij":
+            await peer.create_segment(f"raw/{name}")
+        await saved_and_copied(server)
+    (name,) = others.names(CHECKPOINT_PREFIX)
+    await storage.publish(name, [others._chunks[name]])
+    assert name == storage.names(CHECKPOINT_PREFIX)[-1]
+
+    for is_missing in (False, True):
+        if is_missing:
+            (tmp_path / CONTAINER / "checkpoint.db").unlink()
+        async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+            assert await peer.read_all(segment_id) == b"a" * 100
+            assert server._open is not None
+            assert bool(server._open.summary.restored_from) == is_missing
 
 
 @pytest.mark.asyncio

@@ -560,7 +560,7 @@ def test_a_journal_of_the_old_file_is_not_applied_to_a_restored_one(
 
     assert durable_view(loaded_state(store)) == durable_view(RICH)
     assert not journal.exists()
-    assert path.with_name("checkpoint.db.damaged-1-journal").read_bytes().endswith(b"xxx")
+    assert path.with_name("checkpoint.db.older-1-journal").read_bytes().endswith(b"xxx")
 
 
 def test_a_damaged_file_is_set_aside_and_kept(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
