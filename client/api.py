@@ -15,10 +15,13 @@ from millrace.client.errors import ClientClosedError as ClientClosedError
 from millrace.client.errors import ConditionFailedError as ConditionFailedError
 from millrace.client.errors import ConnectionLostError as ConnectionLostError
 from millrace.client.errors import CutTruncatedError as CutTruncatedError
+from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import EventNumberError as EventNumberError
 from millrace.client.errors import ForkedClientError as ForkedClientError
 from millrace.client.errors import NoSpaceError as NoSpaceError
+from millrace.client.errors import NotOpenError as NotOpenError
 from millrace.client.errors import OffsetBeyondEndError as OffsetBeyondEndError
+from millrace.client.errors import OutageTimeoutError as OutageTimeoutError
 from millrace.client.errors import OutcomeUnknownError as OutcomeUnknownError
 from millrace.client.errors import PipelineBrokenError as PipelineBrokenError
 from millrace.client.errors import RequestTimeoutError as RequestTimeoutError
@@ -44,6 +47,8 @@ from millrace.client.read.cut_resolution import Distance as Distance
 from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
+from millrace.client.waiting import Waiting as Waiting
+from millrace.client.waiting import WaitReason as WaitReason
 from millrace.client.write.byte_writer import ByteWriter as ByteWriter
 from millrace.client.write.events import Stored as Stored
 from millrace.client.write.options import WriterOptions as WriterOptions

@@ -28,7 +28,7 @@ from millrace.client.read.ranges import SegmentRange, ranges_between, read_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.streams import fetch_history, stream_info
-from millrace.client.transport.channel import Channel, ChannelStatistics
+from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
@@ -46,6 +46,7 @@ from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
 
 from .errors import WriterExpiredError
 from .options import ClientOptions, parse_address
+from .waiting import Waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,10 +54,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatistics:
-    """What the two connections of a client have done."""
+    """What the two connections of a client have done.
+
+    Attributes:
+        waiting: why the client waits for the server, since when; None while it does not.
+    """
 
     writes: ChannelStatistics
     reads: ChannelStatistics
+    waiting: Waiting | None
 
 
 class Client:
@@ -66,8 +72,9 @@ class Client:
         self.address = parse_address(address)
         self.options = options
         guard = ForkGuard()
-        self._writes = Channel(self.address, options, guard)
-        self._reads = Channel(self.address, options, guard, session_id=self._writes.session_id)
+        self._waits = waits_of(self.address, options)
+        self._writes = Channel(self.address, options, guard, waits=self._waits)
+        self._reads = Channel(self.address, options, guard, session_id=self._writes.session_id, waits=self._waits)
         self.segments = Segments(writes=self._writes, reads=self._reads)
         self._cuts = Cuts(writes=self._writes, reads=self._reads)
 
@@ -105,7 +112,9 @@ class Client:
 
     def statistics(self) -> ClientStatistics:
         """Return what the connections have done and what waits in them."""
-        return ClientStatistics(writes=self._writes.statistics(), reads=self._reads.statistics())
+        return ClientStatistics(
+            writes=self._writes.statistics(), reads=self._reads.statistics(), waiting=self._waits.current
+        )
 
     # --- streams ---
 
@@ -199,7 +208,11 @@ class Client:
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""
-        return Cursors(self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=self._cuts.use)
+        timeout_s = self.options.outage_timeout_s
+        cuts = Cuts(writes=self._writes, reads=self._reads, timeout_s=timeout_s)
+        return Cursors(
+            self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=cuts.use, save_timeout_s=timeout_s
+        )
 
     async def seal_stream(self, name: str) -> StreamInfo:
         """Let a stream take no more events, forever; sealing it again changes nothing.
@@ -413,19 +426,26 @@ class Client:
     # --- bytes ---
 
     def byte_writer(
-        self, stream: str, *, writer_id: str | None = None, start_over_if_expired: bool = False
+        self,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        start_over_if_expired: bool = False,
+        delivery_timeout_s: float | None = None,
     ) -> ByteWriter:
         """Return a writer of bytes at the end of a stream of one segment, to be entered with `async with`.
 
         Args:
             writer_id: the writer that had the id before is fenced.
             start_over_if_expired: see `writer`.
+            delivery_timeout_s: see `WriterOptions`.
         """
         return ByteWriter(
             self._writes,
             _checked(stream),
             writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
+            delivery_timeout_s=delivery_timeout_s,
         )
 
     def byte_reader(self, stream: str, *, offset: int = 0, follow: bool = False) -> ByteReader:

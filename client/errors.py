@@ -28,13 +28,16 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
 |   +-- OutcomeUnknownError          it may or may not have been stored
+|   |   +-- DeliveryTimeoutError     a writer gave up; says how much is stored
 |   +-- AuthenticationError          no token, a wrong token, or one that does not allow this
 |   +-- ServerFailedError            the server's fault, or it is shutting down, or the protocol was broken
 +-- ConnectionLostError              (also a ConnectionError)
 |   +-- ServerUnreachableError       no connection could be made
 +-- RequestTimeoutError              (also a TimeoutError)
+|   +-- OutageTimeoutError           the server was away for too long; has `resume_at`
 +-- ForkedClientError                a client used by a child of the process that made it
 +-- ClientClosedError
++-- NotOpenError                     a writer or reader that was not opened yet
 +-- BufferFullError                  write faster than the server stores; `await writer.drain()`
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 """
@@ -175,6 +178,22 @@ class OutcomeUnknownError(_Answer, codes=[ErrorCode.OUTCOME_UNKNOWN]):
     """The request may or may not have been carried out."""
 
 
+class DeliveryTimeoutError(OutcomeUnknownError):
+    """A writer gave up after its `delivery_timeout_s`; `__cause__` is what its last attempt met.
+
+    Attributes:
+        stored_count: events of this writer, since it was opened, that are stored.
+        unknown_count: events that were sent and have no answer; they may be stored.
+        unstored_count: events that are not stored.
+    """
+
+    def __init__(self, message: str, *, stored_count: int = 0, unknown_count: int = 0, unstored_count: int = 0) -> None:
+        super().__init__(message)
+        self.stored_count = stored_count
+        self.unknown_count = unknown_count
+        self.unstored_count = unstored_count
+
+
 class AuthenticationError(_Answer, codes=[ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN]):
     """No token, a wrong token, or one that does not allow this."""
 
@@ -210,6 +229,22 @@ class RequestTimeoutError(MillraceError, TimeoutError):
     retriable = True
 
 
+class OutageTimeoutError(RequestTimeoutError):
+    """The server was away, or refused, for longer than `outage_timeout_s` of the client's options.
+
+    Attributes:
+        resume_at: the cut from which a reader continues; None where it was not a reader of a stream.
+    """
+
+    def __init__(self, message: str, *, resume_at: StreamCut | None = None) -> None:
+        super().__init__(message)
+        self.resume_at = resume_at
+
+    def __str__(self) -> str:
+        text = str(self.args[0])
+        return text if self.resume_at is None else f"{text}; resume at {self.resume_at}"
+
+
 class ForkedClientError(MillraceError):
     """A client is used by a child of the process that made it."""
 
@@ -219,6 +254,10 @@ class ForkedClientError(MillraceError):
 
 class ClientClosedError(MillraceError):
     """The client, writer or reader was closed."""
+
+
+class NotOpenError(MillraceError):
+    """A writer or reader that was not opened yet."""
 
 
 class BufferFullError(MillraceError):

@@ -1,11 +1,15 @@
 """How a client reaches its server and how long it is patient."""
 
+import math
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millrace.model.address import Address
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire.limits import DATA_PORT, MIB
+
+from .waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,11 @@ class ClientOptions:
         token: sent in the handshake; never logged.
         tls: True for TLS with the system's certificates, or a context of your own.
         connect_timeout_s: for one attempt to connect, handshake included.
-        request_timeout_s: for one request, with all reconnects and retries.
+        request_timeout_s: for one request, with all reconnects and retries; `math.inf` for no limit.
+        outage_timeout_s: how long readers, tails and the saving of cursors wait, each time, for a server that is away
+            or refuses for now; then a reader ends with `OutageTimeoutError`, which says where to resume.
+        on_waiting: called in the event loop when something begins to wait for the server, with the reason, and with
+            None when nothing waits any more; each time that is logged, too. Must not raise.
         keepalive_s: after so long a silence the server is asked for a sign of life; after two of them the connection
             counts as lost.
         in_flight_bytes_max: appends of one connection that may wait for their ack, those of all writers together; each
@@ -63,13 +71,17 @@ class ClientOptions:
     client_name: str = "millrace-python"
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
+    outage_timeout_s: float = math.inf
     keepalive_s: float = 10.0
     in_flight_bytes_max: int = 64 * MIB
     backoff: Backoff = field(default_factory=Backoff)
+    on_waiting: Callable[[Waiting | None], None] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "request_timeout_s", "keepalive_s", "in_flight_bytes_max"):
-            if getattr(self, name) <= 0:
+        for name in (
+            "connect_timeout_s", "request_timeout_s", "outage_timeout_s", "keepalive_s", "in_flight_bytes_max",
+        ):  # fmt: skip
+            if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
 
     def tls_context(self) -> ssl.SSLContext | None:

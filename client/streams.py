@@ -1,4 +1,7 @@
-"""What the server says of streams, as values of the model: for readers, writers and requests."""
+"""What the server says of streams, as values of the model: for readers, writers and requests.
+
+`timeout_s` is that of `Channel.request`.
+"""
 
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
@@ -35,33 +38,33 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
     )
 
 
-async def fetch_stream(channel: Channel, stream: str) -> StreamInfo:
+async def fetch_stream(channel: Channel, stream: str, *, timeout_s: float | None = None) -> StreamInfo:
     """Return what a stream is now.
 
     Raises:
         StreamNotFoundError: there is none.
     """
-    return stream_info(await channel.request(m.GetStream(stream)))
+    return stream_info(await channel.request(m.GetStream(stream), timeout_s=timeout_s))
 
 
-async def fetch_history(channel: Channel, stream: str) -> list[Epoch]:
+async def fetch_history(channel: Channel, stream: str, *, timeout_s: float | None = None) -> list[Epoch]:
     """Return the epochs of a stream, the first one first.
 
     Raises:
         StreamNotFoundError: there is none.
     """
-    history = await channel.request(m.GetStreamHistory(stream))
+    history = await channel.request(m.GetStreamHistory(stream), timeout_s=timeout_s)
     return [epoch.epoch() for epoch in history.epochs]
 
 
-async def fetch_byte_stream(channel: Channel, stream: str) -> StreamInfo:
+async def fetch_byte_stream(channel: Channel, stream: str, *, timeout_s: float | None = None) -> StreamInfo:
     """Return a stream that can be used as a byte stream.
 
     Raises:
         StreamNotFoundError: there is none.
         InvalidArgumentError: it has, or had, more than one segment.
     """
-    info = await fetch_stream(channel, stream)
+    info = await fetch_stream(channel, stream, timeout_s=timeout_s)
     if info.epoch or len(info.segments) != 1:
         raise InvalidArgumentError(f"{stream} is no byte stream: it has more than one segment, or was scaled")
     return info

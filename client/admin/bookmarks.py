@@ -3,6 +3,8 @@
 A *bookmark* is a place worth finding again. A *cursor* says how far a consumer has come: retention by consumption drops
 nothing that a cursor has not passed, and `explain_stream` names the cursor that holds bytes back. Each kind has names
 of its own.
+
+Setting a cursor is part of reading, so it outlives outages as a reader does.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,13 +32,20 @@ class SavedCut:
 
 
 class _SavedCuts:
-    """The saved cuts of one kind of one stream."""
+    """The saved cuts of one kind of one stream.
 
-    def __init__(self, channel: Channel, stream: str, *, kind: m.CutKind, use_cut: UseCut) -> None:
+    Args:
+        save_timeout_s: of the request that saves a cut, instead of `request_timeout_s` of the options.
+    """
+
+    def __init__(
+        self, channel: Channel, stream: str, *, kind: m.CutKind, use_cut: UseCut, save_timeout_s: float | None = None
+    ) -> None:
         self._channel = channel
         self.stream = stream
         self._kind = kind
         self._use_cut = use_cut
+        self._save_timeout_s = save_timeout_s
 
     async def list(self) -> list[SavedCut]:
         """Return all of them, in the order of their names.
@@ -69,7 +78,8 @@ class _SavedCuts:
     async def _put(self, name: str, cut: Cut) -> StreamCut:
         async def put(place: StreamCut) -> StreamCut:
             positions = [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions]
-            await self._channel.request(m.SaveCut(self.stream, int(self._kind), name, positions))
+            request = m.SaveCut(self.stream, int(self._kind), name, positions)
+            await self._channel.request(request, timeout_s=self._save_timeout_s)
             return place
 
         return await self._use_cut(self.stream, cut, put)
@@ -93,6 +103,8 @@ class Cursors(_SavedCuts):
 
     async def set(self, name: str, cut: Cut = HEAD) -> StreamCut:
         """Record how far a consumer has read; retention by consumption keeps all after the cut. Return it, resolved.
+
+        Waits while the server is away, for `outage_timeout_s` of the client's options. Cancelling forgets the outcome.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.

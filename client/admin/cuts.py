@@ -18,10 +18,15 @@ R = TypeVar("R")
 
 
 class Cuts:
-    """Finds cuts in the streams of one server. Cancelling any of its searches is safe."""
+    """Finds cuts in the streams of one server. Cancelling any of its searches is safe.
 
-    def __init__(self, *, writes: Channel, reads: Channel) -> None:
+    Args:
+        timeout_s: of each request, instead of `request_timeout_s` of the options; those of a search keep the latter.
+    """
+
+    def __init__(self, *, writes: Channel, reads: Channel, timeout_s: float | None = None) -> None:
         self._writes = writes
+        self._timeout_s = timeout_s
         self.reads = reads
 
     async def resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
@@ -34,7 +39,7 @@ class Cuts:
         if isinstance(cut, StreamCut) and cut.stream == info.name:
             listed = {segment.segment_id for segment in info.segments}
             if not listed.issuperset(cut.places):
-                known = parts_of_history(await fetch_history(self._writes, info.name))
+                known = parts_of_history(await fetch_history(self._writes, info.name, timeout_s=self._timeout_s))
         return resolve_cut(cut, info, known=known)
 
     async def fetch(self, stream: str) -> StreamInfo:
@@ -43,7 +48,7 @@ class Cuts:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return await fetch_stream(self._writes, checked_name(stream, kind="stream"))
+        return await fetch_stream(self._writes, checked_name(stream, kind="stream"), timeout_s=self._timeout_s)
 
     async def use(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
         """Return what the server answers about a cut; about HEAD and TAIL as they are when it does."""

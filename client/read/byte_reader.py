@@ -2,6 +2,8 @@
 
 async with client.byte_reader("logs/raw", follow=True) as reader:
     while data := await reader.read(65536): ...    # waits at the tail; b"" at the end of a sealed stream
+
+While the server is away a read waits; an end to that is `ClientOptions.outage_timeout_s`.
 """
 
 import io
@@ -10,10 +12,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
+from millrace.client.errors import (
+    NotOpenError,
+    OutageTimeoutError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+    StreamNotFoundError,
+)
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.channel import Channel
-from millrace.model.errors import InvalidArgumentError
+from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
 from millrace.wire.limits import KIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
@@ -64,7 +72,8 @@ class ByteReader:
         if whence == io.SEEK_CUR:
             offset += self._offset
         elif whence == io.SEEK_END:
-            offset += (await fetch_byte_stream(self._channel, self.stream)).segments[0].length
+            timeout_s = self._channel.options.outage_timeout_s
+            offset += (await fetch_byte_stream(self._channel, self.stream, timeout_s=timeout_s)).segments[0].length
         elif whence != io.SEEK_SET:
             raise InvalidArgumentError(f"whence={whence} is none of SEEK_SET, SEEK_CUR and SEEK_END")
         if offset < 0:
@@ -85,6 +94,7 @@ class ByteReader:
             StreamNotFoundError: the stream was deleted.
             OffsetBeyondEndError: the offset is after the tail.
             SegmentDamagedError: the bytes fail their checksum on the server.
+            OutageTimeoutError: the server was away for `outage_timeout_s`; a later read continues.
         """
         if size < 0:
             return await self._gather(sys.maxsize)
@@ -124,6 +134,9 @@ class ByteReader:
         return b"".join(pieces)
 
     async def _fetch(self, size: int) -> Piece:
+        if not self._segment_id:
+            raise NotOpenError("the reader was not opened yet: use `async with`")
+        timeout_s = self._channel.options.outage_timeout_s
         request = m.Read(
             segment_id=self._segment_id,
             offset=self._offset,
@@ -131,7 +144,7 @@ class ByteReader:
             wait_ms=int(READ_WAIT_S_MAX * 1000) if self._follow else 0,
         )
         try:
-            return await self._channel.read(request)
+            return await self._channel.read(request, timeout_s=timeout_s)
         except SegmentNotFoundError as error:  # the only segment is never truncated away
             raise StreamNotFoundError(f"{self.stream} was deleted") from error
         except SegmentTruncatedError as error:
@@ -141,3 +154,8 @@ class ByteReader:
                 f"seek({start}) resumes with what is left"
             )
             raise SegmentTruncatedError(replace(error.facts, subject=self.stream, message=message)) from None
+        except MillraceError as error:
+            if not error.retriable:
+                raise
+            message = f"{self.stream} is read up to offset {self._offset}, given up after {timeout_s:g} s: {error}"
+            raise OutageTimeoutError(message) from error

@@ -7,6 +7,8 @@ the event; a cancelled wait loses none.
 Where the stream was scaled the reader continues with the successors once it has read everything that was replaced
 together (see `millrace.model.lineage`), so the events of a key stay in order and the position is a cut at any
 moment.
+
+While the server is away a reader waits, and then reads on; an end to that is `ClientOptions.outage_timeout_s`.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 from millrace.client.errors import (
     ClientClosedError,
     CutTruncatedError,
+    OutageTimeoutError,
     SegmentNotFoundError,
     SegmentTruncatedError,
     ServerFailedError,
@@ -137,7 +140,7 @@ class Reader:
             CutTruncatedError: what comes next was truncated away; a reader from its `resume_at` reads what is left.
             StreamNotFoundError: the stream was deleted.
             SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
-            MillraceError: the server cannot be reached.
+            OutageTimeoutError: the server was away for `outage_timeout_s`; a reader from `resume_at` reads on.
         """
         event = next(self._events, None)
         if event is not None:
@@ -197,14 +200,20 @@ class Reader:
         return True
 
     async def _take_block(self) -> PlacedBlock | None:
-        """Return what is left of the current block, or the next one that holds an event; None at the end.
-
-        Waits in one place, before anything is taken.
-        """
+        """Return what is left of the current block, or the next one that holds an event; None at the end."""
         if self._current is not None:
             if left := length_hint(self._events):
                 return self._current._replace(start=self._current.end - left)
             self._leave(self._current)
+        try:
+            return await self._wait_for_block()
+        except MillraceError as error:
+            if not error.retriable:
+                raise
+            raise OutageTimeoutError(f"{self.stream}: {error}", resume_at=self.position()) from error
+
+    async def _wait_for_block(self) -> PlacedBlock | None:
+        """As `_take_block`, when nothing is current. Waits in one place, before anything is taken."""
         while True:
             if self._closed:
                 raise ClientClosedError("the reader was closed")
@@ -257,7 +266,7 @@ class Reader:
         return False
 
     async def _stream_now(self) -> StreamInfo:
-        info = await fetch_stream(self._channel, self.stream)
+        info = await fetch_stream(self._channel, self.stream, timeout_s=self._channel.options.outage_timeout_s)
         if info.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         return info
@@ -328,7 +337,8 @@ class Reader:
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         if any(segment_id not in listed for segment_id in self._sources):
             # Truncated away after it was read: who replaced it is left in the history.
-            history = await fetch_history(self._channel, self.stream)
+            timeout_s = self._channel.options.outage_timeout_s
+            history = await fetch_history(self._channel, self.stream, timeout_s=timeout_s)
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:

@@ -7,8 +7,9 @@
     FAILED       nothing more comes; after what waits to be taken, `failure` says why
     CLOSED       the reader wants no more
 
-After a lost connection the stream resumes after the last byte that came. So it does where the server refuses for now,
-for as long as a request would be repeated.
+After a lost connection, or where the server refuses for now, the stream resumes after the last byte that came, however
+long the server was away; `ClientOptions.outage_timeout_s` sets an end to that. An outage is over when bytes come, or
+when the server answers a PING that was sent after the subscription: it takes frames in order, so it has not refused.
 
 What comes waits as *items* until it is taken: `ByteSubscription` has the bytes as they were pushed,
 `millrace.client.read.block_stream` makes event blocks of them.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
-from millrace.client.errors import ConnectionLostError
+from millrace.client.errors import ConnectionLostError, OutageTimeoutError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry
@@ -108,10 +109,10 @@ class Subscription(ABC, Generic[Item]):
         # Set while STREAMING.
         self._connection: Connection | None = None
         self._subscription_id = 0
-        # Set while CONNECTING; the one that has just ended is replaced, not waited for.
+        # Set while CONNECTING, and until it is known that an outage is over; an older one is replaced, not waited for.
         self._task: asyncio.Task[None] | None = None
-        # Why the server refused, to be waited out before it is asked again, and the attempts since it last sent bytes.
-        self._refusal: MillraceError | None = None
+        # What ended the last subscription, and the attempts since then.
+        self._interruption: MillraceError | None = None
         self._retry: Retry | None = None
 
     def start(self) -> None:
@@ -134,7 +135,8 @@ class Subscription(ABC, Generic[Item]):
         """Return the next item, and let the server push so much more; None if none is here.
 
         Raises:
-            MillraceError: the server ended the subscription, or cannot be reached.
+            OutageTimeoutError: the server was away for too long.
+            MillraceError: the server ended the subscription.
         """
         if self._queue:
             return self._take()
@@ -160,6 +162,7 @@ class Subscription(ABC, Generic[Item]):
             return
         if self._task is not None:
             self._task.cancel()
+        self._settle()
         self._unsubscribe()
 
     # --- what the connection tells ---
@@ -173,7 +176,8 @@ class Subscription(ABC, Generic[Item]):
                 f"segment {self.segment_id}: the server pushed offset {piece.offset} in place of {self._offset}"
             )
             return
-        self._retry = None
+        if self._retry is not None:
+            self._settle()
         self._offset += len(piece.data)
         is_end_of_segment = bool(piece.flags & m.DataFlag.END_OF_SEGMENT)
         if is_end_of_segment:
@@ -195,8 +199,7 @@ class Subscription(ABC, Generic[Item]):
         self._connection = None
         if isinstance(error, ConnectionLostError) or error.retriable:
             self._change(INTERRUPTED)
-            # A lost connection is made again by the channel, which has waits of its own.
-            self._refusal = None if isinstance(error, ConnectionLostError) else error
+            self._interruption = error
             self._connect()
         else:
             self._fail(error)
@@ -233,6 +236,7 @@ class Subscription(ABC, Generic[Item]):
 
     def _fail(self, error: MillraceError) -> None:
         self._change(FAIL)
+        self._settle()
         self.failure = error
         self._tell()
 
@@ -256,14 +260,13 @@ class Subscription(ABC, Generic[Item]):
         self._task = asyncio.create_task(self._subscribe(), name=f"subscribe to segment {self.segment_id}")
 
     async def _subscribe(self) -> None:
+        retry = self._retry = self._retry or self._channel.retry(self._channel.options.outage_timeout_s)
         try:
-            if self._refusal is not None:
-                self._retry = self._retry or self._channel.retry()
-                await self._retry.wait(self._refusal)
-                self._refusal = None
-            retry = self._channel.retry()
+            if self._interruption is not None:
+                await retry.wait(self._interruption)
             connection = await self._channel.connection_by(retry)
             while not connection.is_open:  # lost again while this task waited for its turn
+                await retry.wait(ConnectionLostError(f"the connection to {self._channel.address} was lost"))
                 connection = await self._channel.connection_by(retry)
             self._subscription_id = connection.subscribe(
                 self,
@@ -272,10 +275,31 @@ class Subscription(ABC, Generic[Item]):
                 credit_bytes=self._window.subscribe(self._offset),
             )
         except MillraceError as error:
-            self._fail(error)
-        else:
-            self._change(SUBSCRIBED)
-            self._connection = connection
+            self._fail(self._given_up(error, retry) if error.retriable else error)
+            return
+        self._interruption = None
+        self._change(SUBSCRIBED)
+        self._connection = connection
+        if retry.failures:
+            try:
+                await connection.send_request(m.Ping())
+            except MillraceError:
+                return  # the connection was lost; `failed` was told
+            if self._task is not asyncio.current_task():
+                return  # interrupted since
+        self._settle()
+
+    def _settle(self) -> None:
+        """Note that an outage is over, or does not matter any more."""
+        if self._retry is not None:
+            self._retry.end()
+            self._retry = None
+
+    def _given_up(self, error: MillraceError, retry: Retry) -> OutageTimeoutError:
+        where = f"segment {self.segment_id} is read up to offset {self._offset}"
+        timeout = OutageTimeoutError(f"given up after {retry.limit_s:g} s, {where}: {error}")
+        timeout.__cause__ = error
+        return timeout
 
 
 class ByteSubscription(Subscription[Piece]):

@@ -31,6 +31,7 @@ from millrace.client.errors import (
     RequestTimeoutError,
 )
 from millrace.client.options import ClientOptions
+from millrace.client.waiting import Waits
 from millrace.model.address import Address
 from millrace.model.checksum import Buffer
 from millrace.model.errors import ErrorFacts, MillraceError
@@ -100,6 +101,7 @@ class Channel:
         chance: returns a random number in [0, 1).
         connect: makes an open connection in one attempt; raises like `open_connection`.
         session_id: 16 random bytes, the same for all channels of a client; empty for a session of its own.
+        waits: the same for all channels of a client; one of its own if left out.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Channel:
         chance: Callable[[], float] = random,
         connect: Callable[[Address, ClientOptions, bytes], Awaitable[Connection]] = open_connection,
         session_id: bytes = b"",
+        waits: Waits | None = None,
     ) -> None:
         self.address = address
         self.options = options
@@ -120,6 +123,7 @@ class Channel:
         self._chance = chance
         self._connect = connect
         self.session_id = session_id or token_bytes(SESSION_ID_SIZE_BYTES)
+        self.waits = waits or waits_of(address, options, clock=clock)
         self.state = IDLE
         # The last one that was open, also after it was lost.
         self._connection: Connection | None = None
@@ -167,6 +171,7 @@ class Channel:
             is_transient=is_transient,
             clock=self.clock,
             chance=self._chance,
+            waits=self.waits,
         )
 
     async def connection(self) -> Connection:
@@ -226,10 +231,12 @@ class Channel:
             lambda connection: connection.request(message), repeatable=repeatable, timeout_s=timeout_s
         )
 
-    async def read(self, message: m.Read) -> Piece:
-        """Read; `wait_ms` is granted beside the time limit of requests. Cancelling is safe. Raises like `request`."""
-        timeout_s = self.options.request_timeout_s + message.wait_ms / 1000
-        return await self._repeat(lambda connection: connection.read(message), repeatable=True, timeout_s=timeout_s)
+    async def read(self, message: m.Read, *, timeout_s: float | None = None) -> Piece:
+        """Read; `wait_ms` is granted beside the time limit. Cancelling is safe. Raises like `request`."""
+        limit_s = self.options.request_timeout_s if timeout_s is None else timeout_s
+        return await self._repeat(
+            lambda connection: connection.read(message), repeatable=True, timeout_s=limit_s + message.wait_ms / 1000
+        )
 
     async def append(self, payload: Buffer, *, segment_id: int, expected_offset: int = -1) -> int:
         """Append without a writer and return the offset. Cancelling forgets the outcome; it may still be stored.
@@ -239,28 +246,28 @@ class Channel:
             OutcomeUnknownError: sent, and the connection was lost before the answer.
             ConnectionLostError: it could not be sent.
         """
-        retry = self.retry(is_transient=may_resend)
         lost: OutcomeUnknownError | None = None
-        while True:
-            try:
-                connection = await self.connection_by(retry)
-                if not connection.has_room(len(payload)):
-                    await connection.wait_for_room(len(payload))
-                    if not connection.is_open:
-                        continue
-                return await connection.append(payload, segment_id=segment_id, expected_offset=expected_offset)
-            except (OutcomeUnknownError, PipelineBrokenError) as error:
-                # Two appends cannot both meet the condition, so a second attempt stores nothing twice; and where an
-                # append of another task failed before this one, the condition keeps it in order.
-                if expected_offset < 0 or error.code == ErrorCode.OUTCOME_UNKNOWN:
+        with self.retry(is_transient=may_resend) as retry:
+            while True:
+                try:
+                    connection = await self.connection_by(retry)
+                    if not connection.has_room(len(payload)):
+                        await connection.wait_for_room(len(payload))
+                        if not connection.is_open:
+                            continue
+                    return await connection.append(payload, segment_id=segment_id, expected_offset=expected_offset)
+                except (OutcomeUnknownError, PipelineBrokenError) as error:
+                    # Two appends cannot both meet the condition, so a second attempt stores nothing twice; and where
+                    # an append of another task failed before this one, the condition keeps it in order.
+                    if expected_offset < 0 or error.code == ErrorCode.OUTCOME_UNKNOWN:
+                        raise
+                    if isinstance(error, OutcomeUnknownError):
+                        lost = error
+                    await self._wait(retry, lost or error)
+                except (ConditionFailedError, ConnectionLostError):
+                    if lost is not None:
+                        raise lost from None  # perhaps it was our own first attempt that moved the end
                     raise
-                if isinstance(error, OutcomeUnknownError):
-                    lost = error
-                await self._wait(retry, lost or error)
-            except (ConditionFailedError, ConnectionLostError):
-                if lost is not None:
-                    raise lost from None  # perhaps it was our own first attempt that moved the end
-                raise
 
     async def close(self) -> None:
         """Close the connection; what waits fails with `ClientClosedError`. In a forked child nothing is touched."""
@@ -284,23 +291,23 @@ class Channel:
     async def _repeat(
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
     ) -> R:
-        retry = self.retry(timeout_s)
-        while True:
-            sent = False
-            try:
-                async with self.clock.timeout(retry.left_s):
-                    connection = await self.connection()
-                    sent = True
-                    return await call(connection)
-            except TimeoutError as error:
-                if isinstance(error, MillraceError):
-                    raise
-                raise RequestTimeoutError(f"no answer from {self.address} within {retry.limit_s:g} s") from None
-            except MillraceError as error:
-                if sent and not repeatable and isinstance(error, ConnectionLostError):
-                    facts = ErrorFacts(message="the connection was lost before the answer")
-                    raise OutcomeUnknownError(facts) from error
-                await self._wait(retry, error)
+        with self.retry(timeout_s) as retry:
+            while True:
+                sent = False
+                try:
+                    async with self.clock.timeout(retry.left_s):
+                        connection = await self.connection()
+                        sent = True
+                        return await call(connection)
+                except TimeoutError as error:
+                    if isinstance(error, MillraceError):
+                        raise
+                    raise RequestTimeoutError(f"no answer from {self.address} within {retry.limit_s:g} s") from None
+                except MillraceError as error:
+                    if sent and not repeatable and isinstance(error, ConnectionLostError):
+                        facts = ErrorFacts(message="the connection was lost before the answer")
+                        raise OutcomeUnknownError(facts) from error
+                    await self._wait(retry, error)
 
     async def _wait(self, retry: Retry, error: MillraceError) -> None:
         await retry.wait(error)
@@ -327,6 +334,7 @@ class Channel:
         self._connects += 1
         self._connection = connection
         connection.on_lost = self._lost
+        connection.waits = self.waits
         return connection
 
     def _lost(self, error: MillraceError) -> None:
@@ -339,3 +347,8 @@ class Channel:
 def _retrieve(task: "asyncio.Task[Connection]") -> None:
     if not task.cancelled():
         task.exception()  # retrieved, so that asyncio does not report it: all who waited were told
+
+
+def waits_of(address: Address, options: ClientOptions, *, clock: Clock = SYSTEM_CLOCK) -> Waits:
+    """Return the waits of the channels of one client; `on_waiting` of its options is told."""
+    return Waits(str(address), monotonic_s=clock.monotonic_s, on_change=options.on_waiting)

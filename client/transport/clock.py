@@ -1,6 +1,7 @@
 """The time as the client takes it, handed in so that a test can move it."""
 
 import asyncio
+import math
 import time
 from typing import Final, Protocol
 
@@ -21,7 +22,10 @@ class Clock(Protocol):
         ...
 
     def timeout(self, duration_s: float) -> asyncio.Timeout:
-        """Return a context manager that ends its body with TimeoutError after that many seconds of monotonic time."""
+        """Return a context manager that ends its body with TimeoutError after that many seconds of monotonic time.
+
+        `math.inf` is never.
+        """
         ...
 
 
@@ -37,8 +41,8 @@ class SystemClock:
         await asyncio.sleep(duration_s)
 
     def timeout(self, duration_s: float) -> asyncio.Timeout:
-        """Return a context manager that ends its body with TimeoutError after that many seconds."""
-        return asyncio.timeout(duration_s)
+        """Return a context manager that ends its body with TimeoutError after that many seconds, `math.inf` never."""
+        return asyncio.timeout(None if duration_s == math.inf else duration_s)
 
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()

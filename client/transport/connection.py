@@ -19,6 +19,7 @@ from millrace.client.errors import (
     error_of_reply,
 )
 from millrace.client.options import ClientOptions
+from millrace.client.waiting import Waits
 from millrace.model.address import Address
 from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
@@ -72,7 +73,11 @@ class Connection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._throttles = 0
         self._throttle_reason = ""
+        # The answer to a PING that was sent when the server throttled, which it reads when it has room again.
+        self._room_told: asyncio.Future[Any] | None = None
         self.on_lost: Callable[[MillraceError], None] | None = None
+        # Where throttling is noted; set once the connection is in use.
+        self.waits: Waits | None = None
 
     # --- life ---
 
@@ -292,14 +297,26 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(event.message, m.ErrorReply):
             self._refused(event.request_id, event.subject, event.message)
         elif isinstance(event.message, m.Throttle):
-            self._throttles += 1
-            self._throttle_reason = event.message.reason
-            logger.warning(
-                "throttled by server address=%s reason=%s retry_after_ms=%d",
-                self.address, event.message.reason, event.message.retry_after_ms,
-            )  # fmt: skip
+            self._throttled(event.message)
         elif event.subject is not None:
             event.subject.received(event.message)
+
+    def _throttled(self, message: m.Throttle) -> None:
+        """Note that the server does not read until it has room again."""
+        self._throttles += 1
+        self._throttle_reason = message.reason
+        if self.waits is not None:
+            self.waits.throttled(self, message.reason)
+            if self._room_told is None:
+                self._room_told = self.send_request(m.Ping())
+                self._room_told.add_done_callback(self._room_found)
+
+    def _room_found(self, told: "asyncio.Future[Any]") -> None:
+        self._room_told = None
+        if not told.cancelled():
+            told.exception()  # retrieved: that the connection was lost is told to all others
+        if self.waits is not None:
+            self.waits.end(self)
 
     def _refused(
         self, request_id: int, subject: SentAppend | Subscriber | FutureReply | None, reply: m.ErrorReply

@@ -1,13 +1,15 @@
 """When to make another attempt, and when to stop.
 
-How waits grow is `Backoff` of the options.
+How waits grow is `Backoff` of the options. What is waited for is noted in the `Waits` of the client.
 """
 
 import logging
 from collections.abc import Callable
+from typing import Self
 
-from millrace.client.errors import OutcomeUnknownError, PipelineBrokenError
+from millrace.client.errors import ConnectionLostError, OutcomeUnknownError, PipelineBrokenError
 from millrace.client.options import Backoff
+from millrace.client.waiting import Waits
 from millrace.model.errors import MillraceError, RequestError
 
 from .clock import Clock
@@ -18,23 +20,24 @@ logger = logging.getLogger(__name__)
 class Retry:
     """The attempts at one thing, until a deadline.
 
-        retry = channel.retry(limit_s)
-        while True:
-            try:
-                return await attempt()
-            except MillraceError as error:
-                await retry.wait(error)
+        with channel.retry(limit_s) as retry:
+            while True:
+                try:
+                    return await attempt()
+                except MillraceError as error:
+                    await retry.wait(error)
 
     Args:
-        limit_s: how long from now on there may be another attempt.
+        limit_s: how long from now on there may be another attempt; `math.inf` for no limit.
         is_transient: whether another attempt can succeed after an error.
         chance: returns a random number in [0, 1).
+        waits: where waits are noted, until `end`.
 
     Attributes:
         failures: how many attempts have failed.
     """
 
-    __slots__ = ("_backoff", "_chance", "_clock", "_deadline_s", "_is_transient", "failures", "limit_s")
+    __slots__ = ("_backoff", "_chance", "_clock", "_deadline_s", "_is_transient", "_waits", "failures", "limit_s")
 
     def __init__(
         self,
@@ -44,14 +47,24 @@ class Retry:
         is_transient: Callable[[MillraceError], bool],
         clock: Clock,
         chance: Callable[[], float],
+        waits: Waits,
     ) -> None:
         self._backoff = backoff
         self._clock = clock
         self._chance = chance
         self._is_transient = is_transient
+        self._waits = waits
         self.limit_s = limit_s
         self._deadline_s = clock.monotonic_s() + limit_s
         self.failures = 0
+
+    def __enter__(self) -> Self:
+        """Return this; leaving the body is the `end`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self.end()
 
     @property
     def left_s(self) -> float:
@@ -71,14 +84,25 @@ class Retry:
             retry_after_s=error.retry_after_s if isinstance(error, RequestError) else 0.0,
         )
         if not self._is_transient(error) or wait_s >= self.left_s:
+            self.end()
             raise error
         return wait_s
 
     async def wait(self, error: MillraceError) -> None:
-        """Count a failure and wait before the next attempt. Cancelling is safe. Raises like `next_wait_s`."""
+        """Count a failure and wait before the next attempt. Cancelling is safe. Raises like `next_wait_s`.
+
+        A connection that was lost is made again at once, unless an attempt has failed before.
+        """
         wait_s = self.next_wait_s(error)
+        if self.failures == 1 and type(error) is ConnectionLostError:
+            return
         logger.debug("retry failures=%d wait_s=%.3f error=%s", self.failures, wait_s, error)
+        self._waits.begin(self, error)
         await self._clock.sleep(wait_s)
+
+    def end(self) -> None:
+        """Note that nothing waits any more: an attempt has succeeded, or no other one is made."""
+        self._waits.end(self)
 
 
 def may_resend(error: MillraceError) -> bool:

@@ -6,7 +6,7 @@
 
 There are no events and no blocks in it. A writer expects to be the only one; bytes of another fail it with
 `ConditionFailedError`, and nothing of its own is stored after them. What has no ack is sent again after a lost
-connection, and stored once.
+connection, and stored once, however long the server was away; an end to that is the argument `delivery_timeout_s`.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from typing import Final, Self
 from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
+    DeliveryTimeoutError,
+    NotOpenError,
     OutcomeUnknownError,
     SegmentSealedError,
     StreamSealedError,
@@ -31,11 +33,12 @@ from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
+from .options import delivery_limit_s
+
 logger = logging.getLogger(__name__)
 
 APPEND_SIZE_BYTES: Final = 4 * MIB
 BUFFER_BYTES_HIGH: Final = 16 * MIB
-DELIVERY_TIMEOUT_S: Final = 120.0
 
 
 class ByteWriter:
@@ -48,12 +51,14 @@ class ByteWriter:
         *,
         writer_id: str | None,
         start_over_if_expired: bool = False,
+        delivery_timeout_s: float | None = None,
         buffer_bytes_high: int = BUFFER_BYTES_HIGH,
     ) -> None:
         self._channel = channel
         self.stream = stream
         self._writer_id = writer_id or ""
         self._start_over = int(start_over_if_expired)
+        self._delivery_limit_s = delivery_limit_s(delivery_timeout_s, is_named=writer_id is not None)
         self._buffer_bytes_high = buffer_bytes_high
         self._segment_id = 0
         self._number = 0
@@ -65,7 +70,7 @@ class ByteWriter:
         self._task: asyncio.Task[None] | None = None
         # Set when there is more in the buffer, or more is durable, or the writer has failed.
         self._changed = asyncio.Event()
-        self._failure: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
+        self._failure: MillraceError | None = NotOpenError("the writer was not opened yet: use `async with`")
 
     async def __aenter__(self) -> Self:
         """Open the writer at the end of the stream; an older one of the same id is fenced from now on.
@@ -118,6 +123,7 @@ class ByteWriter:
         Raises:
             StreamSealedError, WriterFencedError, WriterExpiredError, ConditionFailedError: nothing can be written any
                 more.
+            DeliveryTimeoutError: nothing could be stored for `delivery_timeout_s`; `durable_offset` says what is.
         """
         while len(self._buffer) >= self._buffer_bytes_high and self._failure is None:
             await self._next_change()
@@ -151,7 +157,7 @@ class ByteWriter:
 
     async def close(self) -> None:
         """Flush and close; closing again does nothing. Raises like `write`."""
-        if isinstance(self._failure, ClientClosedError):
+        if isinstance(self._failure, ClientClosedError | NotOpenError):
             return
         try:
             await self.flush()
@@ -195,33 +201,40 @@ class ByteWriter:
 
     async def _append(self, payload: bytes) -> None:
         """Store one append, once; send it again until it is known to be stored."""
-        retry = self._channel.retry(DELIVERY_TIMEOUT_S, is_transient=may_resend)
         is_unknown = False
-        while True:
-            try:
-                connection = await self._channel.connection_by(retry)
-                await connection.wait_for_room(len(payload))
-                done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-                connection.send_append(
-                    FutureAppend(done),
-                    payload,
-                    segment_id=self._segment_id,
-                    writer_number=self._number,
-                    writer_epoch=self._epoch,
-                    event_number=self._last_event_number + 1,
-                    expected_offset=self._acked_offset,
-                )
-                await done
-                return
-            except WriterExpiredError as error:
-                if not is_unknown:
-                    raise
-                raise OutcomeUnknownError(
-                    f"sent, and not known to be stored when the writer expired: {error}"
-                ) from error
-            except MillraceError as error:
-                is_unknown = is_unknown or isinstance(error, ConnectionLostError | OutcomeUnknownError)
+        with self._channel.retry(self._delivery_limit_s, is_transient=may_resend) as retry:
+            while True:
                 try:
-                    await retry.wait(error)
-                except (ConnectionLostError, OutcomeUnknownError):
-                    raise OutcomeUnknownError(f"given up after {DELIVERY_TIMEOUT_S:g} s: {error}") from error
+                    connection = await self._channel.connection_by(retry)
+                    await connection.wait_for_room(len(payload))
+                    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                    connection.send_append(
+                        FutureAppend(done),
+                        payload,
+                        segment_id=self._segment_id,
+                        writer_number=self._number,
+                        writer_epoch=self._epoch,
+                        event_number=self._last_event_number + 1,
+                        expected_offset=self._acked_offset,
+                    )
+                    await done
+                    return
+                except WriterExpiredError as error:
+                    if not is_unknown:
+                        raise
+                    raise OutcomeUnknownError(
+                        f"sent, and not known to be stored when the writer expired: {error}"
+                    ) from error
+                except MillraceError as error:
+                    is_unknown = is_unknown or isinstance(error, ConnectionLostError | OutcomeUnknownError)
+                    try:
+                        await retry.wait(error)
+                    except MillraceError as last:
+                        if not may_resend(last):
+                            raise
+                        raise self._given_up(last, is_unknown=is_unknown) from last
+
+    def _given_up(self, error: MillraceError, *, is_unknown: bool) -> DeliveryTimeoutError:
+        stored = f"all below offset {self._acked_offset} is stored"
+        rest = "what follows may be" if is_unknown else "what follows is not"
+        return DeliveryTimeoutError(f"given up after {self._delivery_limit_s:g} s: {error}; {stored}, {rest}")

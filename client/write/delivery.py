@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from millrace.client.errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError, ThrottledError
+from millrace.client.errors import ConnectionLostError, DeliveryTimeoutError, NotOpenError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry, may_resend
@@ -55,8 +55,12 @@ class _Flight:
 class Delivery:
     """The blocks of one writer, from the accumulators to its segments. Belongs to one event loop.
 
+    Args:
+        limit_s: how long blocks are sent again while none is stored, before the writer gives up.
+
     Attributes:
         pending_bytes: what was written and has no outcome yet; `Writer.write` adds what it takes.
+        stored_count: events that are known to be stored.
         refusal: why nothing more can be written; set once.
         failure: why events were lost, until a caller was told.
         append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
@@ -65,10 +69,11 @@ class Delivery:
         past_numbers: the last event numbers in segments that were replaced and are still there.
     """
 
-    def __init__(self, channel: Channel, stream: str, options: WriterOptions) -> None:
+    def __init__(self, channel: Channel, stream: str, options: WriterOptions, *, limit_s: float) -> None:
         self._channel = channel
         self._stream = stream
         self._options = options
+        self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._epoch = 0
@@ -79,13 +84,16 @@ class Delivery:
         self._next_order = count(1).__next__
         self.current: SegmentWriter
         self.past_numbers: dict[int, int] = {}
-        self.refusal: MillraceError | None = ClientClosedError("the writer is not open; use `async with`")
+        self.refusal: MillraceError | None = NotOpenError(
+            "the writer was not opened yet: use `async with`, or `await writer.open()`"
+        )
         self.failure: Exception | None = None
         self.append_size_max = APPEND_SIZE_BYTES_MAX
         self.block_size_bytes = options.block_size_bytes
         self.event_size_unchecked = 0
         self.pending_bytes = 0
         self.in_flight_bytes = 0
+        self.stored_count = 0
         self.retries = 0
         self.reroutes = 0
         # Segments with blocks that wait for room, in the order they came.
@@ -269,7 +277,10 @@ class Delivery:
         for each in segment.acked(block):
             at = offset if each is block else None
             self._settle(each, Stored(segment.segment_id, at, each.event_number, each.event_count))
-        self._retry = None
+            self.stored_count += each.event_count
+        if self._retry is not None:
+            self._retry.end()
+            self._retry = None
         if self._reroute_retry is not None and not any(each.is_refusing for each in self.segments):
             self._reroute_retry = None
         self._after_answer(segment)
@@ -315,20 +326,18 @@ class Delivery:
     async def _resume(self, error: MillraceError) -> None:
         """Wait, connect, and let the segments continue; or end the writer when its patience is over."""
         if self._retry is None:
-            self._retry = self._channel.retry(self._options.delivery_timeout_s, is_transient=may_resend)
+            self._retry = self._channel.retry(self._limit_s, is_transient=may_resend)
         retry = self._retry
         self.retries += 1
         try:
-            wait_s = retry.next_wait_s(error)
-            # Connecting has waits of its own; the first attempt after a loss is made at once.
-            if retry.failures > 1 or not isinstance(error, ConnectionLostError):
-                await self._channel.clock.sleep(wait_s)
+            await retry.wait(error)
             await self._channel.connection_by(retry)
         except MillraceError as last:
-            unknown = OutcomeUnknownError(f"given up after {self._options.delivery_timeout_s:g} s: {last}")
-            unknown.__cause__ = last
-            self.fail(last if isinstance(last, ThrottledError) or not last.retriable else unknown)
+            self.fail(self._given_up(last))
             return
+        finally:
+            if self._retry is not retry:  # another segment has stored a block meanwhile
+                retry.end()
         self._resuming = None
         self._apply_server_limits()
         for segment in self.segments:
@@ -351,7 +360,7 @@ class Delivery:
     async def _reroute(self) -> None:
         """Move what replaced segments did not store to their successors; or end the writer if there are none."""
         if self._reroute_retry is None:
-            self._reroute_retry = self._channel.retry(self._options.delivery_timeout_s, is_transient=may_resend)
+            self._reroute_retry = self._channel.retry(self._limit_s, is_transient=may_resend)
         retry = self._reroute_retry
         try:
             while any(segment.answered_state is SenderState.REJECTED for segment in self.segments):
@@ -365,7 +374,7 @@ class Delivery:
                     await self._next_answer()
                 self._switch(successors, replaced)
         except MillraceError as error:
-            self.fail(error)
+            self.fail(self._given_up(error))
         self._rerouting = None
 
     def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:
@@ -446,10 +455,28 @@ class Delivery:
             logger.warning("writer failed stream=%s error=%s", self._stream, error)
             self.stop(error)
 
+    def _given_up(self, error: MillraceError) -> MillraceError:
+        """Return why the writer ends after an error: with what is stored, if another attempt could have succeeded."""
+        if not may_resend(error):
+            return error
+        unknown_count = sum(segment.unknown_count for segment in self.segments)
+        unstored_count = sum(segment.held_count for segment in self.segments) - unknown_count
+        timeout = DeliveryTimeoutError(
+            f"given up after {self._limit_s:g} s: {error}; since the writer was opened, {self.stored_count} events were"
+            f" stored, {unknown_count} were sent and may be stored, {unstored_count} are not stored",
+            stored_count=self.stored_count,
+            unknown_count=unknown_count,
+            unstored_count=unstored_count,
+        )
+        timeout.__cause__ = error
+        return timeout
+
     def stop(self, error: MillraceError) -> None:
         """Take nothing more. What is in flight ends with its own answer, all else with `error`, in order."""
         if self.refusal is None:
             self.refusal = error
+        if self._retry is not None:
+            self._retry.end()
         for task in (self._resuming, self._rerouting):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()

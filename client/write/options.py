@@ -1,10 +1,14 @@
 """What a caller may choose for a writer."""
 
+import math
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.model.compression import Compression
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire.limits import KIB, MIB
+
+UNNAMED_DELIVERY_TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +21,9 @@ class WriterOptions:
             connection, which has a bound of its own, `ClientOptions.in_flight_bytes_max`.
         buffer_bytes_max: everything that was written and is not yet durable; beyond it `write` raises BufferFullError.
         drain_high_bytes, drain_low_bytes: `drain` waits above the one until it is below the other.
-        delivery_timeout_s: how long blocks are sent again while the server cannot be reached or has no room.
+        delivery_timeout_s: how long blocks are sent again, while none is stored, because the server cannot be reached
+            or has no room; then the writer ends with `DeliveryTimeoutError`. `math.inf` is no limit, and so is None
+            for a writer with an id; for one without, None is 120 s.
     """
 
     block_size_bytes: int = 1 * MIB
@@ -25,7 +31,7 @@ class WriterOptions:
     buffer_bytes_max: int = 256 * MIB
     drain_high_bytes: int = 16 * MIB
     drain_low_bytes: int = 8 * MIB
-    delivery_timeout_s: float = 120.0
+    delivery_timeout_s: float | None = None
     compression: Compression = Compression.NONE
 
     def __post_init__(self) -> None:
@@ -33,5 +39,11 @@ class WriterOptions:
             raise ValueError(f"block_size_bytes={self.block_size_bytes} must be 1 KiB to 8 MiB")
         if not 0 < self.drain_low_bytes <= self.drain_high_bytes <= self.buffer_bytes_max:
             raise ValueError("0 < drain_low_bytes <= drain_high_bytes <= buffer_bytes_max must hold")
-        if self.in_flight_bytes_max <= 0 or self.delivery_timeout_s <= 0:
+        if self.in_flight_bytes_max <= 0 or not (self.delivery_timeout_s is None or self.delivery_timeout_s > 0):
             raise ValueError("in_flight_bytes_max and delivery_timeout_s must be above 0")
+
+
+def delivery_limit_s(timeout_s: float | None, *, is_named: bool) -> float:
+    """Return how long a writer sends again, given its option `delivery_timeout_s`."""
+    # A named writer can be resumed by its id, so it has no reason to give up by itself.
+    return timeout_s if timeout_s is not None else math.inf if is_named else UNNAMED_DELIVERY_TIMEOUT_S

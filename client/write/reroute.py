@@ -62,8 +62,9 @@ class Rerouter:
             StreamNotFoundError: it was deleted, also where another one has its name now.
             StreamSealedError: nothing replaces its segments.
             OutcomeUnknownError: something may, but `retry` ended first.
+            ConnectionLostError, RequestTimeoutError: the server was away until `retry` ended.
         """
-        stream = await self._channel.request(m.GetStream(self._name))
+        stream = await self._channel.request(m.GetStream(self._name), timeout_s=retry.left_s)
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
         router = Router.of_stream(self._name, stream.segments)
@@ -77,21 +78,23 @@ class Rerouter:
             return None
         known_ids = {each.segment_id for each in segments}
         try:
-            last = await self._last_numbers([each for each in router.segment_ids if each not in known_ids])
+            last = await self._last_numbers(
+                [each for each in router.segment_ids if each not in known_ids], timeout_s=retry.left_s
+            )
         except SegmentNotFoundError as error:  # replaced and truncated away meanwhile
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments are replaced all the time: {error}"))
             return None
         remaining_ids = frozenset(segment.segment_id for segment in stream.segments)
         return Successors(router=router, last_numbers=last, remaining_ids=remaining_ids)
 
-    async def _last_numbers(self, segment_ids: list[int]) -> dict[int, int]:
+    async def _last_numbers(self, segment_ids: list[int], *, timeout_s: float) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.
 
         Nothing, as a rule. The writer that had the id before may have written to them, until it was fenced.
         """
         if not self._writer_id or not segment_ids:
             return {}
-        reply = await self._channel.request(m.GetWriter(self._writer_id, segment_ids))
+        reply = await self._channel.request(m.GetWriter(self._writer_id, segment_ids), timeout_s=timeout_s)
         return {state.segment_id: state.last_event_number for state in reply.states}
 
 

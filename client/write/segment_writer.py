@@ -123,6 +123,19 @@ class SegmentWriter:
         return self._unknown_through > self.last_acked_number
 
     @property
+    def held_count(self) -> int:
+        """How many events it holds that have no outcome, those gathered included."""
+        blocks = (*self._sent, *self._returned, *self._queue)
+        return sum(block.event_count for block in blocks) + len(self.accumulator.values)
+
+    @property
+    def unknown_count(self) -> int:
+        """How many of them may be stored."""
+        unanswered = sum(block.event_count for block in self._sent)
+        answered = (*self._returned, *self._queue)
+        return unanswered + sum(each.event_count for each in answered if each.last_number <= self._unknown_through)
+
+    @property
     def is_drained(self) -> bool:
         """Whether nothing of what it holds is stored, or ever will be without being sent again."""
         return self.answered_state is REJECTED or not (self._sent or self.has_unknown)

@@ -26,7 +26,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from millrace.client.errors import BufferFullError, ClientClosedError, SegmentNotFoundError
+from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, SegmentNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers, size_of_single
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
@@ -35,7 +35,7 @@ from millrace.wire import messages as m
 
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, Call, Events, Stored
-from .options import WriterOptions
+from .options import WriterOptions, delivery_limit_s
 from .reroute import Rerouter, split_events
 from .routing import Router, encoded_key
 from .writer_info import stream_changed
@@ -80,7 +80,8 @@ class Writer:
         self._time_ns = channel.clock.time_ns
         self._create_future: Callable[[], asyncio.Future[Stored]] = asyncio.get_running_loop().create_future
         self._buffer_bytes_max = options.buffer_bytes_max
-        self._delivery = Delivery(channel, stream, options)
+        limit_s = delivery_limit_s(options.delivery_timeout_s, is_named=writer_id is not None)
+        self._delivery = Delivery(channel, stream, options, limit_s=limit_s)
 
     # --- life ---
 
@@ -109,9 +110,9 @@ class Writer:
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
-            RequestTimeoutError: the stream changed faster than it could be asked about, for `delivery_timeout_s`.
+            RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
         """
-        retry = self._channel.retry(self._options.delivery_timeout_s)
+        retry = self._channel.retry()
         while True:
             stream = await self._channel.request(m.GetStream(self.stream))
             router = Router.of_stream(self.stream, stream.segments)
@@ -314,6 +315,8 @@ class Writer:
             MillraceError: why events were lost; the future of each says the same.
         """
         self._guard.check()
+        if isinstance(self._delivery.refusal, NotOpenError):
+            self._refuse()
         await self._delivery.flush()
         self._raise_failure()
 

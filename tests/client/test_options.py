@@ -1,8 +1,10 @@
+import math
 import ssl
 
 import pytest
 
 from millrace.client.options import ClientOptions, parse_address
+from millrace.client.write.options import WriterOptions, delivery_limit_s
 from millrace.model.address import Address
 
 
@@ -42,7 +44,21 @@ def test_tls_takes_a_switch_or_a_context() -> None:
     assert switched.verify_mode is ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize("name", ["connect_timeout_s", "request_timeout_s", "keepalive_s", "in_flight_bytes_max"])
-def test_limits_must_be_above_zero(name: str) -> None:
+@pytest.mark.parametrize("value", [0, -1, math.nan])
+@pytest.mark.parametrize(
+    "name", ["connect_timeout_s", "request_timeout_s", "outage_timeout_s", "keepalive_s", "in_flight_bytes_max"]
+)
+def test_limits_must_be_above_zero(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
-        ClientOptions(**{name: 0})  # type: ignore[arg-type]  # only numbers here
+        ClientOptions(**{name: value})  # type: ignore[arg-type]  # only numbers here
+
+
+def test_only_writers_without_an_id_give_up_by_themselves() -> None:
+    """Behaviour 89."""
+    assert delivery_limit_s(None, is_named=True) == math.inf
+    assert delivery_limit_s(None, is_named=False) == 120
+    for is_named in (True, False):
+        assert delivery_limit_s(5, is_named=is_named) == 5
+        assert delivery_limit_s(math.inf, is_named=is_named) == math.inf
+    with pytest.raises(ValueError, match="delivery_timeout_s"):
+        WriterOptions(delivery_timeout_s=0)

@@ -1,7 +1,8 @@
 """The server's end of subscriptions without a socket: a test pushes, refuses and loses connections as it likes."""
 
+import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from millrace.client.errors import ConnectionLostError
 from millrace.client.options import ClientOptions
@@ -33,6 +34,12 @@ class FakeConnection:
         self.asked: list[Asked] = []
         self.grants: list[int] = []
         self.subscriber: Subscriber | None = None
+        self.pings: list[asyncio.Future[Any]] = []
+
+    def send_request(self, message: m.Message) -> "asyncio.Future[Any]":
+        assert isinstance(message, m.Ping)
+        self.pings.append(asyncio.get_running_loop().create_future())
+        return self.pings[-1]
 
     def subscribe(self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int) -> int:
         self.asked.append(Asked(segment_id, offset, credit_bytes))
@@ -68,6 +75,10 @@ class FakeConnection:
         flags = m.DataFlag.END_OF_SEGMENT if end else 0
         self.subscriber.received(Piece(offset, memoryview(data), offset + len(data), flags))
 
+    def answer_ping(self) -> None:
+        """Answer the oldest PING that waits."""
+        next(ping for ping in self.pings if not ping.done()).set_result(m.Pong())
+
     def refuse(self, error: MillraceError) -> None:
         subscriber, self.subscriber = self.subscriber, None
         assert subscriber is not None
@@ -77,6 +88,9 @@ class FakeConnection:
         self.is_open = False
         if self.on_lost is not None:
             self.on_lost(error)
+        for ping in self.pings:
+            if not ping.done():
+                ping.set_exception(error)
         if self.subscriber is not None:
             self.refuse(error)
 
@@ -84,13 +98,13 @@ class FakeConnection:
 class FakeServer:
     """Makes connections for a channel; `down` says why it cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ClientOptions | None = None) -> None:
         self.clock = ManualClock()
         self.down: MillraceError | None = None
         self.connections: list[FakeConnection] = []
         self.channel = Channel(
             Address("fake", 1),
-            ClientOptions(),
+            options or ClientOptions(),
             ForkGuard(),
             clock=self.clock,
             chance=lambda: 0.0,

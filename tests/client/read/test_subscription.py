@@ -9,8 +9,8 @@ import pytest
 import millrace
 from millrace.client.errors import (
     ConnectionLostError,
+    OutageTimeoutError,
     SegmentNotFoundError,
-    ServerFailedError,
     ServerUnreachableError,
     ThrottledError,
 )
@@ -22,7 +22,7 @@ from millrace.client.read.subscription import (
     SubscriptionState,
 )
 from millrace.client.testing import TestServer
-from millrace.model.errors import ErrorFacts
+from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.fake_connection import Asked, FakeServer
 
 pytestmark = pytest.mark.asyncio
@@ -34,8 +34,8 @@ BUSY = ThrottledError(ErrorFacts(message="busy", retriable=True))
 class Case:
     """A subscription of a server without sockets."""
 
-    def __init__(self, *, offset: int = 0) -> None:
-        self.server = FakeServer()
+    def __init__(self, *, offset: int = 0, options: ClientOptions | None = None) -> None:
+        self.server = FakeServer(options)
         self.changes = 0
         self.subscription = ByteSubscription(
             self.server.channel, 7, offset=offset, window_bytes=WINDOW_BYTES, on_change=self._changed
@@ -243,27 +243,89 @@ async def test_a_refusal_for_now_is_waited_out_and_counted_until_bytes_come() ->
     case.subscription.close()
 
 
-async def test_refusals_are_waited_out_no_longer_than_a_request_would_be() -> None:
+@pytest.mark.parametrize("error", [BUSY, ServerUnreachableError("fake", "down")], ids=["refused", "unreachable"])
+async def test_an_outage_of_any_length_is_waited_out(error: MillraceError) -> None:
+    """Behaviour 89: a day later the subscription resumes after the last byte that came."""
     case = Case()
     await case.stream()
+    case.server.connection.push(0, b"x" * 10)
+    if error is BUSY:
+        case.server.connection.refuse(BUSY)
+    else:
+        case.server.down = error
+        case.server.connection.lose(ConnectionLostError("cut"))
+    for _ in range(24):
+        await case.settle()
+        await case.server.clock.advance(3600)
+        if error is BUSY:
+            await case.settle()
+            case.server.connection.refuse(BUSY)
+    assert case.is_in(SubscriptionState.CONNECTING)
+    waiting = case.server.channel.waits.current
+    assert waiting is not None
+    assert case.server.clock.monotonic_s() - waiting.since_s >= 24 * 3600
+    case.server.down = None
+    await case.settle()
+    await case.server.clock.advance(3)
+    await case.settle()
+    assert case.is_in(SubscriptionState.STREAMING)
+    assert case.server.connection.asked[-1].offset == 10
+    case.subscription.close()
+
+
+async def test_an_outage_is_over_when_a_ping_after_the_subscription_is_answered() -> None:
+    """A tail without events gets no bytes. Then an outage long after it is another one, with a limit of its own."""
+    case = Case(options=ClientOptions(outage_timeout_s=30))
+    await case.stream()
+    for _ in range(5):
+        case.server.connection.refuse(BUSY)
+        await case.settle()
+        await case.server.clock.advance(3)
+        await case.settle()
+        assert case.is_in(SubscriptionState.STREAMING)
+        assert case.server.channel.waits.current is not None
+        case.server.connection.answer_ping()
+        await case.settle()
+        assert case.server.channel.waits.current is None
+        await case.server.clock.advance(20)
+    case.subscription.close()
+
+
+async def test_a_server_that_takes_connections_and_drops_them_is_not_asked_without_a_pause() -> None:
+    case = Case()
+    await case.stream()
+    for _ in range(100):
+        if case.is_in(SubscriptionState.STREAMING):
+            case.server.connection.lose(ConnectionLostError("cut"))
+        await case.settle()
+    assert len(case.server.connections) == 2
+    case.subscription.close()
+
+
+async def test_an_outage_longer_than_its_limit_fails_the_subscription() -> None:
+    case = Case(options=ClientOptions(outage_timeout_s=30))
+    await case.stream()
+    begin_s = case.server.clock.monotonic_s()
     while case.state is not SubscriptionState.FAILED:
         case.server.connection.refuse(BUSY)
         while case.state is SubscriptionState.CONNECTING:
             await case.settle()
             await case.server.clock.advance(1.0)
-    assert isinstance(case.subscription.failure, ThrottledError)
-    with pytest.raises(ThrottledError):
+    assert case.server.clock.monotonic_s() < begin_s + 31
+    with pytest.raises(OutageTimeoutError, match="after 30 s, segment 7 is read up to offset 0: busy") as caught:
         await case.subscription.next()
+    assert isinstance(caught.value.__cause__, ThrottledError)
+    assert case.server.channel.waits.current is None
 
 
-async def test_a_server_that_stays_away_fails_the_subscription() -> None:
-    case = Case()
+async def test_a_server_that_stays_away_fails_the_subscription_at_the_limit() -> None:
+    case = Case(options=ClientOptions(outage_timeout_s=30))
     case.server.down = ServerUnreachableError("fake", "down")
     waiting = asyncio.create_task(case.subscription.next())
     while not waiting.done():
         await case.settle()
         await case.server.clock.advance(1.0)
-    with pytest.raises(ServerUnreachableError):
+    with pytest.raises(OutageTimeoutError):
         await waiting
 
 
@@ -289,18 +351,3 @@ async def test_a_subscription_resumes_when_the_server_is_stopped_and_started_aga
                 assert (await piece).data == b"x"
                 assert (await event).value == b"y"
         await tail.aclose()
-
-
-@pytest.mark.slow
-async def test_a_subscription_fails_where_the_server_stays_away(millrace_server: TestServer, name: str) -> None:
-    options = ClientOptions(request_timeout_s=1.5)
-    async with millrace.connect(millrace_server.address, options=options) as client:
-        info = await client.segments.create(name)
-        subscription = ByteSubscription(client._reads, info.segment_id, offset=0, window_bytes=65536)
-        waiting = asyncio.ensure_future(subscription.next())
-        await client.ping()
-        await asyncio.to_thread(millrace_server.stop)
-        async with asyncio.timeout(20):
-            with pytest.raises((ServerFailedError, ServerUnreachableError)):
-                await waiting
-        subscription.close()

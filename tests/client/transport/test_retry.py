@@ -1,13 +1,15 @@
 import asyncio
+import math
 from operator import attrgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.errors import ClientClosedError, ConnectionLostError, ThrottledError
+from millrace.client.errors import ClientClosedError, ConnectionLostError, ServerUnreachableError, ThrottledError
 from millrace.client.options import Backoff
 from millrace.client.transport.retry import Retry
+from millrace.client.waiting import Waits
 from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.clock import ManualClock
 
@@ -41,11 +43,13 @@ def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
 
 
 LOST = ConnectionLostError("lost")
+UNREACHABLE = ServerUnreachableError("model:1", "down")
 
 
 def retry_of(clock: ManualClock, **options: object) -> Retry:
     rule = Backoff(first_s=1, factor=2, limit_s=4, jitter=0.5)
-    given: dict[str, object] = {"limit_s": 10.0, "is_transient": attrgetter("retriable"), **options}
+    waits = Waits("model:1", monotonic_s=clock.monotonic_s)
+    given: dict[str, object] = {"limit_s": 10.0, "is_transient": attrgetter("retriable"), "waits": waits, **options}
     return Retry(rule, clock=clock, chance=lambda: 0.0, **given)  # type: ignore[arg-type]  # as given
 
 
@@ -83,12 +87,56 @@ def test_the_wait_that_the_server_asks_for_counts_against_the_deadline() -> None
         retry.next_wait_s(ThrottledError(ErrorFacts(message="full", retriable=True, retry_after_s=10)))
 
 
+def test_without_a_limit_there_is_always_another_attempt() -> None:
+    """Behaviour 89."""
+    clock = ManualClock()
+    retry = retry_of(clock, limit_s=math.inf)
+    for _ in range(1000):
+        clock.move(3600 + retry.next_wait_s(LOST))
+    assert retry.left_s == math.inf
+
+
 @pytest.mark.asyncio
 async def test_a_wait_is_one_on_the_clock() -> None:
     clock = ManualClock()
-    waiting = asyncio.create_task(retry_of(clock).wait(LOST))
+    waiting = asyncio.create_task(retry_of(clock).wait(UNREACHABLE))
     await clock.advance(0)  # until it sleeps
     await clock.advance(0.9)
     assert not waiting.done()
     await clock.advance(0.2)
     assert waiting.done()
+
+
+@pytest.mark.asyncio
+async def test_a_lost_connection_is_made_again_at_once_and_the_next_one_is_waited_for() -> None:
+    clock = ManualClock()
+    retry = retry_of(clock)
+    await retry.wait(LOST)
+    waiting = asyncio.create_task(retry.wait(LOST))
+    await clock.advance(0)  # until it sleeps
+    await clock.advance(1.9)
+    assert not waiting.done()
+    await clock.advance(0.2)
+    await waiting
+
+
+@pytest.mark.asyncio
+async def test_what_is_waited_for_is_noted_until_the_end() -> None:
+    clock = ManualClock()
+    waits = Waits("model:1", monotonic_s=clock.monotonic_s)
+    with retry_of(clock, waits=waits) as retry:
+        assert waits.current is None
+        waiting = asyncio.create_task(retry.wait(UNREACHABLE))
+        await clock.advance(0)
+        assert waits.current is not None
+        await clock.advance(1)
+        await waiting
+        assert waits.current is not None
+    assert waits.current is None
+    waiting = asyncio.create_task(retry.wait(UNREACHABLE))
+    await clock.advance(0)
+    await clock.advance(20)
+    await waiting
+    with pytest.raises(ServerUnreachableError):
+        await retry.wait(UNREACHABLE)
+    assert waits.current is None

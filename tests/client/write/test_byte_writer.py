@@ -7,8 +7,8 @@ import pytest
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import (
-    ClientClosedError,
     ConditionFailedError,
+    NotOpenError,
     StreamNotFoundError,
     StreamSealedError,
     WriterFencedError,
@@ -98,8 +98,14 @@ async def test_only_one_segment_is_a_file(client: Client, name: str) -> None:
             pass
     with pytest.raises(InvalidNameError):
         client.byte_writer(name, writer_id="tab\t")
-    with pytest.raises(ClientClosedError):
+
+
+async def test_what_was_not_opened_says_so(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    with pytest.raises(NotOpenError):
         await client.byte_writer(name).write(b"x")
+    with pytest.raises(NotOpenError):
+        await client.byte_reader(name).read(1)
 
 
 @pytest.mark.slow

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millrace.client.errors import (
+    DeliveryTimeoutError,
+    NoSpaceError,
     OutcomeUnknownError,
     RequestTimeoutError,
     StreamNotFoundError,
     StreamSealedError,
-    ThrottledError,
     WriterExpiredError,
     WriterFencedError,
 )
@@ -152,10 +153,12 @@ async def test_a_throttled_block_waits_for_all_that_was_sent_after_it() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_writer_gives_up_after_its_delivery_timeout() -> None:
+async def test_a_writer_gives_up_after_its_delivery_timeout_and_says_what_is_stored() -> None:
+    """Behaviour 89."""
     server = ModelServer()
     async with writing(server, WriterOptions(delivery_timeout_s=5)) as writer:
-        sent = writer.write_many([b"sent"])
+        await asyncio.gather(*answered(server, [writer.write_many([b"stored"] * 7)]))
+        sent = writer.write_many([b"sent"] * 3)
         server.down = True
         server.lose()
         gathered = writer.write(b"gathered")
@@ -163,11 +166,15 @@ async def test_a_writer_gives_up_after_its_delivery_timeout() -> None:
             await server.clock.advance(1.0)
         for future in (sent, gathered):
             assert isinstance(await error_of(future), OutcomeUnknownError)
-        with pytest.raises(OutcomeUnknownError, match="given up after 5 s"):
+        with pytest.raises(DeliveryTimeoutError, match="given up after 5 s: no server could be reached") as caught:
             await writer.flush()
+        error = caught.value
+        assert (error.stored_count, error.unknown_count, error.unstored_count) == (7, 3, 1)
+        assert "7 events were stored, 3 were sent and may be stored, 1 are not stored" in str(error)
         with pytest.raises(OutcomeUnknownError):
             writer.write(b"refused at once")
         await writer.flush()  # it was told
+        assert writer._channel.waits.current is None
 
 
 @pytest.mark.asyncio
@@ -181,8 +188,71 @@ async def test_a_full_server_is_named_as_such_when_the_writer_gives_up() -> None
             if server.arrived:
                 server.refuse(ErrorCode.NO_SPACE, retriable=True)
             await server.clock.advance(1.0)
-        with pytest.raises(ThrottledError):
+        with pytest.raises(DeliveryTimeoutError, match="NO_SPACE") as caught:
             await flushing
+        assert isinstance(caught.value.__cause__, NoSpaceError)
+        assert (caught.value.unknown_count, caught.value.unstored_count) == (0, 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cause", ["unreachable", "no space"])
+async def test_a_named_writer_keeps_its_events_through_an_outage_of_any_length(cause: str) -> None:
+    """Behaviour 89: a day later they are stored, once. Meanwhile it is known what is waited for, and since when."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number]) for number in range(3)]
+        if cause == "unreachable":
+            server.answer(1, heard=False)
+            server.down = True
+            server.lose()
+        begin_s = server.clock.monotonic_s()
+        for _ in range(24):
+            await turns()
+            if cause == "no space":
+                server.refuse(ErrorCode.NO_SPACE, retriable=True)
+                server.answer()  # a gap
+            await turns()
+            await server.clock.advance(3600)
+        waiting = writer._channel.waits.current
+        assert waiting is not None
+        assert waiting.reason == cause
+        assert waiting.since_s < begin_s + 60
+        assert writer.pending_bytes
+        server.down = False
+        while not all(future.done() for future in futures):
+            await turns()
+            server.answer()
+            await server.clock.advance(1)
+        assert [value for _, value in server.events()] == [b"0", b"1", b"2"]
+        assert writer._channel.waits.current is None
+
+
+@pytest.mark.asyncio
+async def test_an_outage_while_successors_are_looked_for_does_not_end_the_writer() -> None:
+    """Behaviour 89: it is longer than a request may take."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        future = writer.write_many([b"x"])
+        await turns()
+        server.replace([1], 2)
+        server.down = True
+        server.refuse(ErrorCode.SEGMENT_SEALED)
+        server.lose()
+        for _ in range(100):
+            await server.clock.advance(10)
+        assert not future.done()
+        server.down = False
+        while not future.done():
+            await turns()
+            server.answer()
+            await server.clock.advance(1)
+        assert (await future).segment_id in (2, 3)
+
+
+def answered(server: ModelServer, futures: "list[asyncio.Future[Stored]]") -> "list[asyncio.Future[Stored]]":
+    """Let the server answer what was written."""
+    server.answer()
+    return futures
 
 
 @pytest.mark.asyncio
@@ -607,11 +677,11 @@ async def test_flush_waits_for_what_was_moved() -> None:
 
 @pytest.mark.asyncio
 async def test_a_stream_that_changes_between_any_two_requests_is_a_timeout() -> None:
-    """Opening ends within the delivery timeout of the writer, and says what was tried."""
+    """Opening ends within the time limit of a request, and says what was tried."""
     server = ModelServer()
     server.answers[m.OpenWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
     channel = server.channel()
-    writer = Writer(channel, STREAM, writer_id="w", options=WriterOptions(delivery_timeout_s=30))
+    writer = Writer(channel, STREAM, writer_id="w", options=WriterOptions())
     opening = asyncio.create_task(writer.open())
     while not opening.done():
         await turns()

@@ -12,6 +12,7 @@ from millrace.client.client import Client
 from millrace.client.errors import (
     BufferFullError,
     ClientClosedError,
+    NotOpenError,
     SegmentSealedError,
     StreamNotFoundError,
     StreamSealedError,
@@ -309,11 +310,26 @@ async def test_the_error_of_the_body_is_not_hidden_by_that_of_the_writer(client:
     assert await values_of(client, name) == [b"stored all the same"]
 
 
-async def test_a_closed_or_unopened_writer_refuses(client: Client, name: str) -> None:
+async def test_a_writer_that_was_not_opened_says_so(client: Client, name: str) -> None:
+    """It is not closed: it works once it is opened."""
     await client.create_stream(name)
     writer = client.writer(name)
-    with pytest.raises(ClientClosedError):
+    with pytest.raises(NotOpenError, match=r"await writer\.open\(\)"):
         writer.write(b"x")
+    with pytest.raises(NotOpenError):
+        writer.write_many([b"x"])
+    for wait in (writer.flush, writer.drain):
+        with pytest.raises(NotOpenError):
+            await wait()
+    await writer.close()
+    await writer.open()
+    await writer.write(b"x")
+    await writer.close()
+
+
+async def test_a_closed_writer_refuses(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    writer = client.writer(name)
     async with writer:
         await writer.write(b"x")
     depths = []
