@@ -19,6 +19,7 @@ import io
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -39,7 +40,7 @@ from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
 from .errors import ClientClosedError
-from .loop_thread import Blocking, LoopThread, documented, entered, iterated, started, waited, wrapped
+from .loop_thread import Blocking, LoopThread, Opened, documented, iterated, opened, started, waited, wrapped
 from .options import ClientOptions
 
 if TYPE_CHECKING:
@@ -105,15 +106,17 @@ def _accepted(
     return accept
 
 
-class Writer(Blocking[AsyncWriter]):
-    """Writes events to one stream: see `millrace.client.write.writer.Writer`. Made by `client.writer`, for `with`.
+class Writer(Opened[AsyncWriter]):
+    """Writes events to one stream: see `millrace.client.write.writer.Writer`.
+
+    Made, and opened, by `client.writer`. Leaving `with` flushes and closes it; without `with`, call `close`.
 
     Each `write` crosses the threads, which costs tens of microseconds: `write_many` is for many events. Both wait while
     the buffer of the writer is full; `write_many` raises here and now.
     """
 
-    def __init__(self, loop: LoopThread, writer: AsyncWriter) -> None:
-        super().__init__(loop, writer)
+    def __init__(self, loop: LoopThread, writer: AsyncWriter, manager: AbstractAsyncContextManager[Any]) -> None:
+        super().__init__(loop, writer, manager)
         # What threads handed over to the loop, counted under the lock, and what the loop has taken of it.
         self._lock = threading.Lock()
         self._handed_bytes = 0
@@ -165,7 +168,6 @@ class Writer(Blocking[AsyncWriter]):
     _write_when_drained = _accepted(AsyncWriter.write)
     write_many = _accepted(AsyncWriter.write_many)
     flush = waited(AsyncWriter.flush)
-    close = waited(AsyncWriter.close)
 
     @property
     def last_event_numbers(self) -> dict[int, int]:
@@ -183,11 +185,14 @@ class Writer(Blocking[AsyncWriter]):
         return self._target.known
 
 
-class Reader(Blocking[AsyncReader]):
-    """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events. Made by `client.reader`."""
+class Reader(Opened[AsyncReader]):
+    """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events.
 
-    def __init__(self, loop: LoopThread, reader: AsyncReader) -> None:
-        super().__init__(loop, reader)
+    Made, and opened, by `client.reader`. Leaving `with` closes it; without `with`, call `close`.
+    """
+
+    def __init__(self, loop: LoopThread, reader: AsyncReader, manager: AbstractAsyncContextManager[Any]) -> None:
+        super().__init__(loop, reader, manager)
         # The block in hand, and how many of its events were handed out.
         self._events: list[Event] = []
         self._given = 0
@@ -360,10 +365,10 @@ class Client(Blocking[AsyncClient]):
     distance = waited(AsyncClient.distance)
     bookmarks = wrapped(AsyncClient.bookmarks, Bookmarks)
     cursors = wrapped(AsyncClient.cursors, Cursors)
-    writer = entered(AsyncClient.writer, Writer)
+    writer = opened(AsyncClient.writer, Writer)
     writer_info = waited(AsyncClient.writer_info)
     writer_state = waited(AsyncClient.writer_state)
-    reader = entered(AsyncClient.reader, Reader)
+    reader = opened(AsyncClient.reader, Reader)
     plan_ranges = waited(AsyncClient.plan_ranges)
     read_range = iterated(AsyncClient.read_range)
     fetch_event = waited(AsyncClient.fetch_event)

@@ -16,8 +16,9 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import Concatenate, Final, Generic, ParamSpec, TypeVar
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import uvloop
 
@@ -109,6 +110,35 @@ class Blocking(Generic[A_co]):
         self._target = target
 
 
+class Opened(Blocking[A_co]):
+    """A proxy of what was entered, to be left by `with` or by `close`.
+
+    Args:
+        manager: the asynchronous context manager that was entered.
+    """
+
+    def __init__(self, loop: LoopThread, target: A_co, manager: AbstractAsyncContextManager[Any]) -> None:
+        super().__init__(loop, target)
+        self._manager = manager
+        self._is_left = False
+
+    def __enter__(self) -> Self:
+        """Return this, which is open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave as `async with` does; nothing happens if it was closed before."""
+        if not self._is_left:
+            self._is_left = True
+            self._loop.call(functools.partial(self._manager.__aexit__, kind, error, trace))
+
+    def close(self) -> None:
+        """Close, as leaving `with` does; closing again does nothing."""
+        self.__exit__(None, None, None)
+
+
 def waited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[A], P], T]:
     """Return the method that waits for a coroutine and returns its result."""
 
@@ -158,27 +188,19 @@ def iterated(
     return iterate
 
 
-def entered(
-    method: Callable[Concatenate[A, P], AbstractAsyncContextManager[B]], shell: Callable[[LoopThread, B], T]
-) -> Callable[Concatenate[Blocking[A], P], AbstractContextManager[T]]:
-    """Return the method for `with` of one for `async with`; `shell` makes what is entered usable for threads."""
+def opened(
+    method: Callable[Concatenate[A, P], AbstractAsyncContextManager[B]],
+    shell: Callable[[LoopThread, B, AbstractAsyncContextManager[Any]], T],
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """Return the method that enters what another one returns, and hands it to `shell`: to be closed, or for `with`."""
 
     @documented(method)
-    @contextmanager
-    def enter(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        async def begin() -> tuple[AbstractAsyncContextManager[B], B]:
+    def enter(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def begin() -> tuple[B, AbstractAsyncContextManager[B]]:
             manager = method(self._target, *args, **kwargs)
-            return manager, await manager.__aenter__()
+            return await manager.__aenter__(), manager
 
-        manager, entered = self._loop.call(begin)
-        try:
-            yield shell(self._loop, entered)
-        except BaseException as error:
-            leave = functools.partial(manager.__aexit__, type(error), error, error.__traceback__)
-            self._loop.call(leave)
-            raise
-        else:
-            self._loop.call(lambda: manager.__aexit__(None, None, None))
+        return shell(self._loop, *self._loop.call(begin))
 
     return enter
 

@@ -23,9 +23,9 @@ LEFT_OUT = {
     Segments: {"open"},  # a handle to pipeline appends from inside the loop: `append_nowait` is the one for threads
     Bookmarks: set(),
     Cursors: set(),
-    # `write` waits for room, and `with` opens.
+    # `write` waits for room, and `client.writer` opens.
     Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
-    Reader: {"close", "next_events"},  # `with` closes it; `__next__` takes blocks of events
+    Reader: {"next_events"},  # `__next__` takes blocks of events
     ByteWriter: {"durable_offset"},
     ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
 }
@@ -92,6 +92,28 @@ def test_a_wrong_block_is_refused_where_it_is_written(server: TestServer, name: 
         client.create_stream(name)
         with client.writer(name) as writer, pytest.raises(millrace.InvalidArgumentError):
             writer.write_many([b"x"], keys=["a", "b"])
+
+
+def test_writers_and_readers_work_without_with(server: TestServer, name: str) -> None:
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        writer = client.writer(name)
+        futures = [writer.write(b"%d" % number, key="k") for number in range(100)]
+        writer.close()
+        writer.close()
+        assert sum(future.result(0).event_count > 0 for future in futures) == 100
+        with pytest.raises(millrace.ClientClosedError, match="the writer was closed"):
+            writer.write_many([b"x"])
+        with pytest.raises(millrace.ClientClosedError, match="the writer was closed"):
+            writer.write(b"x").result()
+        reader = client.reader(name, end=millrace.TAIL)
+        assert next(reader).value == b"0"
+        assert [int(event.value) for event in reader] == list(range(1, 100))
+        reader.close()
+        with pytest.raises(millrace.ClientClosedError, match="the reader was closed"):
+            next(reader)
+        with pytest.raises(millrace.StreamNotFoundError):
+            client.writer(f"{name}-missing")
 
 
 def test_many_threads_share_a_client_and_a_writer(server: TestServer, name: str) -> None:

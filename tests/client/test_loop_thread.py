@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import millrace
-from millrace.client.loop_thread import Blocking, LoopThread, entered, iterated, started, waited, wrapped
+from millrace.client.loop_thread import Blocking, LoopThread, Opened, iterated, opened, started, waited, wrapped
 
 
 class Counter:
@@ -60,11 +60,16 @@ class Counter:
         return self
 
 
+class Item(Opened[str]):
+    def upper(self) -> str:
+        return self._target.upper()
+
+
 class BlockingCounter(Blocking[Counter]):
     add = waited(Counter.add)
     add_soon = started(Counter.add)
     count = iterated(Counter.count)
-    opened = entered(Counter.opened, lambda _loop, item: item.upper())
+    opened = opened(Counter.opened, Item)
     wait = waited(Counter.wait)
     plain = wrapped(Counter.plain, lambda loop, counter: (loop, counter))
 
@@ -107,7 +112,20 @@ def test_an_iterator_that_is_left_early_is_closed(counter: BlockingCounter, loop
 
 def test_what_is_entered_has_its_shell(counter: BlockingCounter) -> None:
     with counter.opened() as item:
-        assert item == "IT"
+        assert item.upper() == "IT"
+    assert counter.plain()[1].log == ["opened", "closed"]
+    item.close()
+    assert counter.plain()[1].log == ["opened", "closed"]
+
+
+def test_what_is_opened_without_with_is_closed_by_hand(counter: BlockingCounter) -> None:
+    item = counter.opened()
+    assert counter.plain()[1].log == ["opened"]
+    assert item.upper() == "IT"
+    item.close()
+    item.close()
+    with item:
+        pass
     assert counter.plain()[1].log == ["opened", "closed"]
 
 
