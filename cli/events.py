@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from millrace.client.write.events import Stored
+from millrace.client.write.options import WriterOptions
 from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.wire.limits import MIB
@@ -83,26 +84,30 @@ def write(
         raise typer.BadParameter("give either --key-field or --key")
     started_s = time.monotonic()
     count = size = 0
-    with server.connect() as client, client.writer(stream) as writer:
+    options = WriterOptions(delivery_timeout_s=server.outage_timeout_s)
+    with (
+        # A progress bar would disturb typing.
+        progress(f"writing to {stream}", total=None, is_shown=not sys.stdin.isatty()) as update,
+        server.connect(on_waiting=update.show_waiting) as client,
+        client.writer(stream, options=options) as writer,
+    ):
         in_flight: deque[Future[Stored]] = deque()
         key_of: KeyOf | None = None
         line_number = 0
-        # A progress bar would disturb typing.
-        with progress(f"writing to {stream}", total=None, is_shown=not sys.stdin.isatty()) as update:
-            for lines in _line_groups():
-                if key_field is not None and key_of is None:
-                    key_of, is_header = key_reader(key_field, lines[0])
-                    if is_header:
-                        lines, line_number = lines[1:], 1
-                keys = _keys(key_of, lines, line_number) if key_of else None
-                line_number += len(lines)
-                if lines:
-                    in_flight.append(writer.write_many(lines, key=key, keys=keys))
-                while in_flight and (in_flight[0].done() or len(in_flight) > BLOCKS_IN_FLIGHT_MAX):
-                    in_flight.popleft().result()
-                count += len(lines)
-                size += sum(map(len, lines))
-                update(advance=len(lines))
+        for lines in _line_groups():
+            if key_field is not None and key_of is None:
+                key_of, is_header = key_reader(key_field, lines[0])
+                if is_header:
+                    lines, line_number = lines[1:], 1
+            keys = _keys(key_of, lines, line_number) if key_of else None
+            line_number += len(lines)
+            if lines:
+                in_flight.append(writer.write_many(lines, key=key, keys=keys))
+            while in_flight and (in_flight[0].done() or len(in_flight) > BLOCKS_IN_FLIGHT_MAX):
+                in_flight.popleft().result()
+            count += len(lines)
+            size += sum(map(len, lines))
+            update(advance=len(lines))
         while in_flight:
             in_flight.popleft().result()
     elapsed_s = max(time.monotonic() - started_s, 1e-9)

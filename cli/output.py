@@ -6,17 +6,31 @@ nothing is cut. Nothing else in this part prints.
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
+
+from millrace.client.waiting import Waiting
+
+from .figures import duration_text
 
 _PIPE_WIDTH: Final = 10_000
 """Columns of a pipe: wide enough that no line is broken or cut."""
@@ -46,6 +60,11 @@ def print_note(text: str) -> None:
 def print_done(text: str) -> None:
     """Tell a person that it worked, on standard error: standard output holds results only."""
     _print_beside(Text.assemble(("done ", "green"), text))
+
+
+def print_waiting(waiting: Waiting | None) -> None:
+    """Tell a person what is waited for, and with None that it is over."""
+    print_note("waiting is over" if waiting is None else f"waiting for the server, {waiting}")
 
 
 def print_error(message: str, *, hint: str = "") -> None:
@@ -130,13 +149,42 @@ def print_made(table: Table) -> None:
 
 
 UpdateBar = Callable[..., None]
-"""Moves a progress bar by `advance`, or changes its `description`."""
+"""Moves a progress bar by `advance`, or changes its `description`: a `ProgressBar`, as most need it."""
+
+
+class ProgressBar:
+    """A progress bar on standard error; nothing where that is no terminal. Made by `progress`."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+
+    def __call__(self, **changes: Any) -> None:
+        """Move the bar by `advance`, or change its `description`."""
+        self._bar.update(self._task, **changes)
+
+    def show_waiting(self, waiting: Waiting | None) -> None:
+        """Show beside the bar what is waited for, and for how long; without a bar, say it in a line of its own."""
+        if self._bar.disable:
+            print_waiting(waiting)
+        else:
+            self(waiting=waiting)
+
+
+class _WaitingColumn(ProgressColumn):
+    """What is waited for; nothing while nothing is."""
+
+    def render(self, task: Task) -> Text:
+        waiting: Waiting | None = task.fields.get("waiting")
+        if waiting is None:
+            return Text("")
+        return Text(f"waiting {duration_text(time.monotonic() - waiting.since_s)}: {waiting.reason}", style="yellow")
 
 
 @contextmanager
 def progress(
     description: str, *, total: float | None, in_bytes: bool = False, is_shown: bool = True
-) -> Iterator[UpdateBar]:
+) -> Iterator[ProgressBar]:
     """Show a progress bar on standard error while the body runs, if that is a terminal; it leaves no trace."""
     target = console(stderr=True)
     bar = Progress(
@@ -144,12 +192,13 @@ def progress(
         BarColumn(bar_width=30),
         DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn(),
         TimeElapsedColumn(),
+        _WaitingColumn(),
         console=target,
         transient=True,
         disable=not (is_shown and target.is_terminal),
     )
     with bar:
-        yield partial(bar.update, bar.add_task(description, total=total))
+        yield ProgressBar(bar, bar.add_task(description, total=total))
 
 
 def _print_beside(text: Text) -> None:

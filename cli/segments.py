@@ -42,21 +42,24 @@ def append(
 
     Standard input is appended in pieces of 1 MiB, each of them whole or not at all.
     """
-    with server.connect() as client:
-        if text is not None:
+    if text is not None:
+        with server.connect() as client:
             print(client.segments.append(segment, text.encode(), expected_offset=expected_offset))
-            return
-        first = None
-        with progress(f"appending to {segment}", total=None, in_bytes=True) as update:
-            while data := sys.stdin.buffer.read(APPEND_BYTES):
-                offset = client.segments.append(segment, data, expected_offset=expected_offset)
-                first = offset if first is None else first
-                expected_offset = offset + len(data) if expected_offset is not None else None
-                update(advance=len(data))
-        if first is None:
-            print_note("standard input was empty; nothing was appended")
-        else:
-            print(first)
+        return
+    first = None
+    with (
+        progress(f"appending to {segment}", total=None, in_bytes=True) as update,
+        server.connect(on_waiting=update.show_waiting) as client,
+    ):
+        while data := sys.stdin.buffer.read(APPEND_BYTES):
+            offset = client.segments.append(segment, data, expected_offset=expected_offset)
+            first = offset if first is None else first
+            expected_offset = offset + len(data) if expected_offset is not None else None
+            update(advance=len(data))
+    if first is None:
+        print_note("standard input was empty; nothing was appended")
+    else:
+        print(first)
 
 
 @app.command()

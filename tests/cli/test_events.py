@@ -1,3 +1,4 @@
+import asyncio
 import json
 import signal
 import subprocess
@@ -7,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
+import millrace
 from millrace.client.testing import TestServer
+from millrace.client.testing import server as server_of
+from millrace.server.app import Server
+from millrace.server.wal import WalOptions
+from millrace.wire.limits import KIB, MIB
 from tests.cli.conftest import Outcome, Run
+from tests.support.files import MemoryFileSystem
+from tests.support.servers import server_options
+from tests.support.waiting import until
+
+PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
 
 Write = Callable[..., Outcome]
 
@@ -109,13 +120,12 @@ def test_writing_to_a_missing_stream_is_refused(write: Write, ask: Run) -> None:
 def test_a_pipe_is_written_and_tailed_as_lines_come(running: TestServer, ask: Run) -> None:
     """Ctrl-C ends a tail without noise and with exit code 0."""
     ask("stream", "create", "events/pipe")
-    program = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
     address = ["--address", running.address]
     tail = subprocess.Popen(
-        [*program, "tail", "events/pipe", "--from", "head", *address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PROGRAM, "tail", "events/pipe", "--from", "head", *address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     writer = subprocess.Popen(
-        [*program, "write", "events/pipe", *address], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PROGRAM, "write", "events/pipe", *address], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert writer.stdin is not None
     assert tail.stdout is not None
@@ -135,3 +145,87 @@ def test_a_pipe_is_written_and_tailed_as_lines_come(running: TestServer, ask: Ru
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+@pytest.mark.slow
+def test_a_tail_outlives_an_outage_and_says_what_it_waits_for() -> None:
+    """Behaviour 89."""
+    with server_of() as running, millrace.blocking.connect(running.address) as client:
+        client.create_stream("events/outage")
+        arguments = ["tail", "events/outage", "--from", "head", "--address", running.address]
+        tail = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        with tail, client.writer("events/outage", writer_id="w") as writer:
+            writer.write(b"before")
+            assert tail.stdout.readline() == b"before\n"
+            running.kill()
+            assert tail.stderr.readline().startswith(
+                b"waiting for the server, unreachable: no server could be reached at"
+            )
+            running.start()
+            writer.write(b"after")
+            assert tail.stdout.readline() == b"after\n"
+            tail.send_signal(signal.SIGINT)
+            assert tail.wait(60) == 0
+            assert tail.stderr.read() == b"waiting is over\n"
+
+
+@pytest.mark.slow
+def test_a_tail_with_a_time_limit_ends_with_the_cut_to_resume_from() -> None:
+    with server_of() as running:
+        with millrace.blocking.connect(running.address) as client:
+            client.create_stream("events/limit")
+            with client.writer("events/limit") as writer:
+                writer.write(b"before")
+        arguments = ["tail", "events/limit", "--from", "head", "--timeout", "0.1s", "--address", running.address]
+        tail = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        with tail:
+            assert tail.stdout.readline() == b"before\n"
+            running.kill()
+            assert tail.wait(60) == 3
+            assert b"given up after 0.1 s" in (said := tail.stderr.read())
+            assert b"; resume at events/limit@" in said
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behaviour 89."""
+    files = MemoryFileSystem(capacity_bytes=7 * MIB)
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    wal = WalOptions(
+        file_size_bytes=3 * MIB,
+        files_max=8,
+        batch_size_bytes_max=2 * MIB,
+        run_size_bytes_max=2 * MIB,
+        headroom_bytes=8 * KIB,
+        retry_interval_s=0.05,
+    )
+    path = tmp_path / "input"
+    path.write_bytes((b"x" * 9_999 + b"\n") * 800)
+    said = ""
+
+    def is_said() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return "waiting for the server, no space: " in said
+
+    async with Server(server_options(tmp_path, wal=wal), files=files) as running:
+        async with millrace.connect(running.address) as client:
+            await client.create_stream("events/full")
+        with path.open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            arguments = ("write", "events/full", "--address", running.address)
+            writing = asyncio.create_task(asyncio.to_thread(run, *arguments))
+            await until(is_said)
+            assert not writing.done()
+            files.capacity_bytes = 64 * MIB
+            outcome = await writing
+    assert outcome.code == 0
+    assert "waiting is over" in said + outcome.err
+    assert "wrote 800 events" in outcome.err

@@ -1,10 +1,12 @@
 import io
+import re
 import sys
 
 import pytest
 from rich.text import Text
 
 from millrace.cli.output import print_error, print_facts, print_json, print_table, progress
+from millrace.client.waiting import Waiting, WaitReason
 
 
 def test_a_table_in_a_pipe_is_plain_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,11 +48,43 @@ def test_there_is_no_progress_bar_in_a_pipe(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_there_is_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+WAITING = Waiting(reason=WaitReason.NO_SPACE, since_s=0.0, detail="the disk is full")
+
+
+def test_a_progress_bar_shows_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 89."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    with progress("writing", total=None) as update:
+        update.show_waiting(WAITING)
+        update._bar.refresh()
+        shown = terminal.getvalue()
+        update.show_waiting(None)
+        terminal.truncate(0)
+        update._bar.refresh()
+        assert "waiting" not in terminal.getvalue()
+
+    assert re.search(r"waiting .*: no space", shown)
+
+
+def test_without_a_bar_what_is_waited_for_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("writing", total=None) as update:
+        update.show_waiting(WAITING)
+        update.show_waiting(None)
+
+    said = ["waiting for the server, no space: the disk is full", "waiting is over"]
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_on_a_terminal_there_is_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     for name in ("NO_COLOR", "FORCE_COLOR"):
