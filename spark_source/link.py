@@ -2,6 +2,9 @@
 
 The loop turns only during a call, so there is no thread to fork or to stop. Between calls the connection is silent;
 when it was silent for long, it may have been closed by the server, and the next call makes a new one.
+
+The first call fails at once where no server answers. From then on a call waits while the server is away, as long as the
+option `outageTimeout` says.
 """
 
 import asyncio
@@ -85,14 +88,20 @@ class Link:
 
 
 async def open_client(options: SourceOptions, *, check: bool) -> Client:
-    """Return a client; with `check` it is connected, in one attempt.
+    """Return a client that waits while the server is away; with `check` it is connected first, in one attempt.
 
     Raises:
         OptionError: nothing answers at the address, or the token is refused.
     """
     client = connect(
         options.address,
-        options=ClientOptions(token=options.token, tls=options.tls, client_name="millrace-spark"),
+        options=ClientOptions(
+            token=options.token,
+            tls=options.tls,
+            client_name="millrace-spark",
+            request_timeout_s=options.outage_timeout_s,
+            outage_timeout_s=options.outage_timeout_s,
+        ),
     )
     if check:
         try:

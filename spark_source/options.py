@@ -1,13 +1,14 @@
 """The options of the source: strings from Spark, checked, to a frozen record."""
 
 import difflib
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, Cut, StreamCut, parse_cut
-from millrace.model.quantities import parse_moment, parse_size
+from millrace.model.quantities import parse_duration, parse_moment, parse_size
 
 from .errors import OptionError
 
@@ -37,6 +38,7 @@ class SourceOptions:
         max_bytes, max_events: the most of one micro-batch; None for no limit.
         partition_bytes: about the bytes that one task reads.
         columns: what is handed to Spark; it cannot ask a Python source for fewer.
+        outage_timeout_s: how long a query that runs waits, each time, for a server that is away.
     """
 
     address: str
@@ -48,6 +50,7 @@ class SourceOptions:
     partition_bytes: int = PARTITION_SIZE_BYTES
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     fail_on_data_loss: bool = True
+    outage_timeout_s: float = math.inf
     token: str = field(default="", repr=False)
     tls: bool = False
 
@@ -115,6 +118,13 @@ def _size(text: str) -> int:
     return size
 
 
+def _duration(text: str) -> float:
+    duration_s = parse_duration(text)
+    if not duration_s > 0:
+        raise ValueError(f"{text!r} must be above 0")
+    return duration_s
+
+
 def _columns(text: str) -> tuple[str, ...]:
     """Return the names in a list like `key, value`."""
     names = tuple(name.strip().lower() for name in text.split(","))
@@ -150,6 +160,7 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "columns": ("columns", _columns),
     "includeHeaders": ("with_headers", _flag),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "outageTimeout": ("outage_timeout_s", _duration),
     "token": ("token", str),
     "tls": ("tls", _flag),
 }

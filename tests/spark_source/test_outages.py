@@ -1,0 +1,95 @@
+"""Behaviour 89: a query outlives an outage longer than a request may take: one of another client has failed."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import millrace
+from millrace.client.testing import TestServer
+from tests.spark_source.conftest import Batches, Shop, rows_of_events
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def mortal() -> Iterator[TestServer]:
+    """A server that may be killed."""
+    with millrace.testing.server() as running:
+        yield running
+
+
+@pytest.fixture
+def shop(mortal: TestServer, stream: str, tmp_path: Path) -> Iterator[Shop]:
+    with millrace.blocking.connect(mortal.address) as client:
+        yield Shop(client, mortal, stream, tmp_path)
+
+
+def outlast(shop: Shop) -> None:
+    """Wait until a request with the usual time limit has failed, and then for another one."""
+    for _ in range(2):
+        with pytest.raises(millrace.ConnectionLostError):
+            shop.client.stream_info(shop.stream)
+
+
+def test_a_query_plans_on_when_the_server_returns(
+    spark: SparkSession, shop: Shop, mortal: TestServer, batches: Batches
+) -> None:
+    shop.create(2)
+    shop.write(5)
+    query = shop.run(spark, batches, trigger={"processingTime": "0 seconds"})
+    query.processAllAvailable()
+    mortal.kill()
+    outlast(shop)
+    assert query.isActive
+    mortal.start()
+    shop.write(5)
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
+    assert len(batches.all) == 100
+
+
+def test_a_task_reads_on_when_the_server_returns(
+    spark: SparkSession, shop: Shop, mortal: TestServer, batches: Batches
+) -> None:
+    shop.create(2)
+    shop.write(5)
+
+    def restart() -> None:
+        outlast(shop)
+        mortal.start()
+
+    def sink(frame: DataFrame, number: int) -> None:
+        mortal.kill()
+        thread = threading.Thread(target=restart)
+        thread.start()
+        batches(frame, number)
+        thread.join()
+
+    shop.run(spark, sink).awaitTermination()
+    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
+
+
+def test_a_query_is_stopped_or_gives_up_in_an_outage(
+    spark: SparkSession, shop: Shop, mortal: TestServer, batches: Batches
+) -> None:
+    """With `outageTimeout` it fails, and its checkpoint is where it resumes."""
+    shop.create(2)
+    shop.write(5)
+    forever = {"processingTime": "0 seconds"}
+    query = shop.run(spark, Batches(), checkpoint="stopped", trigger=forever)
+    limited = shop.run(spark, batches, trigger=forever, outageTimeout="1s")
+    for each in (query, limited):
+        each.processAllAvailable()
+    mortal.kill()
+    with pytest.raises(StreamingQueryException, match=r"no server could be reached|no answer"):
+        limited.awaitTermination()
+    query.stop()
+    mortal.start()
+    shop.write(5)
+    shop.run(spark, batches).awaitTermination()
+    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
