@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-START_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 
 # Small log files: a test writes little, and each file is filled with zeros when the server starts.
@@ -63,7 +63,7 @@ class TestServer:
         """Start the server, and return once it accepts connections.
 
         Raises:
-            RuntimeError: it ended, or did not serve within 30 s.
+            RuntimeError: it ended, or did not serve within two minutes.
         """
         if self.running:
             raise RuntimeError("the server is running")
