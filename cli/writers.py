@@ -1,4 +1,4 @@
-"""`millrace writer`: how far a persistent writer has come, and what became of one of its events."""
+"""`millrace writer`: how far a persistent writer has come, and where one resumes that was refused."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from millrace.model.errors import InvalidArgumentError
 from .connecting import JsonOption, Server, StreamArgument
 from .figures import time_text
 from .option_groups import Commands
-from .output import picked, print_error, print_facts, print_json, print_note, print_table
+from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
 
 app = Commands(no_args_is_help=True)
 
@@ -53,6 +53,29 @@ def info(
         _print_facts(found, event, outcome)
     if outcome not in (None, Outcome.STORED):
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def reset(
+    server: Server,
+    stream: StreamArgument,
+    writer_id: Annotated[str, typer.Argument(metavar="WRITER_ID", help="Id of the writer.")],
+    stored_through: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            metavar="SEQUENCE",
+            help="Where the writer resumes: everything up to this sequence counts as stored, nothing above it.",
+        ),
+    ],
+) -> None:
+    """Let a writer go on that was refused for its sequences; the exit code is 1 if none was refused."""
+    with server.connect() as client:
+        changed = client.reset_sequences(stream, writer_id, stored_through=stored_through)
+    if not changed:
+        print_error(f"no sequence of writer {writer_id} was refused; nothing is changed")
+        raise typer.Exit(FAILED)
+    print_done(f"writer {writer_id} resumes on {stream} behind sequence {stored_through}")
 
 
 def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:

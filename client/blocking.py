@@ -367,6 +367,7 @@ class Client(Blocking[AsyncClient]):
     cursors = wrapped(AsyncClient.cursors, Cursors)
     writer = opened(AsyncClient.writer, Writer)
     writer_info = waited(AsyncClient.writer_info)
+    reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)
     reader = opened(AsyncClient.reader, Reader)
     plan_ranges = waited(AsyncClient.plan_ranges)

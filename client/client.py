@@ -351,6 +351,23 @@ class Client:
         """
         return await fetch_writer_info(self._writes, _checked(stream), writer_id)
 
+    async def reset_sequences(self, stream: str, writer_id: str, *, stored_through: int) -> bool:
+        """Let a writer go on that was refused for its sequences; return False if none was refused: nothing is changed.
+
+        A writer that has the id open is fenced.
+
+        Args:
+            stored_through: the next life resumes behind this sequence: everything up to it counts as stored, nothing
+                above it. -1 is before the first one. Only reading the stream can tell.
+
+        Raises:
+            StreamNotFoundError: there is none.
+            WriterFencedError, WriterExpiredError: there is no such writer, or nothing is known of it any more.
+        """
+        info = await self._writes.request(m.GetStream(_checked(stream)))
+        request = m.ResetSequences(checked_writer_id(writer_id), info.stream_id, stored_through)
+        return bool((await self._writes.request(request)).changed)
+
     @asynccontextmanager
     async def reader(
         self, stream: str, *, start: Cut = HEAD, end: Cut | None = None, options: ReaderOptions | None = None

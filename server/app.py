@@ -79,6 +79,7 @@ class ServerStatistics:
     connections: int
     tail_bytes: int
     unflushed_segments: int
+    sequences_refused_total: int
 
 
 class Server:
@@ -238,6 +239,7 @@ class Server:
                 connections=len(self._connections),
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
+                sequences_refused_total=opened.container.sequences_refused_total,
             ),
             "recovery": opened.summary,
             "streams": self._streams.statistics if self._streams else StreamsStatistics(),

@@ -125,6 +125,8 @@ class SegmentContainer:
         # Called once if the log or the checkpoint fails; the container then refuses everything.
         self.on_failure: Callable[[ServerError], None] = lambda error: None
         self._failure: ServerError | None = None
+        # How often a writer was refused for its sequences, until it was reset.
+        self.sequences_refused_total = 0
         # Those who wait for room: each is called, and forgotten, once there is some.
         self._waiting_for_room: set[Callable[[], None]] = set()
         # What the log was given and did not say durable yet, in order.
@@ -232,6 +234,7 @@ class SegmentContainer:
             )
             decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: the append does
             on_stream.admitted.refusal = refusal
+            self.sequences_refused_total += 1
             logger.error(
                 "sequences refused writer=%s stream_id=%d segment_id=%d first_sequence=%d stored_through=%d",
                 writer.writer_id, segment.stream_id, *refusal,

@@ -7,8 +7,11 @@ import millrace
 from millrace.client.testing import TestServer, server
 from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
+from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from tests.cli.conftest import Run
 from tests.support.clock import ManualClock
+from tests.support.protocol import Peer
 from tests.support.servers import server_options
 
 
@@ -101,3 +104,30 @@ async def let_a_writer_expire(folder: Path) -> None:
         for _ in range(19):
             clock.move(100)
             await running._expiry.expire()
+
+
+async def refused_writer(address: str, stream: str, writer_id: str) -> None:
+    """Open a writer that sends one sequence twice."""
+    async with await Peer.connect(address) as peer:
+        info = await peer.ask(m.CreateStream(stream, 1, ""), m.StreamInfo)
+        opened = await peer.ask(m.OpenWriter(writer_id, [], 0, info.stream_id), m.WriterOpened)
+        fields = {"writer_number": opened.writer_number, "writer_epoch": opened.writer_epoch}
+        for number in (1, 2):
+            ids = await peer.append(
+                info.segments[0].segment_id, b"x", event_number=number, sequences=Sequences(7, 7, 7), **fields
+            )
+            await peer.settled(ids)
+
+
+def test_a_writer_that_was_refused_for_its_sequences_is_reset(ask: Run, running: TestServer) -> None:
+    """Behaviour 66."""
+    stream, writer_id = "writers/reset", "writers/reset:w"
+    asyncio.run(refused_writer(running.address, stream, writer_id))
+
+    done = ask("writer", "reset", stream, writer_id, "--stored-through", 7)
+    again = ask("writer", "reset", stream, writer_id, "--stored-through", 7)
+    unknown = ask("writer", "reset", stream, "nobody", "--stored-through", 7)
+
+    assert (done.code, again.code, unknown.code) == (0, 1, 1)
+    assert "resumes on writers/reset behind sequence 7" in done.out + done.err
+    assert "no sequence of writer writers/reset:w was refused" in again.err

@@ -9,7 +9,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millrace.model.key_range import key_place
+from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, RefusedError, Stored, set_attribute
 
@@ -228,6 +231,131 @@ class Decider:
 
 
 @dataclass(slots=True)
+class Sequenced:
+    """Resumes by the sequences of its events, again and again, on a stream that is scaled between its lives.
+
+    Events are known by their index, from 0; sequences have gaps. An event keeps its key, whatever life sends it.
+    """
+
+    name: str
+    seed: int
+    lives: int = 0
+    # Events that were sent, stored or not, are those below.
+    sent: int = 0
+    acked: set[int] = field(default_factory=set)
+
+    @property
+    def stream(self) -> str:
+        return f"sequenced/{self.name}"
+
+    @staticmethod
+    def sequence(index: int) -> int:
+        return index + index // 5 * 3
+
+    @staticmethod
+    def place(index: int) -> int:
+        return key_place(f"key {index % 17}")
+
+    async def prepare(self, peer: Peer) -> None:
+        await peer.ask(m.CreateStream(self.stream, 3, ""), m.StreamInfo)
+
+    async def run(self, address: str) -> None:
+        async with await Peer.connect(address) as peer:
+            while True:
+                self.lives += 1
+                choices = random.Random(f"{self.seed}/{self.name}/{self.lives}")
+                await self._scale(peer, choices)
+                await self._live(peer, choices)
+
+    async def _scale(self, peer: Peer, choices: random.Random) -> None:
+        """Split a segment in two, or merge two neighbours."""
+        stream = await peer.ask(m.GetStream(self.stream), m.StreamInfo)
+        parts = sorted((each.low, each.last, each.segment_id) for each in stream.segments if not each.sealed_epoch)
+        index = choices.randrange(len(parts))
+        (low, last, first_id), pair = parts[index], parts[index : index + 2]
+        if len(pair) == 2 and (len(parts) > 4 or choices.random() < 0.5):
+            sealed, ranges = [each[2] for each in pair], [(low, pair[1][1])]
+        else:
+            middle = (low + last) // 2
+            sealed, ranges = [first_id], [(low, middle), (middle + 1, last)]
+        request = m.ScaleStream(self.stream, sealed, [m.KeyRangeRecord(*each) for each in ranges])
+        await peer.ask(request, m.StreamInfo)
+
+    async def _live(self, peer: Peer, choices: random.Random) -> None:
+        """Open the writer, send what is not stored, and go on, until something is refused or for a while."""
+        stream = await peer.ask(m.GetStream(self.stream), m.StreamInfo)
+        parts = [each for each in stream.segments if not each.sealed_epoch]
+        request = m.OpenWriter(
+            self.name, [each.segment_id for each in parts], 0, stream.stream_id, choices.randbytes(16)
+        )
+        opened = await peer.ask(request, m.WriterOpened)
+        row = SequenceRow(opened.stored_through, opened.marks)
+        numbers = {state.segment_id: state.last_event_number for state in opened.states}
+        fields = {"writer_number": opened.writer_number, "writer_epoch": opened.writer_epoch}
+        stored = {index for index in range(self.sent) if row.is_stored(self.sequence(index), place=self.place(index))}
+        if lost := sorted(self.acked - stored):
+            raise LostError(f"{self.name}: events {lost} were acknowledged, and are not stored by what the server says")
+        start = next((index for index in range(self.sent) if index not in stored), self.sent)
+        for _ in range(choices.randrange(1, 20)):
+            todo = [index for index in range(start, start + 8) if index not in stored]
+            start += 8
+            if not await self._send(peer, parts, todo, numbers, fields):
+                return
+
+    async def _send(
+        self,
+        peer: Peer,
+        parts: Sequence[m.StreamSegment],
+        todo: Sequence[int],
+        numbers: dict[int, int],
+        fields: dict[str, int],
+    ) -> bool:
+        """Send events, all at once; return whether all are stored."""
+        ids = []
+        for index in todo:
+            place, sequence = self.place(index), self.sequence(index)
+            (segment_id,) = [each.segment_id for each in parts if each.low <= place <= each.last]
+            numbers[segment_id] += 1
+            self.sent = max(self.sent, index + 1)
+            # All that was sent before is stored, and nothing of this round is known to be.
+            sequences = Sequences(sequence, sequence, self.sequence(todo[0]))
+            item = payload(self.name, index, seed=self.seed)
+            ids += await peer.append(segment_id, item, event_number=numbers[segment_id], sequences=sequences, **fields)
+        outcomes = await peer.settled(ids)
+        for index, outcome in zip(todo, outcomes, strict=True):
+            if isinstance(outcome, Stored):
+                self.acked.add(index)
+            elif outcome in (ErrorCode.SEQUENCES_REFUSED, ErrorCode.SEQUENCES_MIXED):
+                raise LostError(f"{self.name}: event {index}: {outcome!r}")
+            else:
+                await refused(outcome)
+        return all(isinstance(outcome, Stored) for outcome in outcomes)
+
+    async def account(self, peer: Peer) -> None:
+        """Check every event: there once if it was acknowledged, at most once otherwise, as the row says."""
+        stream = await peer.ask(m.GetStream(self.stream), m.StreamInfo)
+        found: list[int] = []
+        for segment in stream.segments:
+            content = await peer.read_all(segment.segment_id)
+            indexes = [int(item.split(b":")[1]) for item in content.split(b">")[:-1]]
+            if indexes != sorted(set(indexes)):
+                raise LostError(f"{self.name}: segment {segment.segment_id} has events {indexes}")
+            if content != b"".join(payload(self.name, index, seed=self.seed) for index in indexes):
+                raise LostError(f"{self.name}: segment {segment.segment_id} holds what nobody sent")
+            found += indexes
+        if len(found) != len(set(found)) or not self.acked.issubset(found) or max(found, default=-1) >= self.sent:
+            twice = sorted(index for index in set(found) if found.count(index) > 1)
+            missing = sorted(self.acked.difference(found))
+            raise LostError(f"{self.name}: events {twice} twice, {missing} missing, {self.sent} sent")
+        told = await peer.ask(m.GetWriter(self.name, [], stream.stream_id), m.WriterOpened)
+        row = SequenceRow(told.stored_through, told.marks)
+        for index in range(self.sent):
+            if row.is_stored(self.sequence(index), place=self.place(index)) != (index in found):
+                raise LostError(f"{self.name}: the row is wrong about event {index}: {row}")
+        self.acked.update(found)
+
+
+@dataclass(slots=True)
 class Account:
     """All that is known of a server from outside."""
 
@@ -236,6 +364,7 @@ class Account:
     writers: list[Writer] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
     deciders: list[Decider] = field(default_factory=list)
+    sequenced: list[Sequenced] = field(default_factory=list)
 
     async def prepare(self, address: str) -> None:
         """Make what the writers need, before anything is killed."""
@@ -244,15 +373,18 @@ class Account:
             self.raws = [Raw(f"raw{number}", self.seed) for number in range(3)]
             self.writers = [Writer(f"writer{number}", self.seed, self.shared) for number in range(3)]
             self.deciders = [Decider("decider", self.seed)]
+            self.sequenced = [Sequenced(f"sequenced{number}", self.seed) for number in range(2)]
             for raw in self.raws:
                 await raw.prepare(peer)
+            for each in self.sequenced:
+                await each.prepare(peer)
             for decider in self.deciders:
                 await decider.prepare(peer)
 
     async def write(self, address: str) -> None:
         """Write until the server dies. A LostError is raised whatever else happens."""
 
-        async def until_cut(part: Raw | Writer | Decider) -> None:
+        async def until_cut(part: Raw | Writer | Decider | Sequenced) -> None:
             try:
                 await part.run(address)
             except CUT:
@@ -261,7 +393,9 @@ class Account:
                 if error.code not in (ErrorCode.SHUTTING_DOWN, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.NO_SPACE):
                     raise
 
-        parts: list[Raw | Writer | Decider] = [*self.raws, *self.writers, *self.deciders]
+        parts: list[Raw | Writer | Decider | Sequenced] = [
+            *self.raws, *self.writers, *self.deciders, *self.sequenced
+        ]  # fmt: skip
         await asyncio.gather(*map(until_cut, parts))
 
     async def check(self, address: str) -> int:
@@ -275,6 +409,8 @@ class Account:
                 await raw.account(peer)
             for decider in self.deciders:
                 await decider.account(peer)
+            for each in self.sequenced:
+                await each.account(peer)
             for segment_id in self.shared:
                 await account_shared(peer, self.writers, segment_id)
             shared = [(await peer.info(segment_id)).length for segment_id in self.shared]

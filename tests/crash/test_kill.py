@@ -22,14 +22,16 @@ from tests.support.protocol import Peer
 
 
 async def rounds(folder: Path, *, count: int, seed: int, longest_s: float = 0.6, talks: bool = False) -> int:
-    """Kill a server `count` times and return the bytes accounted for at the end."""
+    """Kill a server `count` times, or until it had time to store something; return the bytes accounted for."""
     choices = random.Random(seed)
     account = Account(seed)
     size = 0
     server = await ServerProcess.start(folder)
     try:
         await account.prepare(server.address)
-        for number in range(count):
+        number = 0
+        while number < count or not size:
+            number += 1
             writing = asyncio.create_task(account.write(server.address))
             delay_s = choices.uniform(0.02, longest_s)
             await asyncio.wait([writing], timeout=delay_s)

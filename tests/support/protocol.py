@@ -99,11 +99,14 @@ class Peer:
         host, _, port = address.rpartition(":")
         peer = cls(*await asyncio.open_connection(host, int(port), limit=read_ahead))
         if greet:
-            await peer.send(hello(token=token))
-            _, reply = await peer.receive()
-            if isinstance(reply, m.ErrorReply):
+            try:
+                await peer.send(hello(token=token))
+                _, reply = await peer.receive()
+                if isinstance(reply, m.ErrorReply):
+                    raise RefusedError(reply)
+            except BaseException:
                 await peer.close()
-                raise RefusedError(reply)
+                raise
             assert isinstance(reply, m.HelloReply), reply
         return peer
 

@@ -33,6 +33,8 @@ def advance(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
         writer.active_us = batch.wall_time_us
         writer.seen_uptime_us = state.uptime_us
         state.writers.changed(writer)
+    if not segment.stream_id:
+        return
     if run.sequences is not None:
         writer.on_stream(segment.stream_id).durable.store(segment, run.sequences)
         state.touch_sequences(writer, segment.stream_id)

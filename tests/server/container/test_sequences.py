@@ -177,6 +177,7 @@ async def test_a_block_below_what_is_stored_is_refused_until_a_reset(tmp_path: P
         assert await life.send(left, 5, below=5, number=2) is ErrorCode.SEQUENCES_REFUSED
         assert await life.send(right, 9, below=9, number=1) is ErrorCode.SEQUENCES_REFUSED
         assert await code_of(life.tell(6)) is ErrorCode.SEQUENCES_REFUSED
+        assert server.statistics()["server"].sequences_refused_total == 1
         if options is BUSY:
             await settled(server)
     async with (
