@@ -11,6 +11,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- LogCorruptError           the log holds valid records after damaged ones
 |   +-- ChunkCorruptError         a chunk does not match its checksum
 |   |   +-- ChunkIdentityError    a chunk is another one than its name or its record says
+|   +-- ChunkExistsError          another chunk has that name; nothing was stored
 |   +-- ChunkNotFoundError        a chunk that should be there is not
 |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
 +-- ThrottledError                a bound is reached; says what is full and when to try again
@@ -130,6 +131,10 @@ class ChunkIdentityError(ChunkCorruptError):
         super().__init__(name, offset, f"the file holds {found} where {expected} belongs, says its summary")
         self.found = found
         self.expected = expected
+
+
+class ChunkExistsError(StorageError):
+    """Another chunk has the name under which one was to be published. Nothing was stored, and the other one stays."""
 
 
 class ChunkNotFoundError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):

@@ -16,14 +16,14 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from aiofiles.os import wrap
 
 from millrace.model.checksum import Buffer
-from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, ServerError, StorageError
+from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, ServerError, StorageError
 from millrace.server.host.files import FileSystem
 
 from .options import Tier2Options
@@ -99,14 +99,11 @@ class LocalStorage:
 
     def _publish(self, name: str, pieces: Sequence[Buffer]) -> None:
         path = self._path(name)
-        size = sum(map(len, pieces))
         with _translated(name):
             self._files.make_directories(path.parent)
             if self._files.exists(path):
-                present = self._files.size(path)
-                if present != size:
-                    reason = f"{present} bytes where {size} belong, wrong"
-                    raise ChunkCorruptError(name, min(present, size), reason)
+                if not self._holds(path, pieces):
+                    raise ChunkExistsError("another chunk has this name", subject=name)
                 # It may have been renamed by a process that died before the next line.
                 self._sync_folders(path.parent)
                 return
@@ -126,6 +123,18 @@ class LocalStorage:
                 # Syncing the folder again would prove nothing about this name. The next try publishes it again.
                 self._forget(path)
                 raise
+
+    def _holds(self, path: Path, pieces: Sequence[Buffer]) -> bool:
+        """Return whether a file is the concatenation of the pieces."""
+        if self._files.size(path) != sum(map(len, pieces)):
+            return False
+        with closing(self._files.open(path, read_only=True)) as file:
+            place = 0
+            for piece in pieces:
+                if file.pread(len(piece), place) != bytes(piece):
+                    return False
+                place += len(piece)
+        return True
 
     def _write(self, path: Path, pieces: Sequence[Buffer]) -> None:
         """Write and sync a new file."""

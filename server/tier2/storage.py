@@ -34,8 +34,8 @@ class ChunkStorage(Protocol):
        prefix that no name can start with, raises InvalidArgumentError.
     2. Publishing is atomic: until `publish` returns, a chunk is either absent or whole, for every observer and after
        every crash. When it has returned, the chunk survives a loss of power.
-    3. Publishing is idempotent by name: when a chunk of that name and size is there, it is made durable and that is a
-       success; nothing is written again. One of another size is never replaced: ChunkCorruptError.
+    3. Publishing is idempotent: when a chunk of that name with the same bytes is there, it is made durable and that is
+       a success; nothing is written again. Another one is never replaced, nor taken for it: ChunkExistsError.
     4. A failed publish leaves no chunk. NoSpaceError means that the storage is full and that trying again later is
        right; any other StorageError that the medium failed.
     5. A chunk never changes. Reads may run at the same time as everything else.
@@ -50,7 +50,7 @@ class ChunkStorage(Protocol):
 
         Raises:
             NoSpaceError: nothing was stored; try again later.
-            ChunkCorruptError: another chunk has that name.
+            ChunkExistsError: another chunk has that name.
             StorageError: nothing was stored; the medium failed.
         """
         ...

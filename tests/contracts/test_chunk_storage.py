@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
+from millrace.model.checksum import Buffer
+from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ScopedStorage, Tier2Options
 from tests.support.files import MemoryFileSystem
@@ -70,11 +71,13 @@ async def test_publishing_again_is_a_success_without_effect(storage: ChunkStorag
 
 
 @pytest.mark.asyncio
-async def test_a_chunk_of_another_size_is_never_replaced(storage: ChunkStorage) -> None:
+@pytest.mark.parametrize("pieces", [[b"abcd"], [b"ab"], [b"a", memoryview(b"bd")]], ids=["longer", "shorter", "other"])
+async def test_another_chunk_is_never_replaced_nor_taken_for_it(storage: ChunkStorage, pieces: list[Buffer]) -> None:
+    """Behaviour 81: also where it has the same size."""
     await storage.publish(NAME, [b"abc"])
 
-    with pytest.raises(ChunkCorruptError):
-        await storage.publish(NAME, [b"abcd"])
+    with pytest.raises(ChunkExistsError):
+        await storage.publish(NAME, pieces)
 
     assert await storage.read(NAME, offset=0, size=9) == b"abc"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from sortedcontainers import SortedDict
 
 from millrace.model.checksum import Buffer
-from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, NoSpaceError, StorageError
+from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, NoSpaceError, StorageError
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.tier2.storage import check_chunk_name, check_chunk_prefix
 
@@ -29,17 +29,16 @@ class MemoryStorage:
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
         """Store a chunk, see `ChunkStorage`."""
         check_chunk_name(name)
-        size = sum(map(len, pieces))
+        data = b"".join(pieces)
+        size = len(data)
         present = self._chunks.get(name)
         if present is not None:
-            if len(present) != size:
-                raise ChunkCorruptError(
-                    name, min(len(present), size), f"{len(present)} bytes where {size} belong, wrong"
-                )
+            if present != data:
+                raise ChunkExistsError("another chunk has this name", subject=name)
             return
         if self.capacity_bytes is not None and self.size_bytes + size > self.capacity_bytes:
             raise NoSpaceError(f"{size} bytes do not fit into {self.capacity_bytes - self.size_bytes}", subject=name)
-        self._chunks[name] = b"".join(pieces)
+        self._chunks[name] = data
         self.size_bytes += size
 
     async def read(self, name: str, *, offset: int, size: int) -> bytes:

@@ -29,13 +29,11 @@ class SavedCheckpoint:
 
     Attributes:
         number: as the garbage queue counts them.
-        sequence: of the last log batch that it contains.
-        replay_from: the log is needed with it from this sequence on.
+        version: what it contains, and the epoch under which it was stored.
     """
 
     number: int
-    sequence: int
-    replay_from: int
+    version: CheckpointVersion
 
 
 class Checkpointer:
@@ -45,7 +43,7 @@ class Checkpointer:
         container: its state is stored, as of the last batch that was applied.
         checkpoints: where to.
         storage: where copies go.
-        container_epoch: of this start.
+        container_epoch: of this start, to begin with.
         owner: whose container it is; stored in each copy.
     """
 
@@ -61,7 +59,7 @@ class Checkpointer:
         self._container = container
         self._checkpoints = checkpoints
         self._storage = storage
-        self._container_epoch = container_epoch
+        self.container_epoch = container_epoch
         self._owner = owner
         self._clock = container.clock
         self._lock = asyncio.Lock()
@@ -77,7 +75,19 @@ class Checkpointer:
     @property
     def copy_needs_less_log(self) -> bool:
         """Whether a copy of the last checkpoint would need less of the log than the newest copy."""
-        return self.saved is not None and self.saved.replay_from > self.copy_replay_from
+        return self.saved is not None and self.saved.version.replay_from > self.copy_replay_from
+
+    @property
+    def is_epoch_stored(self) -> bool:
+        """Whether a checkpoint was stored under the epoch: before that, nothing is published under it."""
+        return self.saved is not None and self.saved.version.container_epoch == self.container_epoch
+
+    def raise_epoch(self) -> None:
+        """Continue under the next epoch, since somebody has published under this one.
+
+        That is so if the container was started with an older checkpoint, which did not know of a later start.
+        """
+        self.container_epoch += 1
 
     async def checkpoint(self) -> None:
         """Store a checkpoint of the state as it is now.
@@ -92,16 +102,17 @@ class Checkpointer:
             # In one step, without an await: sequence, rows and garbage belong together.
             sequence = state.sequence
             replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
-            saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), sequence=sequence, replay_from=replay_from)
+            version = CheckpointVersion(sequence, self.container_epoch, replay_from)
+            saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), version=version)
             rows = take_rows(state)
             self.begun_s = self._clock.monotonic_s()
             # If this fails, the next checkpoint takes the same changes again.
             await asyncio.to_thread(
                 self._checkpoints.save,
                 rows,
-                sequence=sequence,
-                replay_from=replay_from,
-                container_epoch=self._container_epoch,
+                sequence=version.sequence,
+                replay_from=version.replay_from,
+                container_epoch=version.container_epoch,
             )
             state.stored(stored_below=rows.next_id)
             state.garbage.checkpoint_stored(saved.number)
@@ -127,7 +138,7 @@ class Checkpointer:
             await publish_copy(
                 self._storage,
                 checkpoints,
-                version=CheckpointVersion(saved.sequence, self._container_epoch, saved.replay_from),
+                version=saved.version,
                 number=self._copy_count,
                 size=self.copy_size_bytes,
                 owner=self._owner,
@@ -135,7 +146,7 @@ class Checkpointer:
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
         self._container.state.garbage.copy_published(saved.number)
-        self.copy_replay_from = saved.replay_from
+        self.copy_replay_from = saved.version.replay_from
 
     def stop_copying(self) -> None:
         """End the verification of a copy at its next pause: a stop does not wait for it."""

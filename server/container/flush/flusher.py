@@ -22,7 +22,7 @@ from typing import Final
 from millrace.server.container.checkpoint.backup import delete_old_copies
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ServerError
+from millrace.server.errors import ChunkExistsError, ServerError
 from millrace.server.tier2 import ChunkStorage
 
 from .checkpointer import Checkpointer
@@ -148,10 +148,16 @@ class Flusher:
             await self._delete_due()
 
     async def _upload(self, segments: list[Segment]) -> None:
-        if self._checkpointer.saved is None:
+        if not self._checkpointer.is_epoch_stored:
             # Nothing is published under an epoch before it is stored: the next start takes one above it.
             await self._checkpointer.checkpoint()
-        await self._uploader.upload(segments)
+            self._uploader.container_epoch = self._checkpointer.container_epoch
+        try:
+            await self._uploader.upload(segments)
+        except ChunkExistsError:
+            if self._uploader.container_epoch == self._checkpointer.container_epoch:
+                self._checkpointer.raise_epoch()
+            raise
 
     async def _flush_due(self) -> None:
         if segments := self._segments_due():

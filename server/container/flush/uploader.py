@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Uploader:
-    """Writes chunks of one container under one epoch."""
+    """Writes chunks of one container under its epoch."""
 
     def __init__(
         self, container: SegmentContainer, *, storage: ChunkStorage, container_epoch: int, page_size_bytes: int
@@ -45,7 +45,8 @@ class Uploader:
         self._state = container.state
         self._options = container.options
         self._storage = storage
-        self._container_epoch = container_epoch
+        # The flusher sets another one when a checkpoint was stored under it.
+        self.container_epoch = container_epoch
         self._page_size_bytes = page_size_bytes
         # One call after the other: two would publish the same tail twice.
         self._lock = asyncio.Lock()
@@ -58,6 +59,7 @@ class Uploader:
 
         Raises:
             SegmentDamagedError: the bytes of a merged segment cannot be read.
+            ChunkExistsError: somebody has published under the epoch.
             StorageError: tier 2 refused; what was flushed before stays flushed.
         """
         damage: ServerError | None = None
@@ -215,7 +217,7 @@ class Uploader:
         start, start_events = index[0].offset, index[0].events
         assert start < end
         chunk = ChunkId(
-            segment_id=segment.segment_id, start_offset=start, length=end - start, container_epoch=self._container_epoch
+            segment_id=segment.segment_id, start_offset=start, length=end - start, container_epoch=self.container_epoch
         )
 
         def encode() -> list[Buffer]:

@@ -27,7 +27,7 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.errors import LogCorruptError, NoSpaceError, StorageError
+from millrace.server.errors import ChunkExistsError, LogCorruptError, NoSpaceError, StorageError
 from millrace.server.host.metrics import Metrics
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.server.wal import LogOwner, Wal
@@ -35,6 +35,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.server.container.states import waiting
+from tests.server.tier2.chunks import forged
 from tests.support.clock import ManualClock
 from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer, Stored, code_of
@@ -505,6 +506,42 @@ async def test_an_older_checkpoint_after_its_newest_copy_is_completed_by_the_log
             assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
             assert server._open is not None
             assert server._open.summary.restored_from == ""
+
+
+@pytest.mark.asyncio
+async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(tmp_path: Path) -> None:
+    """Behaviour 85: nothing newer proves that it was used, but a chunk is there when one of that name is published."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=QUIET)
+    path = tmp_path / CONTAINER / "checkpoint.db"
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await saved_and_copied(server)
+        older = path.read_bytes()
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.store(segment_id, b"a" * 100)
+        assert server._open is not None
+        await server._open.flusher.flush()
+        epoch = server._open.environment.epoch
+    (taken,) = storage.names()
+    # As if these bytes had been written at another time, or by a fork.
+    other = forged(storage._chunks[taken], end_wall_time_us=5)
+    storage.replace(taken, other)
+    path.write_bytes(older)
+
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        assert server._open.environment.epoch == epoch
+        with pytest.raises(ChunkExistsError):
+            await server._open.flusher.flush()
+        await saved_and_copied(server)
+        (chunk,) = server._open.container.segment(segment_id).chunks
+        assert f"c0000/{chunk.name}" != taken
+        assert storage._chunks[taken] == other
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == b"a" * 100
+        assert server._open is not None
+        assert server._open.environment.epoch == epoch + 2
 
 
 @pytest.mark.asyncio
