@@ -63,6 +63,7 @@ from millrace.model.cut import StreamCut as StreamCut
 from millrace.model.cut import parse_cut as parse_cut
 from millrace.model.errors import BlockCorruptError as BlockCorruptError
 from millrace.model.errors import CutInvalidError as CutInvalidError
+from millrace.model.errors import CutOrderError as CutOrderError
 from millrace.model.errors import EventTooLargeError as EventTooLargeError
 from millrace.model.errors import InvalidArgumentError as InvalidArgumentError
 from millrace.model.errors import InvalidNameError as InvalidNameError

@@ -381,13 +381,18 @@ class Client:
             StreamNotFoundError: there is none.
             CutTruncatedError: `start` was truncated away.
             CutInvalidError, OffsetBeyondEndError: a cut that does not fit the stream.
+            CutOrderError: `start` is after `end`.
         """
         info = await self.stream_info(stream)
+        first = await self._cuts.resolve(start, info)
+        last = None if end is None else await self._cuts.resolve(end, info)
+        if last is not None:
+            info.check_order(first, last)
         async with Reader(
             self._reads,
             info,
-            start=await self._cuts.resolve(start, info),
-            end=None if end is None else await self._cuts.resolve(end, info),
+            start=first,
+            end=last,
             options=options or ReaderOptions(),
             is_from_head=start is HEAD,
         ) as reader:

@@ -6,6 +6,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   |   +-- InvalidNameError         a name outside the rule of names
 |   |   +-- EventTooLargeError       an event or append above the limits; refused before it is sent
 |   |   +-- CutInvalidError          a cut that does not fit its stream
+|   |       +-- CutOrderError        a start that is after the end
 |   +-- SegmentNotFoundError
 |   +-- SegmentExistsError
 |   +-- SegmentSealedError           no more appends

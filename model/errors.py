@@ -6,6 +6,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |       +-- InvalidNameError         a name outside the rule of names
 |       +-- EventTooLargeError       an event or append above the limits
 |       +-- CutInvalidError          a cut that does not fit its stream
+|           +-- CutOrderError        a start that is after the end
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 
 The other refusals of the server are in `millrace.client.errors`, with the whole tree.
@@ -84,6 +85,10 @@ class EventTooLargeError(InvalidArgumentError):
 
 class CutInvalidError(InvalidArgumentError):
     """A cut that does not fit its stream."""
+
+
+class CutOrderError(CutInvalidError):
+    """A start that is after the end: in some segment, though it may be before it in others."""
 
 
 class BlockCorruptError(MillraceError, ValueError):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from .cut import StreamCut
-from .errors import InvalidArgumentError
+from .errors import CutOrderError, ErrorFacts, InvalidArgumentError
 from .key_range import KEY_SPACE, KeyRange
 from .lineage import Lineage, StreamPart
 from .policy import StreamConfig
@@ -88,6 +88,18 @@ class StreamInfo:
     def progress(self, cut: StreamCut) -> dict[int, Position]:
         """Return how far each segment is before a cut: up to its end, its start, or its position in the cut."""
         return self.lineage().progress(cut.places, start=START, end_of=lambda segment: segment.end.position)
+
+    def check_order(self, start: StreamCut, end: StreamCut) -> None:
+        """Check that one resolved cut is in no segment after another.
+
+        Raises:
+            CutOrderError: it is; names both, and the segments.
+        """
+        starts, ends = self.progress(start), self.progress(end)
+        reversed_ids = [segment_id for segment_id in starts if starts[segment_id] > ends[segment_id]]
+        if reversed_ids:
+            message = f"the start, {start}, is after the end, {end}, in segments {reversed_ids}; exchange them"
+            raise CutOrderError(ErrorFacts(message=message, subject=self.name))
 
     @property
     def size_bytes(self) -> int:

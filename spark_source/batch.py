@@ -43,6 +43,7 @@ class MillraceBatchReader(DataSourceReader):
         """Return the partitions, each of about `partitionBytes`.
 
         Raises:
+            OptionError: the start is after the end.
             DataLossError: the start is before the truncation, and `failOnDataLoss` is true.
         """
         with closing(Link(self._options)) as link:
@@ -58,6 +59,7 @@ class MillraceBatchReader(DataSourceReader):
         else:
             bounds = self._bounds
             snapshot = await planner.fetch(*(cut.places for cut in bounds))
+        planner.check_order(*bounds, snapshot)
         start, missing = await planner.place("startCut", bounds[0], snapshot)
         end, missing_end = await planner.place("endCut", bounds[1], snapshot)
         for gap in missing + missing_end:
@@ -74,12 +76,14 @@ async def find_bounds(planner: Planner) -> tuple[StreamSnapshot, Bounds]:
     """Return the stream and the cuts that the options name now, wherever the head is.
 
     Raises:
-        OptionError: there is no such stream, or a cut does not fit it.
+        OptionError: there is no such stream, a cut does not fit it, or the start is after the end.
     """
     options = planner.options
     end_cut = TAIL if options.end_cut is None else options.end_cut
     snapshot = await planner.fetch_named(segments_of(options.start_cut), segments_of(end_cut))
-    return snapshot, (
-        await planner.named("startCut", options.start_cut, snapshot),
-        await planner.named("endCut", end_cut, snapshot),
-    )
+    start = await planner.named("startCut", options.start_cut, snapshot)
+    end = await planner.named("endCut", end_cut, snapshot)
+    # The tail moves: a query that began at it, and is resumed from its checkpoint, may have passed its end by now.
+    if options.start_cut is not TAIL:
+        planner.check_order(start, end, snapshot)
+    return snapshot, (start, end)

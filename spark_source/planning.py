@@ -14,7 +14,7 @@ from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from millrace.client.read.ranges import ranges_between
 from millrace.model.cut import HEAD, StreamCut
-from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
+from millrace.model.errors import CutInvalidError, CutOrderError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
 from millrace.model.position import START_MARK, Mark
 from millrace.model.shares import shares_of
@@ -81,6 +81,19 @@ class Planner:
         except CutInvalidError as error:
             raise OptionError(option, str(error)) from None
         return choice
+
+    def check_order(self, start: StreamCut, end: StreamCut, snapshot: StreamSnapshot) -> None:
+        """Check the cuts of `startCut` and `endCut`, wherever the head is.
+
+        Raises:
+            OptionError: the start is after the end.
+        """
+        name = snapshot.stream.name
+        first, last = (cut_of(name, snapshot.clamped(cut)) for cut in (start, end))
+        try:
+            snapshot.stream.check_order(first, last)
+        except CutOrderError as error:
+            raise OptionError("startCut", f"is after endCut: {error}") from None
 
     async def place(self, option: str, choice: CutChoice, snapshot: StreamSnapshot) -> tuple[Marks, list[MissingRange]]:
         """Return the cut that an option names, at or after the head, uncounted, and what is missing before it.

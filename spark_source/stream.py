@@ -85,7 +85,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts.
 
         Raises:
-            OptionError: there is no such stream, or `startCut` does not fit it.
+            OptionError: there is no such stream, `startCut` does not fit it, or is after `endCut`.
             DataLossError: it is before the truncation, and `failOnDataLoss` is true.
         """
         return self._remember(self._initial)
@@ -172,8 +172,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planned_end.to_json()
 
     async def _initial(self, planner: Planner) -> StreamOffset:
-        snapshot = await planner.fetch_named(segments_of(self._options.start_cut))
-        cut, missing = await planner.place("startCut", self._options.start_cut, snapshot)
+        start_cut, end_cut = self._options.start_cut, self._options.end_cut
+        snapshot = await planner.fetch_named(segments_of(start_cut), segments_of(end_cut))
+        if end_cut is not None:
+            start = await planner.named("startCut", start_cut, snapshot)
+            planner.check_order(start, await planner.named("endCut", end_cut, snapshot), snapshot)
+        cut, missing = await planner.place("startCut", start_cut, snapshot)
         self._warn(missing)
         return StreamOffset(snapshot.stream.name, await planner.counted("startCut", cut, snapshot))
 

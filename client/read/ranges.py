@@ -66,7 +66,12 @@ class SegmentRange:
 
 
 def ranges_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentRange]:
-    """Return the part between two resolved cuts of each segment that has one, older segments first."""
+    """Return the part between two resolved cuts of each segment that has one, older segments first.
+
+    Raises:
+        CutOrderError: the start is after the end.
+    """
+    stream.check_order(start, end)
     starts, ends = stream.progress(start), stream.progress(end)
     parts = sorted(stream.segments, key=lambda segment: (segment.epoch, segment.key_range.low))
     return [

@@ -105,6 +105,16 @@ def test_reading_resumes_from_a_cut(write: Write, ask: Run) -> None:
     assert ask("read", "events/cuts", "--from", "tail").out == ""
 
 
+def test_reading_from_a_place_after_the_end_is_wrong_usage(write: Write, ask: Run) -> None:
+    """Behaviour 27."""
+    write("events/reversed", b"1\n2\n")
+
+    refused = ask("read", "events/reversed", "--from", "tail", "--to", "head")
+
+    assert (refused.code, refused.out) == (2, "")
+    assert "is after the end" in refused.err
+
+
 def test_the_tail_of_a_sealed_stream_ends(write: Write, ask: Run) -> None:
     write("events/sealed", b"1\n2\n", "--key", "k")
     ask("stream", "seal", "events/sealed")

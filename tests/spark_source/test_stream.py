@@ -9,6 +9,7 @@ import millrace
 from millrace.client.errors import StreamNotFoundError
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.positions import StreamOffset
+from millrace.spark_source.source import MillraceDataSource
 from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events
 
 
@@ -154,6 +155,23 @@ def test_a_query_starts_where_it_is_told(shop: Shop, drivers: Drivers, start: st
 
     assert len(rows) == len(wanted) + 20
     assert set(rows_of_events(wanted)) <= set(rows)
+
+
+def test_a_start_after_the_end_is_refused(shop: Shop, drivers: Drivers) -> None:
+    """Behaviour 60: where a batch or a query is loaded; a query that began at the tail may be resumed after its end."""
+    shop.create(2)
+    shop.write(10)
+    first, second = (shop.client.stream_cut(shop.stream, after_events=count) for count in (30, 60))
+    with pytest.raises(OptionError, match="startCut.*is after endCut") as caught:
+        MillraceDataSource(shop.options(startCut=second, endCut=first)).schema()
+    assert str(first) in str(caught.value)
+    assert str(second) in str(caught.value)
+    with pytest.raises(OptionError, match="startCut.*is after endCut"):
+        drivers(startCut="tail", endCut=first).start()
+    from_tail = MillraceDataSource(shop.options(startCut="tail", endCut=first))
+    with pytest.raises(OptionError, match="startCut.*is after endCut"):
+        from_tail.reader(from_tail.schema()).partitions()
+    assert from_tail.schema()
 
 
 def test_an_end_cut_is_never_passed(shop: Shop, drivers: Drivers) -> None:

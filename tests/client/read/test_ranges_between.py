@@ -7,7 +7,7 @@ from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.read.cut_resolution import resolve_cut
 from millrace.client.read.ranges import SegmentRange, ranges_between
 from millrace.model.cut import HEAD, TAIL, StreamCut
-from millrace.model.errors import CutInvalidError
+from millrace.model.errors import CutInvalidError, CutOrderError
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.policy import StreamConfig
 from millrace.model.position import Position
@@ -63,7 +63,7 @@ def test_ranges_go_across_epochs_and_hold_each_place_once() -> None:
     start, end = cut({11: (500, 3)}), cut({12: (64, 1), 13: (0, 0)})
 
     assert ranges_between(start, end, INFO) == [between(11, (500, 3), (1000, 0)), between(12, (0, 0), (64, 1))]
-    assert ranges_between(end, start, INFO) == []
+    assert ranges_between(start, start, INFO) == []
     assert ranges_between(end, resolve_cut(TAIL, INFO), INFO) == [
         between(12, (64, 1), (1000, 0)),
         between(13, (0, 0), (1000, 0)),
@@ -88,6 +88,19 @@ def test_cuts_that_do_not_fit_are_refused(wrong: StreamCut, error: type[Exceptio
     """Behaviour 26."""
     with pytest.raises(error):
         resolve_cut(wrong, INFO, known=[GONE])
+
+
+def test_a_start_after_the_end_is_refused() -> None:
+    """Behaviour 27: in any segment, across epochs too; both cuts are named."""
+    start, end = cut({11: (500, 3)}), cut({12: (64, 1), 13: (0, 0)})
+    for first, last in ((end, start), (cut({12: (64, 2), 13: (0, 0)}), end), (cut({12: (0, 0), 13: (8, 0)}), end)):
+        with pytest.raises(CutOrderError) as caught:
+            ranges_between(first, last, INFO)
+        assert str(first) in str(caught.value)
+        assert str(last) in str(caught.value)
+    # The ends of what was replaced and the starts of the successors are the same place.
+    for same in (cut({11: (1000, 0)}), cut({12: (0, 0), 13: (0, 0)})):
+        assert ranges_between(same, cut({11: (1000, 0)}), INFO) == []
 
 
 def test_a_truncated_cut_says_what_is_lost() -> None:

@@ -14,7 +14,7 @@ from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, Stre
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
 from millrace.model.cut import HEAD, TAIL, StreamCut
-from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
+from millrace.model.errors import BlockCorruptError, CutInvalidError, CutOrderError, InvalidArgumentError
 from millrace.model.lineage import Lineage
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import check_order, scale
@@ -212,6 +212,27 @@ async def test_cuts_that_do_not_fit_are_refused(client: Client, name: str) -> No
             await read(client, name, start=cut)
     with pytest.raises(StreamNotFoundError):
         await read(client, "tests/none")
+
+
+async def test_a_start_after_the_end_is_refused(client: Client, name: str) -> None:
+    """Behaviour 27: by the reader, by a plan of ranges, and naming both cuts."""
+    await filled_over_epochs(client, name)
+    first = await client.stream_cut(name).after_events(70)
+    second = await client.stream_cut(name).after_events(170)
+    with pytest.raises(CutOrderError) as caught:
+        async with client.reader(name, start=second, end=first):
+            pass
+    assert str(first) in str(caught.value)
+    assert str(second) in str(caught.value)
+    for start, end in ((TAIL, HEAD), (first, HEAD), (TAIL, second)):
+        with pytest.raises(CutOrderError):
+            async with client.reader(name, start=start, end=end):
+                pass
+        with pytest.raises(CutOrderError):
+            await client.plan_ranges(name, start=start, end=end)
+    for same in (HEAD, first, second, TAIL):
+        async with client.reader(name, start=same, end=same) as reader:
+            assert [event async for event in reader] == []
 
 
 async def test_a_place_after_the_last_event_of_a_block_is_refused(client: Client, name: str) -> None:
