@@ -12,7 +12,7 @@ from typing import Final
 import typer
 
 from millrace.client import blocking
-from millrace.model.cut import Cut, parse_cut
+from millrace.model.cut import CutChoice, StreamCut, TimeCut, parse_cut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.quantities import parse_time
 
@@ -20,8 +20,8 @@ PLACES_HELP: Final = "head, tail, a cut, bookmark:NAME, cursor:NAME, a time, or 
 KINDS: Final = ("bookmark", "cursor")
 
 
-Place = Callable[[blocking.Client, str], Cut]
-"""Returns the cut of a stream; the server is asked only where a name or a time needs it.
+Place = Callable[[blocking.Client, str], CutChoice]
+"""Returns the place in a stream; the server is asked only where a name needs it.
 
 Raises:
     typer.BadParameter: the stream has no bookmark or cursor of that name.
@@ -49,10 +49,10 @@ def parse_place(text: str) -> Place:
         unix_us = parse_time(text, now_us=time.time_ns() // 1000)
     except InvalidArgumentError as error:
         raise typer.BadParameter(f"{text!r} is no place in a stream ({PLACES_HELP}): {error}") from None
-    return lambda client, stream: client.stream_cut(stream, at_time=unix_us)
+    return lambda _client, _stream: TimeCut(unix_us)
 
 
-def _saved_cut(client: blocking.Client, stream: str, *, kind: str, name: str) -> Cut:
+def _saved_cut(client: blocking.Client, stream: str, *, kind: str, name: str) -> StreamCut:
     saved = client.bookmarks(stream) if kind == "bookmark" else client.cursors(stream)
     cut = saved.get(name)
     if cut is None:

@@ -59,7 +59,9 @@ from millrace.model.compression import Compression as Compression
 from millrace.model.cut import HEAD as HEAD
 from millrace.model.cut import TAIL as TAIL
 from millrace.model.cut import Cut as Cut
+from millrace.model.cut import CutChoice as CutChoice
 from millrace.model.cut import StreamCut as StreamCut
+from millrace.model.cut import TimeCut as TimeCut
 from millrace.model.cut import parse_cut as parse_cut
 from millrace.model.errors import BlockCorruptError as BlockCorruptError
 from millrace.model.errors import CutInvalidError as CutInvalidError

@@ -23,7 +23,7 @@ from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.cuts import CutRequest, Cuts
 from millrace.client.admin.segments import Segments
 from millrace.client.read.byte_reader import ByteReader
-from millrace.client.read.cut_resolution import Distance, cut_at_time, distance, fetch_event
+from millrace.client.read.cut_resolution import Distance, distance, fetch_event
 from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
@@ -34,7 +34,7 @@ from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
-from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
+from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.lineage import Epoch, StreamPart, parts_of_history
@@ -230,7 +230,7 @@ class Client:
         """
         return bool((await self._writes.request(m.DeleteStream(_checked(name)))).changed)
 
-    async def truncate_stream(self, name: str, cut: Cut) -> StreamInfo:
+    async def truncate_stream(self, name: str, cut: CutChoice) -> StreamInfo:
         """Drop the events before a cut; of a block that the cut goes through, all events stay.
 
         Raises:
@@ -256,7 +256,8 @@ class Client:
         at_time: int | datetime | None = None,
         after_events: int | None = None,
         after_bytes: int | None = None,
-        start: Cut = HEAD,
+        start: CutChoice = HEAD,
+        as_end: bool = False,
     ) -> CutRequest:
         """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
 
@@ -269,18 +270,18 @@ class Client:
         if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
             raise InvalidArgumentError("a cut is at a time, or after so many events, or after so many bytes")
         if at_time is not None:
-            return CutRequest(self._cuts, name, lambda request: request.at_time(at_time))
+            return CutRequest(self._cuts, name, lambda request: request.at_time(at_time, as_end=as_end))
         if after_events is not None:
             return CutRequest(self._cuts, name, lambda request: request.after_events(after_events, start=start))
         if after_bytes is not None:
             return CutRequest(self._cuts, name, lambda request: request.after_bytes(after_bytes, start=start))
         return CutRequest(self._cuts, name, CutRequest.tail)
 
-    async def distance(self, start: Cut, end: Cut, *, stream: str | None = None) -> Distance:
+    async def distance(self, start: CutChoice, end: CutChoice, *, stream: str | None = None) -> Distance:
         """Return the bytes and events between two cuts of one stream.
 
         Args:
-            stream: needed only where both cuts are HEAD or TAIL.
+            stream: needed only where neither is a `StreamCut`.
 
         Raises like `reader`.
         """
@@ -289,9 +290,8 @@ class Client:
             raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
 
         async def measure(info: StreamInfo) -> Distance:
-            return await distance(
-                self._reads, info, start=await self._cuts.resolve(start, info), end=await self._cuts.resolve(end, info)
-            )
+            first, last = await self._cuts.choose(start, info), await self._cuts.choose(end, info, is_end=True)
+            return await distance(self._reads, info, start=first, end=last)
 
         return await self._cuts.search(names.pop(), measure)
 
@@ -370,11 +370,18 @@ class Client:
 
     @asynccontextmanager
     async def reader(
-        self, stream: str, *, start: Cut = HEAD, end: Cut | None = None, options: ReaderOptions | None = None
+        self,
+        stream: str,
+        *,
+        start: CutChoice = HEAD,
+        end: CutChoice | None = None,
+        options: ReaderOptions | None = None,
     ) -> AsyncIterator[Reader]:
         """Return a reader of the events from `start` to `end`, to be entered with `async with`.
 
         Args:
+            start, end: cuts, or a `TimeCut`: then no event of that time or newer lies before the start, and no older
+                one after the end.
             end: None reads on as events come, until the stream is sealed; TAIL is the tail at this moment.
 
         Raises:
@@ -383,11 +390,11 @@ class Client:
             CutInvalidError, OffsetBeyondEndError: a cut that does not fit the stream.
             CutOrderError: `start` is after `end`.
         """
-        info = await self.stream_info(stream)
-        first = await self._cuts.resolve(start, info)
-        last = None if end is None else await self._cuts.resolve(end, info)
-        if last is not None:
-            info.check_order(first, last)
+
+        async def resolve(info: StreamInfo) -> tuple[StreamInfo, StreamCut, StreamCut | None]:
+            return info, *await self._cuts.bounds(start, end, info)
+
+        info, first, last = await self._cuts.search(stream, resolve)
         async with Reader(
             self._reads,
             info,
@@ -401,7 +408,7 @@ class Client:
     # --- parallel reading ---
 
     async def plan_ranges(
-        self, stream: str, *, start: Cut = HEAD, end: Cut = TAIL, max_bytes: int = 64 * MIB
+        self, stream: str, *, start: CutChoice = HEAD, end: CutChoice = TAIL, max_bytes: int = 64 * MIB
     ) -> list[SegmentRange]:
         """Return ranges that hold exactly the events between two cuts, each about `max_bytes`, to be read in parallel.
 
@@ -411,7 +418,9 @@ class Client:
             raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
 
         async def plan(info: StreamInfo) -> list[SegmentRange]:
-            ranges = ranges_between(await self._cuts.resolve(start, info), await self._cuts.resolve(end, info), info)
+            first, last = await self._cuts.bounds(start, end, info)
+            assert last is not None
+            ranges = ranges_between(first, last, info)
             return [part for whole in ranges for part in await self.split_range(whole, max_bytes=max_bytes)]
 
         return await self._cuts.search(stream, plan)
@@ -428,13 +437,13 @@ class Client:
         """Return the scan of one segment of events: it finds positions by counting events or bytes."""
         return SegmentScan(self._reads, segment_id)
 
-    async def cut_at_time_in(self, stream: StreamInfo, timestamp_us: int) -> StreamCut:
+    async def cut_at_time_in(self, stream: StreamInfo, choice: TimeCut, *, as_end: bool) -> StreamCut:
         """Return the cut at a time as `stream_cut`, in a stream as it was when it was described.
 
         Raises:
             SegmentTruncatedError, SegmentNotFoundError: some of it is truncated by now.
         """
-        return await cut_at_time(self._reads, stream, timestamp_us)
+        return await self._cuts.choose(choice, stream, is_end=as_end)
 
     async def fetch_event(self, position: EventPosition) -> Event:
         """Return the event at a position, as `event.position` names it; only its block is read.

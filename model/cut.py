@@ -6,18 +6,23 @@ start and the end of a stream, wherever these are when they are used. As text::
     shop/orders@12:4096.0,13:8192.17        segment : offset of a block . index of an event in it
     head
     tail
+
+A `TimeCut` names a cut by event time; which one it is, is found when it is used.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import Enum
+from operator import index
 from typing import Final
 
-from .errors import CutInvalidError, InvalidNameError
+from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .limits import SEGMENTS_PER_STREAM_MAX
 from .names import checked_name
 from .position import Position
+from .quantities import UNIX_EPOCH, parse_moment, unix_us_of
 
 _POSITION: Final = re.compile(r"(\d{1,20}):(\d{1,20})\.(\d{1,10})", re.ASCII)
 _UNSIGNED_64: Final = 1 << 64
@@ -100,6 +105,45 @@ class StreamCut:
 Cut = StreamCut | SpecialCut
 
 
+@dataclass(frozen=True, slots=True)
+class TimeCut:
+    """The cut at an event time, as of when it is used.
+
+    Event times need not ascend in a segment, so it is another place as a start than as an end, and inclusive as both:
+    no event of that time or a newer one lies before the start, no older event lies after the end. Where they ascend,
+    both are the place before the first event of that time or a newer one.
+
+    Attributes:
+        unix_us: Unix microseconds.
+    """
+
+    unix_us: int
+
+    @classmethod
+    def at(cls, when: int | datetime) -> "TimeCut":
+        """Return the cut at a time: Unix microseconds, or a datetime with a time zone.
+
+        Raises:
+            InvalidArgumentError: a datetime without a time zone, which names no moment.
+        """
+        if not isinstance(when, datetime):
+            return cls(index(when))
+        if when.tzinfo is None:
+            raise InvalidArgumentError("a datetime without a time zone names no moment")
+        return cls(unix_us_of(when))
+
+    def __str__(self) -> str:
+        """Return what `parse_choice` reads; a number where no calendar reaches."""
+        try:
+            return (UNIX_EPOCH + timedelta(microseconds=self.unix_us)).isoformat().replace("+00:00", "Z")
+        except OverflowError:
+            return str(self.unix_us)
+
+
+CutChoice = Cut | TimeCut
+"""What may be given where a stream is read from or to."""
+
+
 def parse_cut(text: str) -> Cut:
     """Return the cut that a text names: `head`, `tail`, or what `str` makes of a `StreamCut`.
 
@@ -110,3 +154,17 @@ def parse_cut(text: str) -> Cut:
     if lowered in ("head", "tail"):
         return SpecialCut(lowered)
     return StreamCut.parse(text.strip())
+
+
+def parse_choice(text: str) -> CutChoice:
+    """Return the cut that a text names: what `parse_cut` reads, an ISO 8601 time with a zone, or Unix microseconds.
+
+    Raises:
+        InvalidArgumentError: it names none.
+    """
+    text = text.strip()
+    if "@" in text or text.lower() in ("head", "tail"):
+        return parse_cut(text)
+    if re.fullmatch(r"-?\d{1,19}", text, re.ASCII):
+        return TimeCut(int(text))
+    return TimeCut(parse_moment(text))

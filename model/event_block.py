@@ -130,6 +130,13 @@ class EventBlock(NamedTuple):
         found = np.flatnonzero(self.timestamps >= timestamp_us)
         return int(found[0]) if len(found) else None
 
+    def last_before(self, timestamp_us: int) -> int | None:
+        """Return the index of the last event with an older timestamp than that, None if there is none."""
+        if self.timestamps is None or self.fields.timestamp_us_min >= timestamp_us:
+            return None
+        found = np.flatnonzero(self.timestamps < timestamp_us)
+        return int(found[-1]) if len(found) else None
+
 
 def unpack_block(data: Buffer) -> EventBlock:
     """Return the block that `data` is, from its first byte to its last.

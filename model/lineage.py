@@ -176,6 +176,30 @@ class Lineage(Generic[PartT]):
                 waiting += successors
         return passed
 
+    def retreat(
+        self, reached: dict[int, PlaceT], at_start: Callable[[int], bool], *, end_of: Callable[[PartT], PlaceT]
+    ) -> None:
+        """Take out segments of which nothing is read, and put in what they replaced: the reverse of `advance`.
+
+        Only where all that were created together are reached and nothing of them is read. What they replaced must be
+        known as a whole.
+
+        Args:
+            reached: changed in place; a cut before and after.
+            at_start: asked of segments in `reached`.
+        """
+        waiting = list(reached)
+        while waiting:
+            replacement = self._replacing.get(waiting.pop())
+            if replacement is None or _width(replacement.predecessors) != _width(replacement.successors):
+                continue
+            together = [part.segment_id for part in replacement.successors]
+            if all(each in reached and at_start(each) for each in together):
+                for each in together:
+                    del reached[each]
+                reached.update((part.segment_id, end_of(part)) for part in replacement.predecessors)
+                waiting += [part.segment_id for part in replacement.predecessors]
+
     def earliest(
         self, cut: Mapping[int, PlaceT], *, start: PlaceT, end_of: Callable[[int], PlaceT]
     ) -> dict[int, PlaceT]:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from .errors import InvalidArgumentError
 
 T = TypeVar("T")
+
+UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
@@ -73,7 +75,12 @@ def parse_moment(text: str) -> int:
         raise InvalidArgumentError(f"{text!r} is no time: write 2026-01-31T18:00:00Z") from None
     if moment.tzinfo is None:
         raise InvalidArgumentError(f"{text!r} names no time zone: end it with Z or +01:00")
-    return round(moment.timestamp() * 1e6)
+    return unix_us_of(moment)
+
+
+def unix_us_of(moment: datetime) -> int:
+    """Return the Unix microseconds of a time with a time zone; exactly, as floating point would not."""
+    return (moment - UNIX_EPOCH) // timedelta(microseconds=1)
 
 
 def _parts(text: str) -> tuple[float, str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.client.options import parse_address
-from millrace.model.cut import HEAD, Cut, StreamCut, parse_cut
-from millrace.model.quantities import parse_duration, parse_moment, parse_size
+from millrace.model.cut import HEAD, CutChoice, StreamCut, parse_choice
+from millrace.model.errors import CutInvalidError
+from millrace.model.quantities import parse_duration, parse_size
 
 from .errors import OptionError
 
@@ -17,16 +18,6 @@ DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
 PARTITION_SIZE_BYTES: Final = 64 << 20
 
 _CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 time with a zone, or Unix microseconds"
-
-
-@dataclass(frozen=True, slots=True)
-class TimeCut:
-    """The cut before the first event of each segment with this timestamp or a newer one."""
-
-    unix_us: int
-
-
-CutChoice = Cut | TimeCut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +92,10 @@ def _address(text: str) -> str:
 
 
 def _cut(text: str) -> CutChoice:
-    if text.isascii() and text.isdigit():
-        return TimeCut(int(text))
-    if "@" in text or text.lower() in ("head", "tail"):
-        return parse_cut(text)
     try:
-        return TimeCut(parse_moment(text))
+        return parse_choice(text)
+    except CutInvalidError:
+        raise
     except ValueError as error:
         raise ValueError(f"{error}; {text!r} is none of: {_CUT_FORMS}") from None
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from millrace.client.read.ranges import ranges_between
-from millrace.model.cut import HEAD, StreamCut
+from millrace.model.cut import HEAD, CutChoice, StreamCut, TimeCut
 from millrace.model.errors import CutInvalidError, CutOrderError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
 from millrace.model.position import START_MARK, Mark
@@ -21,7 +21,7 @@ from millrace.model.shares import shares_of
 
 from .errors import CheckpointError, DataLossError, MissingRange, OptionError
 from .limits import share
-from .options import CutChoice, SourceOptions, TimeCut
+from .options import SourceOptions
 from .positions import RangePartition, StreamOffset, pack
 from .snapshot import UNCOUNTED, Marks, StreamSnapshot, cut_of, uncounted
 
@@ -72,7 +72,7 @@ class Planner:
             OptionError: the cut does not fit the stream.
         """
         if isinstance(choice, TimeCut):
-            cut = await self.client.cut_at_time_in(snapshot.stream, choice.unix_us)
+            cut = await self.client.cut_at_time_in(snapshot.stream, choice, as_end=option == "endCut")
             return cut_of(cut.stream, snapshot.clamped(cut))
         if not isinstance(choice, StreamCut):
             return snapshot.stream.head() if choice is HEAD else snapshot.stream.tail()

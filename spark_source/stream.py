@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from millrace.model.cut import TAIL
+from millrace.model.cut import TAIL, TimeCut
 from millrace.model.position import START_MARK
 
 from .errors import MissingRange
 from .link import Link
-from .options import SourceOptions, TimeCut, segments_of
+from .options import SourceOptions, segments_of
 from .planning import Planner, check_fits
 from .positions import StreamOffset
 from .reading import read_partition
@@ -246,7 +246,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return snapshot.tail
         cut = await planner.named("endCut", choice, snapshot)
         end = await planner.counted("endCut", snapshot.clamped(cut), snapshot)
-        # The end of a time is at the first event of that time or later; where there is none yet, it may move.
+        # The end of a time is after the last event that is older; where that is the last of its segment, it may move.
         if not isinstance(choice, TimeCut) or all(
             snapshot.is_replaced(segment_id) or mark < snapshot.end(segment_id) for segment_id, mark in end.items()
         ):

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from millrace.client.transport.channel import Channel
-from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
+from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
 from millrace.wire import messages as m
 
-UseCut = Callable[[str, Cut, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]
+UseCut = Callable[[str, CutChoice, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]
 """Resolves a cut of a stream and asks the server something of it, again if it is truncated in between."""
 
 
@@ -75,7 +75,7 @@ class _SavedCuts:
         """
         return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name))).changed)
 
-    async def _put(self, name: str, cut: Cut) -> StreamCut:
+    async def _put(self, name: str, cut: CutChoice) -> StreamCut:
         async def put(place: StreamCut) -> StreamCut:
             positions = [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions]
             request = m.SaveCut(self.stream, int(self._kind), name, positions)
@@ -88,7 +88,7 @@ class _SavedCuts:
 class Bookmarks(_SavedCuts):
     """The bookmarks of a stream: `client.bookmarks(stream)`."""
 
-    async def save(self, name: str, cut: Cut = TAIL) -> StreamCut:
+    async def save(self, name: str, cut: CutChoice = TAIL) -> StreamCut:
         """Keep a cut under a name, in place of the bookmark of that name; return it, resolved.
 
         Raises:
@@ -101,7 +101,7 @@ class Bookmarks(_SavedCuts):
 class Cursors(_SavedCuts):
     """The cursors of a stream: `client.cursors(stream)`."""
 
-    async def set(self, name: str, cut: Cut = HEAD) -> StreamCut:
+    async def set(self, name: str, cut: CutChoice = HEAD) -> StreamCut:
         """Record how far a consumer has read; retention by consumption keeps all after the cut. Return it, resolved.
 
         Waits while the server is away, for `outage_timeout_s` of the client's options. Cancelling forgets the outcome.

@@ -5,11 +5,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from millrace.client.errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError
-from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, cut_at_time, resolve_cut
+from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, resolve_cut
+from millrace.client.read.time_cuts import end_at_time, start_at_time
 from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
-from millrace.model.cut import HEAD, Cut, StreamCut
-from millrace.model.errors import InvalidArgumentError
+from millrace.model.cut import HEAD, Cut, CutChoice, StreamCut, TimeCut
+from millrace.model.errors import CutOrderError
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.model.names import checked_name
 from millrace.model.stream import StreamInfo
@@ -42,6 +43,33 @@ class Cuts:
                 known = parts_of_history(await fetch_history(self._writes, info.name, timeout_s=self._timeout_s))
         return resolve_cut(cut, info, known=known)
 
+    async def choose(self, choice: CutChoice, info: StreamInfo, *, is_end: bool = False) -> StreamCut:
+        """Return a cut as `resolve` does, or the cut at a time.
+
+        Raises:
+            SegmentTruncatedError, SegmentNotFoundError: some of the stream was truncated during the search.
+        """
+        if not isinstance(choice, TimeCut):
+            return await self.resolve(choice, info)
+        find = end_at_time if is_end else start_at_time
+        return await find(self.reads, info, choice.unix_us)
+
+    async def bounds(
+        self, start: CutChoice, end: CutChoice | None, info: StreamInfo
+    ) -> tuple[StreamCut, StreamCut | None]:
+        """Return the cuts between which a stream is to be read. Raises like `choose`.
+
+        Raises:
+            CutOrderError: the start is after the end.
+        """
+        if isinstance(start, TimeCut) and isinstance(end, TimeCut) and start.unix_us > end.unix_us:
+            raise CutOrderError(f"the start, {start}, is after the end, {end}; exchange them")
+        first = await self.choose(start, info)
+        last = None if end is None else await self.choose(end, info, is_end=True)
+        if last is not None:
+            info.check_order(first, last)
+        return first, last
+
     async def fetch(self, stream: str) -> StreamInfo:
         """Return what a stream is now.
 
@@ -50,10 +78,13 @@ class Cuts:
         """
         return await fetch_stream(self._writes, checked_name(stream, kind="stream"), timeout_s=self._timeout_s)
 
-    async def use(self, stream: str, cut: Cut, use: Callable[[StreamCut], Awaitable[R]]) -> R:
-        """Return what the server answers about a cut; about HEAD and TAIL as they are when it does."""
+    async def use(self, stream: str, cut: CutChoice, use: Callable[[StreamCut], Awaitable[R]]) -> R:
+        """Return what the server answers about a cut; about HEAD, TAIL and times as they are when it does.
+
+        A time is the cut before which no event is of that time or newer.
+        """
         while True:
-            place = await self.resolve(cut, await self.fetch(stream))
+            place = await self.search(stream, lambda info: self.choose(cut, info))
             try:
                 return await use(place)
             except CutTruncatedError:
@@ -96,19 +127,21 @@ class CutRequest:
         """Return the cut before everything that is left."""
         return (await self._cuts.fetch(self._stream)).head()
 
-    async def at_time(self, when: int | datetime) -> StreamCut:
-        """Return the cut before the first event with this timestamp or a newer one, of all keys.
+    async def at_time(self, when: int | datetime, *, as_end: bool = False) -> StreamCut:
+        """Return the cut at an event time, as a start: no event with this timestamp or a newer one lies before it.
 
-        Events with the writer's clock as their timestamp are found exactly. One whose caller gave it a timestamp in the
-        future of its writing is found too; one that was dated back may be before the cut.
+        Timestamps need not ascend: events that are older may lie after it. Where none does, it is the place before the
+        first event of that time or newer, of all keys.
 
         Args:
             when: Unix microseconds, or a datetime with a time zone.
+            as_end: return the cut as an end: no event with an older timestamp lies after it, of those that are durable
+                now. Where timestamps ascend in each segment it is the same cut.
         """
-        timestamp_us = _unix_us(when)
-        return await self._cuts.search(self._stream, lambda info: cut_at_time(self._cuts.reads, info, timestamp_us))
+        choice = TimeCut.at(when)
+        return await self._cuts.search(self._stream, lambda info: self._cuts.choose(choice, info, is_end=as_end))
 
-    async def after_events(self, count: int, *, start: Cut = HEAD) -> StreamCut:
+    async def after_events(self, count: int, *, start: CutChoice = HEAD) -> StreamCut:
         """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
 
         Of segments that are read side by side each gives a share of them, by what it holds.
@@ -117,27 +150,19 @@ class CutRequest:
         """
 
         async def find(info: StreamInfo) -> StreamCut:
-            place = await self._cuts.resolve(start, info)
+            place = await self._cuts.choose(start, info)
             return await cut_after_events(self._cuts.reads, info, start=place, count=count)
 
         return await self._cuts.search(self._stream, find)
 
-    async def after_bytes(self, size_bytes: int, *, start: Cut = HEAD) -> StreamCut:
+    async def after_bytes(self, size_bytes: int, *, start: CutChoice = HEAD) -> StreamCut:
         """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
 
         Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
         """
 
         async def find(info: StreamInfo) -> StreamCut:
-            place = await self._cuts.resolve(start, info)
+            place = await self._cuts.choose(start, info)
             return await cut_after_bytes(self._cuts.reads, info, start=place, size_bytes=size_bytes)
 
         return await self._cuts.search(self._stream, find)
-
-
-def _unix_us(when: int | datetime) -> int:
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise InvalidArgumentError("a datetime without a time zone names no moment")
-        return int(when.timestamp() * 1_000_000)
-    return when

@@ -1,4 +1,4 @@
-"""Finding cuts of a stream: by time, by counting events or bytes; and measuring between two of them.
+"""Finding cuts of a stream: by counting events or bytes; and measuring between two of them.
 
 A search starts at a cut and moves on in every segment until it finds its place there or the end. Where all segments
 that were replaced together are at their ends it continues in their successors. So what it returns is a cut.
@@ -19,16 +19,14 @@ from millrace.model.errors import CutInvalidError, ErrorFacts, InvalidArgumentEr
 from millrace.model.event import Event, EventPosition
 from millrace.model.event_block import unpack_block
 from millrace.model.lineage import Lineage, StreamPart
-from millrace.model.position import START, START_MARK, Mark, Position
+from millrace.model.position import START_MARK, Mark, Position
 from millrace.model.shares import shares_of
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
-from millrace.wire.limits import KIB, MIB
+from millrace.wire.limits import KIB
 
-from .block_stream import BlockStream
 from .segment_scan import SegmentScan
 
-SEEK_WINDOW_BYTES: Final = 1 * MIB
 FETCH_SIZE_BYTES: Final = 64 * KIB
 
 
@@ -82,27 +80,6 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
                 )
             )
     return cut
-
-
-async def cut_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -> StreamCut:
-    """Return the cut before the first event with this timestamp or a newer one. Cancelling is safe."""
-    lineage = stream.lineage()
-    places: dict[int, Position] = {}
-    wanted = [segment.segment_id for segment in lineage.head()]
-    while wanted:
-        found = await asyncio.gather(
-            *(
-                _place_at(channel, segment_id, timestamp_us, end_offset=lineage.by_id[segment_id].length)
-                for segment_id in wanted
-            )
-        )
-        places.update(zip(wanted, found, strict=True))
-        searched = set(places)
-        lineage.advance(
-            places, lambda segment_id: places[segment_id][0] == lineage.by_id[segment_id].length, start=START
-        )
-        wanted = [segment_id for segment_id in places if segment_id not in searched]
-    return StreamCut.of(stream.name, places)
 
 
 async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
@@ -226,28 +203,6 @@ async def _cut_after(
         )
         wanted = [segment_id for segment_id in marks if segment_id not in counted]
     return StreamCut.of(stream.name, {segment_id: mark.position for segment_id, mark in marks.items()})
-
-
-async def _place_at(channel: Channel, segment_id: int, timestamp_us: int, *, end_offset: int) -> Position:
-    """Return the position of the first event at or after a time; the server names a border shortly before it."""
-    reply = await channel.request(m.Seek(segment_id, timestamp_us))
-    if not reply.entries or reply.entries[0].offset >= end_offset:
-        return Position(end_offset, 0)
-    blocks = BlockStream(
-        channel,
-        segment_id,
-        start=(reply.entries[0].offset, 0),
-        end=(end_offset, 0),
-        window_bytes=SEEK_WINDOW_BYTES,
-    )
-    try:
-        while (placed := await blocks.next()) is not None:
-            event_index = placed.block.first_at_or_after(timestamp_us)
-            if event_index is not None:
-                return Position(placed.offset, event_index)
-        return Position(end_offset, 0)
-    finally:
-        blocks.close()
 
 
 def _earliest_readable(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:

@@ -1,11 +1,12 @@
-"""Where in a segment the first event of some time or a later one may be.
+"""Where in a segment the first event of some time or a later one may be, and the last one that is earlier.
 
-Event times need not ascend with the offset, so this is no binary search: chunks, then the entries of one chunk's index,
-then the runs of the tail are skipped as long as all they hold is earlier. The caller scans the blocks from there on.
+Event times need not ascend with the offset, so this is no binary search. Forward: chunks, then the entries of one
+chunk's index, then the runs of the tail are skipped as long as all they hold is earlier. Backward: the same from the
+end, as long as all they hold is of that time or later. The caller scans the blocks there.
 """
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -50,6 +51,29 @@ async def seek_event_time(
     return None if entry is None else _clipped(entry, segment)
 
 
+async def seek_before_event_time(
+    reader: CatchUpReader, merged: Mapping[int, Segment], segment: Segment, *, timestamp_us: int, end: int
+) -> tuple[int, int] | None:
+    """Return the last interval (start, end) that starts before `end` and may hold an event earlier than a time.
+
+    None if no event before `end` is earlier; no event from the end of the interval up to `end` is. The interval itself
+    may hold none if only the outline is known; then the caller asks for the one before it. Safe to cancel.
+
+    Raises like `seek_event_time`, whose arguments the others are.
+    """
+    extents = [extent for extent in segment.tail.extents if extent.offset < end]
+    spans = [(extent.offset, extent.end, parts_of(merged, extent)) for extent in reversed(extents)]
+    found = await asyncio.to_thread(_seek_before_in_tail, spans, timestamp_us)
+    place = end
+    # What is flushed meanwhile is in a chunk by now, and looked at once more.
+    while found is None and (chunk := _previous_chunk(segment, place, timestamp_us)) is not None:
+        found = await _seek_before_in_chunk(reader, chunk, place=place, timestamp_us=timestamp_us)
+        place = chunk.start_offset
+    if found is None or found[1] <= segment.start_offset:
+        return None
+    return max(found[0], segment.start_offset), found[1]
+
+
 def parts_of(merged: Mapping[int, Segment], extent: Extent | LinkedExtent) -> list[ChunkRecord | Extent]:
     """Return what holds the bytes of an extent: itself, or chunks and extents of the segments merged there."""
     if isinstance(extent, Extent):
@@ -78,16 +102,40 @@ def _next_chunk(segment: Segment, place: int, timestamp_us: int) -> ChunkRecord 
 async def _seek_in_chunk(
     reader: CatchUpReader, chunk: ChunkRecord, *, place: int, timestamp_us: int
 ) -> IndexEntry | None:
+    for entry, end in await _intervals(reader, chunk):
+        if end > place and entry.timestamp_us_max >= timestamp_us:
+            return entry
+    return None
+
+
+def _previous_chunk(segment: Segment, place: int, timestamp_us: int) -> ChunkRecord | None:
+    """Return the last chunk with bytes before `place` that may hold an event earlier than the time."""
+    count = bisect_left(segment.chunks, place, key=lambda chunk: chunk.start_offset)
+    for number in range(count - 1, -1, -1):
+        chunk = segment.chunks[number]
+        if chunk.timestamp_us_min < timestamp_us:
+            return chunk
+    return None
+
+
+async def _seek_before_in_chunk(
+    reader: CatchUpReader, chunk: ChunkRecord, *, place: int, timestamp_us: int
+) -> tuple[int, int] | None:
+    for entry, end in reversed(await _intervals(reader, chunk)):
+        if entry.offset < place and entry.timestamp_us_min < timestamp_us:
+            return entry.offset, end
+    return None
+
+
+async def _intervals(reader: CatchUpReader, chunk: ChunkRecord) -> list[tuple[IndexEntry, int]]:
+    """Return the entries of the index of a chunk, each with its end; one for all of it if the index is damaged."""
     start = IndexEntry(chunk.start_offset, chunk.start_events, 0, *chunk.event_times())
     try:
         entries = [*(await reader.footer(chunk)).entries()] or [start]
     except (ChunkCorruptError, ChunkNotFoundError):
         entries = [start]
     ends = [*(entry.offset for entry in entries[1:]), chunk.end_offset]
-    for entry, end in zip(entries, ends, strict=True):
-        if end > place and entry.timestamp_us_max >= timestamp_us:
-            return entry
-    return None
+    return list(zip(entries, ends, strict=True))
 
 
 def _seek_in_tail(
@@ -97,6 +145,16 @@ def _seek_in_tail(
     for entry, parts in borders:
         if any(part.event_times().max_us >= timestamp_us for part in parts):
             return entry
+    return None
+
+
+def _seek_before_in_tail(
+    spans: Sequence[tuple[int, int, Sequence[ChunkRecord | Extent]]], timestamp_us: int
+) -> tuple[int, int] | None:
+    """Run in a thread, as `_seek_in_tail`; the last span comes first."""
+    for start, end, parts in spans:
+        if any(part.event_times().min_us < timestamp_us for part in parts):
+            return start, end
     return None
 
 

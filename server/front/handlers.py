@@ -14,7 +14,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.loader import page_of_names
-from millrace.server.container.seek import seek_event_time
+from millrace.server.container.seek import seek_before_event_time, seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.writer_control import WriterControl
@@ -187,6 +187,17 @@ class Handlers:
             self.container.reader, self.container.state.merged, segment, timestamp_us=message.timestamp_us
         )
         return m.Index([] if entry is None else [m.IndexEntry(*entry[:3])])
+
+    async def _seek_before(self, message: m.SeekBefore) -> m.Interval:
+        segment = self.container.segment(message.segment_id)
+        found = await seek_before_event_time(
+            self.container.reader,
+            self.container.state.merged,
+            segment,
+            timestamp_us=message.timestamp_us,
+            end=min(message.end, segment.length),
+        )
+        return m.Interval(*(found or (0, 0)))
 
     async def _create_stream(self, message: m.CreateStream) -> m.StreamInfo:
         stream, created = await self._streams.create(

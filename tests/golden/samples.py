@@ -87,6 +87,8 @@ _MESSAGES: Final[list[m.Message]] = [
     m.ResetSequences("till-7", 31, -1),
     m.GetIndex(segment_id=11, start=1, end=1 << 37, spacing_bytes=65536, count_max=1000),
     m.Seek(11, -1_000_000),
+    m.SeekBefore(segment_id=11, timestamp_us=-1_000_000, end=1 << 38),
+    m.Interval(65536, (1 << 38) - 1),
     m.Index([m.IndexEntry(0, 0, 1), m.IndexEntry(65536, 655, 1_700_000_000_000_001)]),
     m.CreateStream("shop/orders", 4, '{"scaling": "fixed"}'),
     m.GetStream("shop/orders"),

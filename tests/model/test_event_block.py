@@ -137,6 +137,8 @@ def test_the_first_event_at_or_after_a_time_is_found() -> None:
 
     assert [block.first_at_or_after(time) for time in (0, 5, 6, 9, 10)] == [0, 0, 2, 2, None]
     assert unpack_block(pack_block([b""])).first_at_or_after(0) is None
+    assert [block.last_before(time) for time in (3, 4, 7, 8)] == [None, 1, 1, 3]
+    assert unpack_block(pack_block([b""])).last_before(10) is None
 
 
 @pytest.mark.parametrize("compression", Compression)

@@ -178,6 +178,24 @@ def test_the_earliest_cut_of_a_place_has_the_same_before_it(seed: int, scalings:
     assert lineage.earliest(earliest, start=0, end_of=lengths.__getitem__) == earliest
 
 
+@given(SEEDS, st.integers(1, 12))
+def test_going_back_from_the_tail_is_going_on_from_the_head(seed: int, scalings: int) -> None:
+    """From any place it reaches a cut; over segments that hold nothing it reaches the other end."""
+    dice = random.Random(seed)
+    lineage = Lineage(scaled(dice, scalings=scalings))
+    empty = {each for each in lineage.by_id if dice.random() < 0.5}
+    for passed in (set(lineage.by_id), empty):
+        back = dict.fromkeys(ids(lineage.tail()), 1)
+        lineage.retreat(back, passed.__contains__, end_of=lambda _: 1)
+        lineage.check_cut(back)
+        if passed == set(lineage.by_id):
+            assert sorted(back) == sorted(ids(lineage.head()))
+        forward = dict(back)
+        lineage.advance(forward, passed.__contains__, start=0)
+        lineage.check_cut(forward)
+        assert lineage.before(back) <= lineage.before(forward)
+
+
 def test_the_earliest_cut_goes_back_over_segments_that_held_nothing_and_not_over_deleted_ones() -> None:
     """1 was split into 2 and 3, which were merged into 4 before anything came; 4 was split into 5 and 6."""
     parts = [

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millrace
+from millrace.model.cut import TimeCut
 from millrace.spark_source.errors import OptionError
-from millrace.spark_source.options import COLUMN_NAMES, SourceOptions, TimeCut, parse_options
+from millrace.spark_source.options import COLUMN_NAMES, SourceOptions, parse_options
 
 GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
 

@@ -162,14 +162,14 @@ def test_a_start_after_the_end_is_refused(shop: Shop, drivers: Drivers) -> None:
     shop.create(2)
     shop.write(10)
     first, second = (shop.client.stream_cut(shop.stream, after_events=count) for count in (30, 60))
-    with pytest.raises(OptionError, match="startCut.*is after endCut") as caught:
+    with pytest.raises(OptionError, match=r"startCut.*is after endCut") as caught:
         MillraceDataSource(shop.options(startCut=second, endCut=first)).schema()
     assert str(first) in str(caught.value)
     assert str(second) in str(caught.value)
-    with pytest.raises(OptionError, match="startCut.*is after endCut"):
+    with pytest.raises(OptionError, match=r"startCut.*is after endCut"):
         drivers(startCut="tail", endCut=first).start()
     from_tail = MillraceDataSource(shop.options(startCut="tail", endCut=first))
-    with pytest.raises(OptionError, match="startCut.*is after endCut"):
+    with pytest.raises(OptionError, match=r"startCut.*is after endCut"):
         from_tail.reader(from_tail.schema()).partitions()
     assert from_tail.schema()
 

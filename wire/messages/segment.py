@@ -285,3 +285,23 @@ class Seek(Request[Index]):
 
     segment_id: SegmentId
     timestamp_us: I64
+
+
+@message(45)
+class Interval(FromServer):
+    """Bytes [start, end) of a segment between two append borders; empty: there are none."""
+
+    start: U64
+    end: U64
+
+
+@message(44, kw_only=True)
+class SeekBefore(Request[Interval]):
+    """Ask for the last interval before `end` that may hold an event with an older event time than this one.
+
+    No event from there up to `end` is older.
+    """
+
+    segment_id: SegmentId
+    timestamp_us: I64
+    end: U64

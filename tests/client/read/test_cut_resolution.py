@@ -3,7 +3,8 @@ import pytest
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, SegmentNotFoundError
-from millrace.client.read.cut_resolution import Distance, cut_at_time
+from millrace.client.read.cut_resolution import Distance
+from millrace.client.read.time_cuts import start_at_time
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, InvalidArgumentError
 from millrace.model.event import Event, EventPosition
@@ -116,7 +117,7 @@ async def test_a_search_continues_in_what_is_left_when_the_stream_is_truncated_u
     async def search(info: StreamInfo) -> StreamCut:
         if places:
             await client.truncate_stream(name, places.pop(0))
-        return await cut_at_time(client._reads, info, 0)
+        return await start_at_time(client._reads, info, 0)
 
     cut = await client._cuts.search(name, search)
     assert not places

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.model.block_packing import pack_block
-from millrace.server.container.seek import seek_event_time
+from millrace.server.container.seek import seek_before_event_time, seek_event_time
 from millrace.server.tier2 import EventTimes
 from millrace.wire import messages as m
 from tests.server.container.flush.test_uploader import Tier2
@@ -23,6 +23,14 @@ async def sought(tier2: Tier2, timestamp_us: int) -> int | None:
     """Return the offset from which the caller scans; None if the segment has no such event."""
     entry = await seek_event_time(tier2.container.reader, tier2.state.merged, tier2.segment, timestamp_us=timestamp_us)
     return None if entry is None else entry.offset
+
+
+async def sought_back(tier2: Tier2, timestamp_us: int, *, end: int | None = None) -> tuple[int, int] | None:
+    """Return the interval in which the caller looks for the last event that is earlier."""
+    end = tier2.segment.length if end is None else end
+    return await seek_before_event_time(
+        tier2.container.reader, tier2.state.merged, tier2.segment, timestamp_us=timestamp_us, end=end
+    )
 
 
 @pytest.mark.asyncio
@@ -71,6 +79,60 @@ def test_nothing_of_that_time_is_before_what_is_found(appends: list[tuple[list[i
     asyncio.run(check())
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=3), st.booleans()), min_size=1, max_size=12),
+    st.integers(-1, 51),
+    st.data(),
+)
+def test_nothing_earlier_is_after_the_interval_that_is_found(
+    appends: list[tuple[list[int], bool]], timestamp_us: int, data: st.DataObject
+) -> None:
+    """Behaviour 26."""
+
+    async def check() -> None:
+        tier2 = Tier2()
+        offsets, borders = [], {0}
+        for times, is_flushed in appends:
+            offsets.append((tier2.segment.length, min(times)))
+            tier2.append(block(*times, size=1000))
+            borders.add(tier2.segment.length)
+            if is_flushed:
+                await tier2.uploader.upload([tier2.segment])
+        end = data.draw(st.sampled_from(sorted(borders)))
+        found = await sought_back(tier2, timestamp_us, end=end)
+        earlier = [offset for offset, least in offsets if offset < end and least < timestamp_us]
+        assert (found is not None) or not earlier
+        if found is not None:
+            assert found[0] < end
+            assert found[0] < found[1]
+            assert {*found} <= borders
+            assert not [offset for offset in earlier if offset >= found[1]]
+
+    asyncio.run(check())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_going_back_ends_where_nothing_earlier_is_left(is_flushed: bool) -> None:
+    """Behaviour 26: from interval to interval, each before the last one, and not before a truncation."""
+    tier2 = Tier2()
+    tier2.append(block(10))
+    tier2.append(block(70))
+    border = tier2.segment.length
+    tier2.append(block(80))
+    if is_flushed:
+        await tier2.uploader.upload([tier2.segment])
+    found = await sought_back(tier2, 75)
+    while found is not None and found[0] > 0:
+        assert found[0] <= border
+        found = await sought_back(tier2, 75, end=found[0])
+    assert found is not None
+    assert await sought_back(tier2, 10) is None
+    tier2.segment.start_offset = tier2.segment.length
+    assert await sought_back(tier2, 75) is None
+
+
 @pytest.mark.asyncio
 async def test_chunks_that_are_written_again_keep_their_event_times() -> None:
     tier2 = Tier2()
@@ -102,8 +164,10 @@ async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -
     tier2.segment = target
     border = target.length - source.length
     assert [await sought(tier2, at) for at in (5, 6, 60, 61)] == [0, border, border, None]
+    assert [await sought_back(tier2, at) for at in (5, 6, 51)] == [None, (0, border), (border, target.length)]
     while target.tail:
         await tier2.uploader.upload([target])
+    assert [await sought_back(tier2, at) for at in (5, 6, 51)] == [None, (0, border), (border, target.length)]
     assert [chunk.event_times() for chunk in target.chunks] == [EventTimes(5, 5), EventTimes(50, 60)]
     assert [await sought(tier2, at) for at in (5, 6, 60, 61)] == [0, border, border, None]
     target.index.check()
