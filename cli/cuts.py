@@ -19,20 +19,21 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the p
 def save(
     server: Server,
     stream: StreamArgument,
-    name: NameArgument,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the place.")],
     at: Annotated[str, typer.Option(metavar="PLACE", help=f"Where: {PLACES_HELP}.")] = "tail",
     as_cursor: Annotated[
         bool,
         typer.Option("--cursor", help="Save how far a consumer has come: retention by consumption does not pass it."),
     ] = False,
 ) -> None:
-    """Save a place under a name, in place of the bookmark (or cursor) of that name."""
+    """Save a place under a name, or under several in one step, in place of the bookmarks (or cursors) of that name."""
     place = parse_place(at)
     with server.connect() as client:
-        cut = place(client, stream)
-        saved = client.cursors(stream).set(name, cut) if as_cursor else client.bookmarks(stream).save(name, cut)
-    print_done(f"saved {'cursor' if as_cursor else 'bookmark'} {name} of {stream}")
-    print_text(str(saved))
+        cuts = dict.fromkeys(names, place(client, stream))
+        saved = client.cursors(stream).set_many(cuts) if as_cursor else client.bookmarks(stream).save_many(cuts)
+    for name in saved:
+        print_done(f"saved {'cursor' if as_cursor else 'bookmark'} {name} of {stream}")
+    print_text(str(saved[names[0]]))
 
 
 @app.command("list")

@@ -42,6 +42,15 @@ def create(
         ),
     ] = None,
     tags: TagOption = None,
+    cursors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cursor",
+            metavar="NAME",
+            help="Register a consumer at the head: retention by consumption waits for it from the start. Repeat it for "
+            "others.",
+        ),
+    ] = None,
 ) -> None:
     """Create a stream. One that exists is left as it is."""
     configuration = StreamConfig(
@@ -50,7 +59,7 @@ def create(
         tags=tuple(tags or ()),
     )
     with server.connect() as client:
-        if client.create_stream(stream, configuration):
+        if client.create_stream(stream, configuration, cursors=cursors or ()):
             print_done(f"created {stream} with {count_text(configuration.scaling.segment_count, 'segment')}")
         else:
             count = len(client.stream_info(stream).open_segments)

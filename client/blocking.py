@@ -73,6 +73,7 @@ class Bookmarks(Blocking[AsyncBookmarks]):
     """The bookmarks of a stream: see `millrace.client.admin.bookmarks`."""
 
     save = waited(AsyncBookmarks.save)
+    save_many = waited(AsyncBookmarks.save_many)
     list = waited(AsyncBookmarks.list)
     get = waited(AsyncBookmarks.get)
     forget = waited(AsyncBookmarks.forget)
@@ -82,6 +83,7 @@ class Cursors(Blocking[AsyncCursors]):
     """The cursors of a stream: see `millrace.client.admin.bookmarks`."""
 
     set = waited(AsyncCursors.set)
+    set_many = waited(AsyncCursors.set_many)
     list = waited(AsyncCursors.list)
     get = waited(AsyncCursors.get)
     forget = waited(AsyncCursors.forget)

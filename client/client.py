@@ -118,14 +118,24 @@ class Client:
 
     # --- streams ---
 
-    async def create_stream(self, name: str, configuration: StreamConfig | None = None) -> bool:
-        """Create a stream; False if there was one of that name, whose configuration is then left as it is.
+    async def create_stream(
+        self, name: str, configuration: StreamConfig | None = None, *, cursors: Iterable[str] = ()
+    ) -> bool:
+        """Create a stream; False if there was one of that name, of which nothing is then changed.
+
+        Args:
+            cursors: names of cursors at its head. They are there from the start: retention by consumption keeps for
+                each of these consumers all that is written, whenever it comes. See `cursors(name).set_many`, too.
 
         Raises:
             InvalidNameError: the name is not of the form scope/name.
+            InvalidArgumentError: a name of a cursor is none, or given twice.
         """
         configuration = configuration or StreamConfig()
-        request = m.CreateStream(_checked(name), configuration.scaling.segment_count, configuration.to_json())
+        count = configuration.scaling.segment_count
+        request = m.CreateStream(
+            _checked(name), count, configuration.to_json(), [m.CursorName(each) for each in cursors]
+        )
         return bool((await self._writes.request(request)).created)
 
     async def stream_info(self, name: str) -> StreamInfo:
@@ -204,14 +214,14 @@ class Client:
 
     def bookmarks(self, stream: str) -> Bookmarks:
         """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, _checked(stream), kind=m.CutKind.BOOKMARK, use_cut=self._cuts.use)
+        return Bookmarks(self._writes, _checked(stream), kind=m.CutKind.BOOKMARK, use_cuts=self._cuts.use)
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""
         timeout_s = self.options.outage_timeout_s
         cuts = Cuts(writes=self._writes, reads=self._reads, timeout_s=timeout_s)
         return Cursors(
-            self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cut=cuts.use, save_timeout_s=timeout_s
+            self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cuts=cuts.use, save_timeout_s=timeout_s
         )
 
     async def seal_stream(self, name: str) -> StreamInfo:
@@ -239,15 +249,15 @@ class Client:
             OffsetBeyondEndError: the cut is beyond the end.
         """
 
-        async def truncate(place: StreamCut) -> StreamInfo:
-            positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in place.positions]
+        async def truncate(cuts: list[StreamCut]) -> StreamInfo:
+            positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in cuts[0].positions]
             return stream_info(await self._writes.request(m.TruncateStream(_checked(name), positions)))
 
         if not isinstance(cut, StreamCut):
-            return await self._cuts.use(name, cut, truncate)
+            return await self._cuts.use(name, [cut], truncate)
         if cut.stream != name:
             raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
-        return await truncate(cut)
+        return await truncate([cut])
 
     def stream_cut(
         self,

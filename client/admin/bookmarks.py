@@ -7,15 +7,17 @@ of its own.
 Setting a cursor is part of reading, so it outlives outages as a reader does.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
 from millrace.wire import messages as m
 
-UseCut = Callable[[str, CutChoice, Callable[[StreamCut], Awaitable[StreamCut]]], Awaitable[StreamCut]]
-"""Resolves a cut of a stream and asks the server something of it, again if it is truncated in between."""
+UseCuts = Callable[
+    [str, Sequence[CutChoice], Callable[[list[StreamCut]], Awaitable[list[StreamCut]]]], Awaitable[list[StreamCut]]
+]
+"""Resolves cuts of a stream and asks the server something of them, again if it is truncated in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,12 @@ class _SavedCuts:
     """
 
     def __init__(
-        self, channel: Channel, stream: str, *, kind: m.CutKind, use_cut: UseCut, save_timeout_s: float | None = None
+        self, channel: Channel, stream: str, *, kind: m.CutKind, use_cuts: UseCuts, save_timeout_s: float | None = None
     ) -> None:
         self._channel = channel
         self.stream = stream
         self._kind = kind
-        self._use_cut = use_cut
+        self._use_cuts = use_cuts
         self._save_timeout_s = save_timeout_s
 
     async def list(self) -> list[SavedCut]:
@@ -75,14 +77,22 @@ class _SavedCuts:
         """
         return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name))).changed)
 
-    async def _put(self, name: str, cut: CutChoice) -> StreamCut:
-        async def put(place: StreamCut) -> StreamCut:
-            positions = [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions]
-            request = m.SaveCut(self.stream, int(self._kind), name, positions)
-            await self._channel.request(request, timeout_s=self._save_timeout_s)
-            return place
+    async def _put(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
+        async def put(places: list[StreamCut]) -> list[StreamCut]:
+            named = [
+                m.NamedCut(
+                    int(self._kind),
+                    name,
+                    [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions],
+                )
+                for name, place in zip(cuts, places, strict=True)
+            ]
+            await self._channel.request(m.SaveCuts(self.stream, named), timeout_s=self._save_timeout_s)
+            return places
 
-        return await self._use_cut(self.stream, cut, put)
+        if not cuts:
+            return {}
+        return dict(zip(cuts, await self._use_cuts(self.stream, list(cuts.values()), put), strict=True))
 
 
 class Bookmarks(_SavedCuts):
@@ -95,7 +105,11 @@ class Bookmarks(_SavedCuts):
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
             InvalidArgumentError: the name is none, or the stream has too many saved cuts.
         """
-        return await self._put(name, cut)
+        return (await self._put({name: cut}))[name]
+
+    async def save_many(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
+        """Keep cuts under names in one step; return them, resolved. Raises like `save`, and then none was kept."""
+        return await self._put(cuts)
 
 
 class Cursors(_SavedCuts):
@@ -110,4 +124,12 @@ class Cursors(_SavedCuts):
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
             InvalidArgumentError: the name is none, or the stream has too many saved cuts.
         """
-        return await self._put(name, cut)
+        return (await self._put({name: cut}))[name]
+
+    async def set_many(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
+        """Record how far several consumers have read, by their names, in one step; return the cuts, resolved.
+
+        Retention by consumption sees all of them or none: nothing is dropped that one of them has not passed. Raises
+        like `set`, and then nothing was recorded.
+        """
+        return await self._put(cuts)

@@ -1,6 +1,6 @@
 """Cuts of streams: checked, resolved and searched for, also while a stream is truncated under the search."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -78,17 +78,21 @@ class Cuts:
         """
         return await fetch_stream(self._writes, checked_name(stream, kind="stream"), timeout_s=self._timeout_s)
 
-    async def use(self, stream: str, cut: CutChoice, use: Callable[[StreamCut], Awaitable[R]]) -> R:
-        """Return what the server answers about a cut; about HEAD, TAIL and times as they are when it does.
+    async def use(self, stream: str, choices: Sequence[CutChoice], use: Callable[[list[StreamCut]], Awaitable[R]]) -> R:
+        """Return what the server answers about cuts; about HEAD, TAIL and times as they are when it does.
 
         A time is the cut before which no event is of that time or newer.
         """
+
+        async def choose(info: StreamInfo) -> list[StreamCut]:
+            return [await self.choose(choice, info) for choice in choices]
+
         while True:
-            place = await self.search(stream, lambda info: self.choose(cut, info))
+            places = await self.search(stream, choose)
             try:
-                return await use(place)
+                return await use(places)
             except CutTruncatedError:
-                if isinstance(cut, StreamCut):
+                if all(isinstance(choice, StreamCut) for choice in choices):
                     raise
                 # The stream was truncated since it was fetched: HEAD is at another place now.
 

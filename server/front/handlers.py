@@ -201,7 +201,10 @@ class Handlers:
 
     async def _create_stream(self, message: m.CreateStream) -> m.StreamInfo:
         stream, created = await self._streams.create(
-            message.name, segment_count=message.segment_count, configuration=message.configuration
+            message.name,
+            segment_count=message.segment_count,
+            configuration=message.configuration,
+            cursors=[name for (name,) in message.cursors],
         )
         return self._streams.describe(stream, created=created)
 
@@ -246,8 +249,8 @@ class Handlers:
     async def _explain_stream(self, message: m.ExplainStream) -> m.Explanation:
         return m.Explanation(json.dumps(self._explain(self._streams.find(message.name))))
 
-    async def _save_cut(self, message: m.SaveCut) -> m.Done:
-        await self._streams.save_cut(message.stream, message.name, kind=message.kind, positions=message.positions)
+    async def _save_cuts(self, message: m.SaveCuts) -> m.Done:
+        await self._streams.save_cuts(message.stream, message.cuts)
         return m.Done(1)
 
     async def _forget_cut(self, message: m.ForgetCut) -> m.Done:

@@ -87,12 +87,17 @@ class StreamController:
             segments=segments,
         )
 
-    async def create(self, name: str, *, segment_count: int, configuration: str) -> tuple[Stream, bool]:
+    async def create(
+        self, name: str, *, segment_count: int, configuration: str, cursors: Sequence[str] = ()
+    ) -> tuple[Stream, bool]:
         """Create a stream with that many segments of equal key ranges; return it and whether it is new.
+
+        Args:
+            cursors: names of cursors at its head. They are there from the start, so retention waits for all of them.
 
         Raises:
             InvalidNameError: the name is not of the form scope/name.
-            InvalidArgumentError: the number of segments, or the configuration, is out of bounds.
+            InvalidArgumentError: the number of segments, the configuration or the cursors are out of bounds.
         """
         checked_name(name, kind="stream name")
         if not 1 <= segment_count <= SEGMENTS_PER_STREAM_MAX:
@@ -100,6 +105,8 @@ class StreamController:
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
         _check_configuration(configuration, name)
+        _check_cut_keys([(m.CutKind.CURSOR, cursor) for cursor in cursors], name)
+        _check_room_for_cuts([segment_count] * len(cursors), name)
         await self._settled(name)
         stream = self._state.streams.find(name)
         if stream is not None:
@@ -113,6 +120,7 @@ class StreamController:
                 m.SegmentRangeRecord(self._state.take_id(), key_range.low, key_range.high - 1)
                 for key_range in equal_ranges(segment_count)
             ],
+            cursors=[m.CursorName(cursor) for cursor in cursors],
         )
         await self._container.decide(record, name)
         return self.find(name), True
@@ -189,34 +197,30 @@ class StreamController:
             await self._container.decide(m.StreamUpdated(stream.stream_id, configuration))
         return stream
 
-    async def save_cut(self, stream_name: str, name: str, *, kind: int, positions: Sequence[m.SavedPosition]) -> None:
-        """Keep a cut under a name, in place of the one of that kind and name.
+    async def save_cuts(self, stream_name: str, cuts: Sequence[m.NamedCut]) -> None:
+        """Keep cuts under names, in place of those of that kind and name; all of them in one record.
 
         Raises:
             StreamNotFoundError: there is none.
-            CutInvalidError: it does not cover the key space once, or goes through an append.
-            CutTruncatedError: it is before the start of the stream.
+            CutInvalidError: a cut does not cover the key space once, or goes through an append.
+            CutTruncatedError: a cut is before the start of the stream.
             OffsetBeyondEndError: a position is beyond the end of its segment.
-            InvalidArgumentError: the name, the kind or the number of cuts is out of bounds.
+            InvalidArgumentError: a name, a kind or the number of cuts is out of bounds.
         """
-        if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
-            raise InvalidArgumentError(f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text")
-        if kind not in (m.CutKind.BOOKMARK, m.CutKind.CURSOR):
-            raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
-        self._check_retained(self.find(stream_name), positions)
-        await self._check_borders(positions)
+        if not cuts:
+            raise InvalidArgumentError("no cut is given", subject=stream_name)
+        _check_cut_keys([(cut.kind, cut.name) for cut in cuts], stream_name)
+        _check_room_for_cuts([len(cut.positions) for cut in cuts], stream_name)
+        for cut in cuts:
+            self._check_retained(self.find(stream_name), cut.positions)
+            await self._check_borders(cut.positions)
         # Checked again: much may have happened meanwhile.
         stream = self.find(stream_name)
-        self._check_retained(stream, positions)
-        self._check_room_for_cut(stream, (kind, name), len(positions))
+        for cut in cuts:
+            self._check_retained(stream, cut.positions)
+        self._check_room_beside(stream, cuts)
         await self._container.decide(
-            m.CutSaved(
-                stream_id=stream.stream_id,
-                kind=kind,
-                name=name,
-                saved_us=self._container.clock.unix_us(),
-                positions=list(positions),
-            ),
+            m.CutsSaved(stream_id=stream.stream_id, saved_us=self._container.clock.unix_us(), cuts=list(cuts))
         )
 
     async def forget_cut(self, stream_name: str, name: str, *, kind: int) -> bool:
@@ -342,23 +346,18 @@ class StreamController:
                     length=segment.length,
                 )
 
-    def _check_room_for_cut(self, stream: Stream, key: tuple[int, str], position_count: int) -> None:
+    def _check_room_beside(self, stream: Stream, cuts: Sequence[m.NamedCut]) -> None:
         """Raise if a stream has as many saved cuts as a list of them can hold, those on their way included."""
-        others = [len(cut.positions) for other, cut in stream.cuts.items() if other != key]
-        others += [
-            len(record.positions)
+        new = {(cut.kind, cut.name) for cut in cuts}
+        counts = [len(cut.positions) for cut in cuts]
+        counts += [len(cut.positions) for key, cut in stream.cuts.items() if key not in new]
+        counts += [
+            len(cut.positions)
             for record in self._container.decisions_in_flight()
-            if isinstance(record, m.CutSaved) and record.stream_id == stream.stream_id
+            if isinstance(record, m.CutsSaved) and record.stream_id == stream.stream_id
+            for cut in record.cuts
         ]
-        if len(others) >= CUTS_PER_STREAM_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream.name
-            )
-        if sum(others) + position_count > POSITIONS_PER_STREAM_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
-                subject=stream.name,
-            )
+        _check_room_for_cuts(counts, stream.name)
 
     async def _check_borders(self, positions: Sequence[m.SavedPosition]) -> None:
         """Raise CutInvalidError if a position is inside of an append; not if it is deleted before that is known."""
@@ -375,3 +374,28 @@ def _check_configuration(configuration: str, name: str) -> None:
     if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
         raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)
     StreamConfig.from_json(configuration)
+
+
+def _check_cut_keys(keys: Sequence[tuple[int, str]], stream_name: str) -> None:
+    """Raise if a kind or a name of a cut is none, or if two are the same."""
+    for kind, name in keys:
+        if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text, not {name[:80]!r}",
+                subject=stream_name,
+            )
+        if kind not in (m.CutKind.BOOKMARK, m.CutKind.CURSOR):
+            raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
+    if len(set(keys)) < len(keys):
+        raise InvalidArgumentError("a cut is given twice under one name", subject=stream_name)
+
+
+def _check_room_for_cuts(position_counts: Sequence[int], stream_name: str) -> None:
+    """Raise if saved cuts with so many positions each are more than a list of them can hold."""
+    if len(position_counts) > CUTS_PER_STREAM_COUNT_MAX:
+        raise InvalidArgumentError(f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name)
+    if sum(position_counts) > POSITIONS_PER_STREAM_COUNT_MAX:
+        raise InvalidArgumentError(
+            f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
+            subject=stream_name,
+        )

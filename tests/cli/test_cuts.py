@@ -35,6 +35,19 @@ def test_a_cursor_is_no_bookmark(ask: Run) -> None:
     assert [cut["kind"] for cut in ask("cut", "list", "cuts/cursor", "--json").json] == ["bookmark"]
 
 
+def test_cursors_are_registered_together(ask: Run) -> None:
+    """Behaviour 25: with the stream, or several in one step."""
+    ask("stream", "create", "cuts/consumers", "--retain-consumed", "--cursor", "billing", "--cursor", "mail")
+    ask("cut", "save", "cuts/consumers", "audit", "search", "--cursor", "--at", "head")
+
+    listed = ask("cut", "list", "cuts/consumers", "--json").json
+    assert [(cut["name"], cut["kind"]) for cut in listed] == [
+        (name, "cursor") for name in ("audit", "billing", "mail", "search")
+    ]
+    assert len({cut["cut"] for cut in listed}) == 1
+    assert ask("stream", "create", "cuts/twice", "--cursor", "a", "--cursor", "a").code == 2
+
+
 def test_what_is_between_two_bookmarks_is_read(ask: Run, running: TestServer) -> None:
     ask("stream", "create", "cuts/between")
     with millrace.blocking.connect(running.address) as client, client.writer("cuts/between") as writer:

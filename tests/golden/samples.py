@@ -90,7 +90,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.SeekBefore(segment_id=11, timestamp_us=-1_000_000, end=1 << 38),
     m.Interval(65536, (1 << 38) - 1),
     m.Index([m.IndexEntry(0, 0, 1), m.IndexEntry(65536, 655, 1_700_000_000_000_001)]),
-    m.CreateStream("shop/orders", 4, '{"scaling": "fixed"}'),
+    m.CreateStream("shop/orders", 4, '{"scaling": "fixed"}', [m.CursorName("billing"), m.CursorName("größe")]),
     m.GetStream("shop/orders"),
     m.StreamInfo(
         created=1,
@@ -127,11 +127,12 @@ _MESSAGES: Final[list[m.Message]] = [
     m.UpdateStream("shop/orders", '{"retention": null}'),
     m.ExplainStream("shop/orders"),
     m.Explanation('{"stream": "shop/orders"}'),
-    m.SaveCut(
-        stream="shop/orders",
-        kind=1,
-        name="before the sale",
-        positions=[m.SavedPosition(33, 7, 2), m.SavedPosition(34, 1 << 40, 0)],
+    m.SaveCuts(
+        "shop/orders",
+        [
+            m.NamedCut(1, "before the sale", [m.SavedPosition(33, 7, 2), m.SavedPosition(34, 1 << 40, 0)]),
+            m.NamedCut(2, "billing", [m.SavedPosition(33, 0, 0), m.SavedPosition(34, 0, 0)]),
+        ],
     ),
     m.ForgetCut("shop/orders", 1, "before the sale"),
     m.ListCuts("shop/orders"),
@@ -162,6 +163,7 @@ _MESSAGES: Final[list[m.Message]] = [
         name="shop/orders",
         configuration="{}",
         segments=[m.SegmentRangeRecord(32, 0, (1 << 63) - 1), m.SegmentRangeRecord(33, 1 << 63, (1 << 64) - 1)],
+        cursors=[m.CursorName("billing")],
     ),
     m.StreamScaled(
         stream_id=31,
@@ -172,8 +174,10 @@ _MESSAGES: Final[list[m.Message]] = [
         created=[m.SegmentRangeRecord(34, 0, 1 << 61), m.SegmentRangeRecord(35, (1 << 61) + 1, (1 << 63) - 1)],
     ),
     m.StreamUpdated(31, '{"tags": ["winter"]}'),
-    m.CutSaved(
-        stream_id=31, kind=2, name="nightly", saved_us=1_700_000_000_000_010, positions=[m.SavedPosition(33, 8, 1)]
+    m.CutsSaved(
+        stream_id=31,
+        saved_us=1_700_000_000_000_010,
+        cuts=[m.NamedCut(2, "nightly", [m.SavedPosition(33, 8, 1)]), m.NamedCut(1, "mark", [])],
     ),
     m.CutForgotten(31, 2, "nightly"),
     m.StreamSealed(31),

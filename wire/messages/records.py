@@ -17,7 +17,7 @@ from .declaration import (
     WriterNumber,
     message,
 )
-from .stream import CutPosition, SavedPosition, SegmentRangeRecord
+from .stream import CursorName, CutPosition, NamedCut, SegmentRangeRecord
 from .writer import NO_NONCE
 
 
@@ -145,6 +145,7 @@ class StreamCreated(Record):
     name: Text
     configuration: Text
     segments: List16[SegmentRangeRecord]
+    cursors: List16[CursorName]  # at the start of every segment
 
 
 @message(139, kw_only=True)
@@ -167,15 +168,13 @@ class StreamUpdated(Record):
     configuration: Text
 
 
-@message(141, kw_only=True)
-class CutSaved(Record):
-    """A cut has a name."""
+@message(148, kw_only=True)
+class CutsSaved(Record):
+    """Cuts have names, from one moment on."""
 
     stream_id: StreamId
-    kind: U8
-    name: Text
     saved_us: I64
-    positions: List16[SavedPosition]
+    cuts: List16[NamedCut]
 
 
 @message(142)

@@ -1,5 +1,6 @@
 """Messages about streams, their segments and epochs, and their saved cuts."""
 
+from dataclasses import field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -51,13 +52,20 @@ class StreamInfo(FromServer):
     segments: List16[StreamSegment]
 
 
+class CursorName(NamedTuple):
+    """A cursor to be registered at the head."""
+
+    name: Text
+
+
 @message(48)
 class CreateStream(Request[StreamInfo]):
-    """Create a stream; where it existed, the reply has `created` = 0."""
+    """Create a stream; where it existed nothing is changed, and the reply has `created` = 0."""
 
     name: StreamName
     segment_count: U32
     configuration: Text
+    cursors: List16[CursorName] = field(default_factory=list)  # there from the start
 
 
 @message(49)
@@ -224,14 +232,20 @@ class SavedCut(NamedTuple):
     positions: List16[SavedPosition]
 
 
-@message(62)
-class SaveCut(Request[Done]):
-    """Keep a cut of a stream under a name, in place of the one of that kind and name."""
+class NamedCut(NamedTuple):
+    """A cut to be kept under a name."""
 
-    stream: StreamName
     kind: U8  # `CutKind`
     name: Text  # among those of its kind
     positions: List16[SavedPosition]
+
+
+@message(66)
+class SaveCuts(Request[Done]):
+    """Keep cuts of a stream under names, in place of those of that kind and name: all of them in one step, or none."""
+
+    stream: StreamName
+    cuts: List16[NamedCut]
 
 
 @message(63)

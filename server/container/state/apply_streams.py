@@ -27,6 +27,9 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     state.use_id(stream.stream_id)
     state.streams.add(stream)
     state.reconfigured_streams[stream.stream_id] = stream.configuration
+    at_start = [m.SavedPosition(segment_id, 0, 0) for segment_id, _, _ in record.segments]
+    for (name,) in record.cursors:
+        stream.cuts[m.CutKind.CURSOR, name] = m.SavedCut(m.CutKind.CURSOR, name, record.created_us, at_start)
     _begin_epoch(
         batch,
         stream,
@@ -105,8 +108,9 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
     batch.state.reconfigured_streams[record.stream_id] = None
 
 
-def _cut_saved(batch: CurrentBatch, stream: Stream, record: m.CutSaved) -> None:
-    stream.cuts[record.kind, record.name] = m.SavedCut(record.kind, record.name, record.saved_us, record.positions)
+def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
+    for kind, name, positions in record.cuts:
+        stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions)
 
 
 def _cut_forgotten(batch: CurrentBatch, stream: Stream, record: m.CutForgotten) -> None:
@@ -129,7 +133,7 @@ APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.StreamCreated: _stream_created,
     m.StreamScaled: _changing(_stream_scaled),
     m.StreamUpdated: _changing(_stream_updated),
-    m.CutSaved: _changing(_cut_saved),
+    m.CutsSaved: _changing(_cuts_saved),
     m.CutForgotten: _changing(_cut_forgotten),
     m.StreamSealed: _changing(_stream_sealed),
     m.StreamTruncated: _stream_truncated,

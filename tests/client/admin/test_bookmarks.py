@@ -4,8 +4,9 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.testing import TestServer
-from millrace.model.cut import HEAD, StreamCut
+from millrace.model.cut import HEAD, TAIL, StreamCut, TimeCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
+from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from tests.client.scaling import filled
 
 pytestmark = pytest.mark.asyncio
@@ -58,6 +59,39 @@ async def test_a_bookmark_and_a_cursor_may_have_one_name(client: Client, name: s
     assert await cursors.get("nächtlich 🌙") == tenth
 
 
+async def test_cursors_are_registered_with_the_creation(client: Client, name: str) -> None:
+    """Behaviour 25: at the head, before anything can be written or truncated."""
+    config = StreamConfig(scaling=ScalingPolicy.fixed(3), retention=RetentionPolicy.by_consumption())
+    assert await client.create_stream(name, config, cursors=["billing", "größe"])
+    head = await client.stream_cut(name).head()
+    assert [(saved.name, saved.cut) for saved in await client.cursors(name).list()] == [
+        ("billing", head),
+        ("größe", head),
+    ]
+    assert not await client.create_stream(name, config, cursors=["another"])
+    assert await client.cursors(name).get("another") is None
+    for wrong in (["one", "one"], ["line\nbreak"], [""]):
+        with pytest.raises(InvalidArgumentError):
+            await client.create_stream(f"{name}-2", config, cursors=wrong)
+
+
+async def test_several_cuts_are_kept_in_one_step(client: Client, name: str) -> None:
+    """Behaviour 25: all of them or none."""
+    await filled(client, name)
+    cursors, bookmarks = client.cursors(name), client.bookmarks(name)
+    head, tail = await client.stream_cut(name).head(), await client.stream_cut(name)
+    strange = StreamCut.of(name, {10**9: (0, 0)})
+    for several in (cursors.set_many, bookmarks.save_many):
+        with pytest.raises(CutInvalidError):
+            await several({"one": HEAD, "other": strange})
+    assert [*await cursors.list(), *await bookmarks.list()] == []
+
+    assert await cursors.set_many({"slow": HEAD, "fast": TAIL}) == {"slow": head, "fast": tail}
+    assert {saved.name: saved.cut for saved in await cursors.list()} == {"slow": head, "fast": tail}
+    assert await bookmarks.save_many({"noon": TimeCut(100)}) == {"noon": await client.stream_cut(name).at_time(100)}
+    assert await cursors.set_many({}) == {}
+
+
 async def test_cuts_that_do_not_fit_are_not_kept(client: Client, name: str) -> None:
     await filled(client, name, scalings=1)
     info = await client.stream_info(name)
@@ -84,15 +118,15 @@ async def test_the_head_is_saved_where_it_is_when_the_server_takes_it(client: Cl
     tail = await client.stream_cut(name)
     tried: list[StreamCut] = []
 
-    async def save(place: StreamCut) -> StreamCut:
-        tried.append(place)
+    async def save(places: list[StreamCut]) -> StreamCut:
+        tried.extend(places)
         await client.truncate_stream(name, tail)
-        return await client.bookmarks(name).save("head", place)
+        return await client.bookmarks(name).save("head", *places)
 
-    assert await client._cuts.use(name, HEAD, save) == tail
+    assert await client._cuts.use(name, [HEAD], save) == tail
     assert tried == [head, tail]
     with pytest.raises(CutTruncatedError):
-        await client._cuts.use(name, head, save)
+        await client._cuts.use(name, [head], save)
 
 
 @pytest.mark.slow

@@ -282,6 +282,7 @@ class History:
                 name=f"scope/stream-{stream_id}",
                 configuration=f'{{"tags": ["{amount}"]}}',
                 segments=segments,
+                cursors=[m.CursorName("cursor-ü")] if amount % 2 else [],
             )
         )
 
@@ -327,15 +328,9 @@ class History:
         if streams := list(self.state.streams.values()):
             stream = streams[choice % len(streams)]
             positions = [m.SavedPosition(part.segment_id, amount, amount % 3) for part in stream.open_parts]
-            self.apply(
-                m.CutSaved(
-                    stream_id=stream.stream_id,
-                    kind=1 + amount % 2,
-                    name=f"marke-ü-{amount // 2 % 2}",
-                    saved_us=self.clock_us,
-                    positions=positions,
-                )
-            )
+            names = ["marke-ü-0", "marke-ü-1"][: 1 + amount // 2 % 2]
+            cuts = [m.NamedCut(1 + amount % 2, name, positions) for name in names]
+            self.apply(m.CutsSaved(stream_id=stream.stream_id, saved_us=self.clock_us, cuts=cuts))
 
     def forget_cut(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:

@@ -373,7 +373,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
                 m.SealStream("a/seal"),
                 m.UpdateStream("a/update", '{"tags": ["x"]}'),
                 m.ScaleStream("a/scale", [part], [m.KeyRangeRecord(0, 9), m.KeyRangeRecord(10, KEY_SPACE - 1)]),
-                m.SaveCut("a/cut", 1, "bookmark", [m.SavedPosition(cut, 0, 0)]),
+                m.SaveCuts("a/cut", [m.NamedCut(1, "bookmark", [m.SavedPosition(cut, 0, 0)])]),
                 m.DeleteStream("a/delete"),
             ]
             for request in requests:

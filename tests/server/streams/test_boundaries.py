@@ -85,7 +85,7 @@ async def test_the_error_names_the_borders_around(streams: Streams) -> None:
         sizes.append(streams.opened.container.segment(segment_id).length)
     for request in (
         streams.controller.truncate("a/b", [m.CutPosition(segment_id, sizes[0] + 8)]),
-        streams.controller.save_cut("a/b", "x", kind=1, positions=[m.SavedPosition(segment_id, sizes[0] + 8, 0)]),
+        streams.controller.save_cuts("a/b", [m.NamedCut(1, "x", [m.SavedPosition(segment_id, sizes[0] + 8, 0)])]),
     ):
         with pytest.raises(CutInvalidError, match=f"before it is {sizes[0]}, the next one {sizes[1]}") as refused:
             await request
@@ -153,10 +153,9 @@ async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams
     for pair in ((low, new_high), (new_low, high)):
         with pytest.raises(CutInvalidError, match=rf"segment {middle} would be before the cut and after it"):
             await controller.truncate("a/c", [m.CutPosition(each, 0) for each in pair])
+        positions = [m.SavedPosition(each, 0, 0) for each in pair]
         with pytest.raises(CutInvalidError):
-            await controller.save_cut(
-                "a/c", "x", kind=m.CutKind.BOOKMARK, positions=[m.SavedPosition(each, 0, 0) for each in pair]
-            )
+            await controller.save_cuts("a/c", [m.NamedCut(m.CutKind.BOOKMARK, "x", positions)])
     assert stream.segment_ids == [low, high, middle, new_low, new_high]
     await controller.truncate("a/c", [m.CutPosition(new_low, 0), m.CutPosition(new_high, 0)])
     assert stream.segment_ids == [middle, new_low, new_high]

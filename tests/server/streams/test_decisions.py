@@ -161,9 +161,8 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
     low, high = (part.segment_id for part in stream.open_parts)
 
     async def save(*positions: tuple[int, int]) -> None:
-        await controller.save_cut(
-            "a/b", "mark", kind=m.CutKind.BOOKMARK, positions=[m.SavedPosition(*each, 0) for each in positions]
-        )
+        places = [m.SavedPosition(*each, 0) for each in positions]
+        await controller.save_cuts("a/b", [m.NamedCut(m.CutKind.BOOKMARK, "mark", places)])
 
     for wrong in ([], [(low, 0)], [(old, 5), (low, 0)], [(low, 0), (high, 0), (high, 0)], [(12345, 0)]):
         with pytest.raises(CutInvalidError):
@@ -221,7 +220,7 @@ async def test_a_truncation_to_where_successors_begin_keeps_a_cut_through_the_en
     assert stream.segment_ids == [old, *empty, new]
     for cut in ([(old, 10)], [(segment_id, 0) for segment_id in empty], [(new, 0)]):
         positions = [m.SavedPosition(*position, 0) for position in cut]
-        await controller.save_cut("a/b", "mark", kind=m.CutKind.CURSOR, positions=positions)
+        await controller.save_cuts("a/b", [m.NamedCut(m.CutKind.CURSOR, "mark", positions)])
 
     await streams.append(new, bytes(10))
     await controller.truncate("a/b", [m.CutPosition(new, 10)])
@@ -233,4 +232,28 @@ async def test_names_and_kinds_of_cuts_are_checked(streams: Streams) -> None:
     positions = [m.SavedPosition(streams.controller.find("a/b").segment_ids[0], 0, 0)]
     for name, kind in (("", 1), ("x" * 256, 1), ("a\nb", 1), ("fine", 0), ("fine", 3)):
         with pytest.raises(InvalidArgumentError):
-            await streams.controller.save_cut("a/b", name, kind=kind, positions=positions)
+            await streams.controller.save_cuts("a/b", [m.NamedCut(kind, name, positions)])
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        await streams.controller.save_cuts("a/b", [m.NamedCut(1, "fine", positions)] * 2)
+    with pytest.raises(InvalidArgumentError, match="no cut"):
+        await streams.controller.save_cuts("a/b", [])
+    for cursors in (["a\nb"], ["one", "one"], [str(number) for number in range(1001)]):
+        with pytest.raises(InvalidArgumentError):
+            await streams.controller.create("a/new", segment_count=1, configuration="", cursors=cursors)
+
+
+@pytest.mark.asyncio
+async def test_several_cuts_are_kept_together_or_not_at_all(streams: Streams) -> None:
+    """Behaviour 25: retention by consumption never runs between two registrations."""
+    controller = streams.controller
+    stream = controller.find("a/b")
+    (segment_id,) = stream.segment_ids
+    await streams.append(segment_id, bytes(10))
+    fits, beyond = ([m.SavedPosition(segment_id, offset, 0)] for offset in (10, 11))
+    with pytest.raises(OffsetBeyondEndError):
+        await controller.save_cuts("a/b", [m.NamedCut(2, "one", fits), m.NamedCut(2, "other", beyond)])
+    assert stream.cuts == {}
+    before = streams.opened.container.state.sequence
+    await controller.save_cuts("a/b", [m.NamedCut(2, "one", fits), m.NamedCut(1, "other", fits)])
+    assert sorted(stream.cuts) == [(1, "other"), (2, "one")]
+    assert streams.opened.container.state.sequence == before + 1

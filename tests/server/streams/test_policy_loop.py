@@ -203,7 +203,7 @@ async def test_retention_by_consumption_waits_for_the_slowest_cursor(streams: St
     assert "no cursor is registered" in streams.runner.explain(stream)["retention"][0]
 
     for name, kind, offset in (("fast", 2, 1500), ("slow", 2, 400), ("mark", 1, 0)):
-        await streams.controller.save_cut("a/b", name, kind=kind, positions=[m.SavedPosition(segment_id, offset, 0)])
+        await streams.controller.save_cuts("a/b", [m.NamedCut(kind, name, [m.SavedPosition(segment_id, offset, 0)])])
     assert [(c["name"], c["unread_bytes"], c["holds_bytes"]) for c in streams.runner.explain(stream)["cursors"]] == [
         ("slow", 1600, 1100),
         ("fast", 500, 0),
@@ -215,6 +215,23 @@ async def test_retention_by_consumption_waits_for_the_slowest_cursor(streams: St
     await streams.controller.forget_cut("a/b", "slow", kind=m.CutKind.CURSOR)
     await streams.runner.retain()
     assert segment.start_offset == 1500
+
+
+@pytest.mark.asyncio
+async def test_cursors_of_the_creation_hold_what_is_written_from_the_start(streams: Streams) -> None:
+    """Behaviour 25: others may be registered, and read everything, before their consumers come."""
+    await streams.controller.create(
+        "a/b", segment_count=1, configuration=retaining(kind="consumption"), cursors=["slow", "slower"]
+    )
+    (segment_id,) = streams.controller.find("a/b").segment_ids
+    for _ in range(20):
+        await streams.append(segment_id, bytes(100))
+        streams.clock.move(1.0)
+    for names, start in ((["fast"], 0), (["fast", "slow"], 0), (["fast", "slow", "slower"], 2000)):
+        cuts = [m.NamedCut(2, name, [m.SavedPosition(segment_id, 2000, 0)]) for name in names]
+        await streams.controller.save_cuts("a/b", cuts)
+        await streams.runner.retain()
+        assert streams.opened.container.segment(segment_id).start_offset == start
 
 
 @pytest.mark.asyncio

@@ -23,7 +23,7 @@ THIRDS = [
 async def live(streams: Streams) -> None:
     """Live through a bit of everything."""
     controller = streams.controller
-    stream, _ = await controller.create("a/b", segment_count=2, configuration='{"tags":["x"]}')
+    stream, _ = await controller.create("a/b", segment_count=2, configuration='{"tags":["x"]}', cursors=["early"])
     lower, upper = stream.segment_ids
     for segment_id in (lower, upper):
         await streams.append(segment_id, bytes(100))
@@ -31,9 +31,10 @@ async def live(streams: Streams) -> None:
     first, second = (part.segment_id for part in stream.open_parts[:2])
     await streams.append(first, bytes(60))
     cut = [m.SavedPosition(first, 60, 0), m.SavedPosition(second, 0, 0), m.SavedPosition(upper, 50, 3)]
-    await controller.save_cut("a/b", "mark", kind=m.CutKind.BOOKMARK, positions=cut)
-    await controller.save_cut("a/b", "reader", kind=m.CutKind.CURSOR, positions=cut)
-    await controller.save_cut("a/b", "mark", kind=m.CutKind.CURSOR, positions=cut)
+    await controller.save_cuts(
+        "a/b", [m.NamedCut(m.CutKind.BOOKMARK, "mark", cut), m.NamedCut(m.CutKind.CURSOR, "reader", cut)]
+    )
+    await controller.save_cuts("a/b", [m.NamedCut(m.CutKind.CURSOR, "mark", cut)])
     await controller.forget_cut("a/b", "mark", kind=m.CutKind.BOOKMARK)
     await controller.update("a/b", configuration='{"tags":["y"]}')
     everything = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
@@ -49,6 +50,8 @@ def check_whole(state: ContainerState) -> int:
         return -1
     (stream,) = state.streams.values()
     assert covers_once(part.key_range for part in stream.open_parts)
+    assert (m.CutKind.CURSOR, "early") in stream.cuts
+    assert ((m.CutKind.CURSOR, "mark") not in stream.cuts) or ((m.CutKind.CURSOR, "reader") in stream.cuts)
     assert [epoch.number for epoch in stream.epochs] == list(range(stream.epoch + 1))
     for part in stream.parts:
         segment = state.segments[part.segment_id]
@@ -70,7 +73,7 @@ async def test_decisions_survive_a_kill_and_a_second_one(tmp_path: Path) -> None
             assert durable_view(streams.opened.container.state) == before
             stream = streams.controller.find("a/b")
             assert [epoch.cause for epoch in stream.epochs] == ["created", "first", "second"]
-            assert sorted(stream.cuts) == [(m.CutKind.CURSOR, "mark"), (m.CutKind.CURSOR, "reader")]
+            assert sorted(stream.cuts) == [(m.CutKind.CURSOR, name) for name in ("early", "mark", "reader")]
             assert await streams.tagged("y") == ["a/b"]
 
 

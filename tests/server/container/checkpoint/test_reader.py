@@ -53,6 +53,7 @@ def test_streams_are_found_by_label_and_prefix(tmp_path: Path) -> None:
                 name=name,
                 configuration=StreamConfig(tags=tuple(tags)).to_json(),
                 segments=[],
+                cursors=[],
             ),
         )
     saved(store, state)

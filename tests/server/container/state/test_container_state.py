@@ -173,7 +173,7 @@ def test_records_about_what_damage_made_unknown_are_left_aside() -> None:
         m.StreamTruncated(9, [m.CutPosition(8, 5)]),
         m.StreamScaled(stream_id=9, epoch=1, scaled_us=0, cause="", sealed_ids=[8], created=[]),
         m.StreamUpdated(9, "{}"),
-        m.CutSaved(stream_id=9, kind=1, name="a", saved_us=0, positions=[]),
+        m.CutsSaved(stream_id=9, saved_us=0, cuts=[m.NamedCut(1, "a", [])]),
         m.CutForgotten(9, 1, "a"),
         m.StreamDeleted(9),
     ):
