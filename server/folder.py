@@ -4,9 +4,12 @@ identity.json     format version and server id, written once
 lock              held while a server runs
 containers/0000/  log and checkpoint of a container; the number is hexadecimal
 tier2/c0000/      chunks of that container, and copies of its checkpoint
+
+It is for its owner alone: all that is made in it is, and a folder that others can look into is closed to them.
 """
 
 import json
+import logging
 import uuid
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from typing import Final
 from millrace.server.host.files import Closable, FileSystem
 
 from .errors import ConfigurationError, FolderVersionError
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 4
 IDENTITY_NAME: Final = "identity.json"
@@ -60,7 +65,9 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
     try:
         identity = path / IDENTITY_NAME
         if files.exists(identity):
-            return DataFolder(path, read_identity(files, path), lock)
+            server_id = read_identity(files, path)
+            _close_to_others(files, path)
+            return DataFolder(path, server_id, lock)
         others = sorted(set(files.list_directory(path)) - {LOCK_NAME, f"{IDENTITY_NAME}.new", *IGNORED_NAMES})
         if others:
             raise ConfigurationError(
@@ -75,10 +82,23 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
             file.datasync()
         files.rename(temporary, identity)
         files.sync_directory(path)
+        _close_to_others(files, path)
         return DataFolder(path, server_id, lock)
     except BaseException:
         lock.close()
         raise
+
+
+def _close_to_others(files: FileSystem, path: Path) -> None:
+    """Let nobody else into the folder; where that is not ours to decide, say so and go on.
+
+    The folder alone is enough: who cannot get into it reaches nothing in it, whatever mode older versions gave that.
+    """
+    try:
+        if files.close_to_others(path):
+            logger.info("data folder closed to other users folder=%s", path)
+    except OSError as error:
+        logger.warning("other users can look into the data folder folder=%s error=%s", path, error)
 
 
 def read_identity(files: FileSystem, path: Path) -> uuid.UUID:

@@ -7,6 +7,8 @@ What is durable. Bytes written are durable once `datasync` of a `File` on that p
 subset of them may survive a power loss, in any order, torn at sectors. A name that was created, renamed or removed is
 durable once `sync_directory` of its folder has returned.
 
+Access. What is made here is for its owner alone: files have mode 0600, folders 0700, whatever the umask would leave.
+
 Errors. A full disk (or quota) is `NoSpaceError`; whatever else the system says is the `OSError` it raised.
 A sync that failed must not be repeated on the same bytes: the system has forgotten which of them were not written.
 """
@@ -16,6 +18,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +32,8 @@ Buffer = bytes | bytearray | memoryview
 
 IOV_COUNT_MAX: Final = 1024
 """The most buffers the system takes in one vectored call (IOV_MAX of Linux and macOS)."""
+FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
 _NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -111,6 +116,14 @@ class FileSystem(Protocol):
 
     def make_directories(self, path: Path) -> None:
         """Make a folder and those above it, durably; one that exists is fine."""
+        ...
+
+    def close_to_others(self, path: Path) -> bool:
+        """Let nobody but its owner into a folder, and return whether others could get in before.
+
+        Raises:
+            OSError: it is not ours to change.
+        """
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -222,7 +235,7 @@ class OsFileSystem:
         if create:
             flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
         with _translated(path):
-            return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path)
+            return OsFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE), path)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing a file of the new name."""
@@ -250,8 +263,16 @@ class OsFileSystem:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         with _translated(path):
             for folder in reversed(missing):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
                 self.sync_directory(folder.parent)
+
+    def close_to_others(self, path: Path) -> bool:
+        """Set the mode of a folder that has another one."""
+        with _translated(path):
+            if stat.S_IMODE(os.stat(path).st_mode) & ~FOLDER_MODE == 0:
+                return False
+            os.chmod(path, FOLDER_MODE)
+            return True
 
     def sync_directory(self, path: Path) -> None:
         """Sync the names of a folder."""
@@ -268,12 +289,14 @@ class OsFileSystem:
         return status.f_bavail * status.f_frsize
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
-        """Open a database of SQLite."""
+        """Open a database of SQLite, which gives its journal the mode of the file."""
+        if mode == "rwc":
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         return connect_database(path, mode=mode)
 
     def lock(self, path: Path) -> OsFile:
         """Own a file by flock, which ends with the process, however it dies."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -1,15 +1,23 @@
 """Whose data folder it is."""
 
 import json
+import logging
+import os
+import stat
 import uuid
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from millrace.server.app import Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
 from millrace.server.folder import IDENTITY_NAME, open_folder, read_identity
 from millrace.server.host.files import OsFileSystem
 from tests.support.files import MemoryFileSystem
+from tests.support.protocol import Peer
+from tests.support.servers import BUSY, server_options
 
 FILES = OsFileSystem()
 
@@ -81,3 +89,70 @@ def test_an_identity_once_told_survives_a_loss_of_power(seed: int) -> None:
     folder = open_folder(files, Path("/data"))
     files.crash(seed)
     assert open_folder(files, Path("/data")).server_id == folder.server_id
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """As where everybody may read everything."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(path: Path) -> dict[str, str]:
+    """The modes of a folder and of all that is in it."""
+    return {str(each.relative_to(path)): f"{stat.S_IMODE(each.stat().st_mode):o}" for each in (path, *path.rglob("*"))}
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_everything_a_server_makes_is_for_its_owner_alone(tmp_path: Path, open_umask: None) -> None:
+    """Files 0600, folders 0700; also what SQLite makes, and chunks."""
+    path = tmp_path / "data"
+    async with (
+        Server(server_options(path, container=BUSY)) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segment_id = await peer.create_segment("raw/a")
+        for _ in range(5):
+            await peer.store(segment_id, bytes(50_000))
+    seen = modes(path)
+    assert any(name.startswith("tier2/") and name.endswith(".chunk") for name in seen)
+    assert {"lock", "identity.json", "containers/0000/checkpoint.db", "containers/0000/wal/newest"} <= set(seen)
+    folders = {name for name in seen if (path / name).is_dir()}
+    assert {name: mode for name, mode in seen.items() if mode != ("700" if name in folders else "600")} == {}
+
+
+def test_a_journal_is_for_the_owner_alone(tmp_path: Path, open_umask: None) -> None:
+    """What SQLite keeps beside its file, too."""
+    with closing(FILES.database(tmp_path / "a.db", mode="rwc")) as database:
+        database.execute("CREATE TABLE t (a)")
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("INSERT INTO t VALUES (1)")
+        assert modes(tmp_path) | {".": ""} == {".": "", "a.db": "600", "a.db-journal": "600"}
+        database.execute("COMMIT")
+
+
+def test_a_folder_that_others_could_look_into_is_closed_to_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of an older version, or one that was made by hand."""
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        tmp_path.chmod(0o755)
+        open_folder(FILES, tmp_path).lock.close()
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+        assert "data folder closed to other users" in caplog.text
+        caplog.clear()
+    open_folder(FILES, tmp_path).lock.close()
+    assert not caplog.text
+
+
+def test_a_folder_that_is_not_ours_to_close_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class SomebodyElses(OsFileSystem):
+        def close_to_others(self, path: Path) -> bool:
+            raise PermissionError(1, "Operation not permitted", str(path))
+
+    open_folder(SomebodyElses(), tmp_path).lock.close()
+    assert "other users can look into the data folder" in caplog.text
+    assert "Operation not permitted" in caplog.text

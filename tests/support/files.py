@@ -151,6 +151,10 @@ class MemoryFileSystem:
             for folder in reversed((path, *path.parents)):
                 self._folders.setdefault(folder, _Folder())
 
+    def close_to_others(self, path: Path) -> bool:
+        self._folder(path)
+        return False
+
     def sync_directory(self, path: Path) -> None:
         with self._lock:
             folder = self._folder(path)
