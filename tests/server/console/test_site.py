@@ -95,6 +95,15 @@ def test_a_client_that_sends_slowly_delays_no_other(site: ConsoleSite) -> None:
         assert get(site, "/health")[0] == 200
 
 
+def test_the_other_format_of_prometheus_is_spoken(site: ConsoleSite) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{site.port}/metrics?x=1", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert response.read().endswith(b"# EOF\n")
+
+
 def test_what_is_not_http_is_nobodys_problem(site: ConsoleSite, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_connection(("127.0.0.1", site.port)) as strange:
         strange.sendall(b"\x18\0\0\0\0\0\r\n\r\n")
