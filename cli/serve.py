@@ -12,6 +12,7 @@ import uvloop
 from rich.text import Text
 
 from millrace.server.errors import ConfigurationError
+from millrace.server.host.memory import keep_freed_memory
 from millrace.server.options import ServerOptions, options_from_environment, parse_listen
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
@@ -43,6 +44,7 @@ def serve(
         level=(log_level or ("warning" if is_terminal else "info")).upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+    keep_freed_memory()
     uvloop.run(_serve(_options(data_dir, listen, console), with_banner=is_terminal))
 
 

@@ -9,6 +9,7 @@ from millrace.client.admin.segments import SegmentInfo as SegmentInfo
 from millrace.client.client import Client as Client
 from millrace.client.client import connect as connect
 from millrace.client.errors import AttributeConditionFailedError as AttributeConditionFailedError
+from millrace.client.errors import AttributesFullError as AttributesFullError
 from millrace.client.errors import AuthenticationError as AuthenticationError
 from millrace.client.errors import BufferFullError as BufferFullError
 from millrace.client.errors import ClientClosedError as ClientClosedError

@@ -18,6 +18,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- OffsetBeyondEndError         the place is not there yet; has `length`
 |   +-- ConditionFailedError         another length than expected; has `length`
 |   +-- AttributeConditionFailedError  another value than expected
+|   +-- AttributesFullError          the attributes would take more room than they may
 |   +-- PipelineBrokenError          an append before it in the pipeline failed; this one is not stored
 |   +-- WriterFencedError            the writer id was opened again, or the server does not know this writer
 |   +-- WriterExpiredError           the writer was idle for so long that its event numbers were deleted
@@ -125,6 +126,10 @@ class ConditionFailedError(_Answer, codes=[ErrorCode.CONDITION_FAILED]):
 
 class AttributeConditionFailedError(_Answer, codes=[ErrorCode.ATTRIBUTE_CONDITION_FAILED]):
     """The attribute has another value than expected; nothing was changed."""
+
+
+class AttributesFullError(_Answer, codes=[ErrorCode.ATTRIBUTES_FULL]):
+    """The attributes of the segment, or of all segments, would get too large (see the text); nothing was changed."""
 
 
 class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):

@@ -13,6 +13,7 @@ from pathlib import Path
 import uvloop
 
 from millrace.server.host.descriptors import occupy_standard_descriptors
+from millrace.server.host.memory import keep_freed_memory
 
 from .app import Server
 from .errors import ServerError
@@ -31,6 +32,7 @@ async def _serve(options: ServerOptions) -> None:
 def main() -> int:
     """Serve until a signal; return the exit code: 0, or 1 when the server could not start."""
     occupy_standard_descriptors()
+    keep_freed_memory()
     parser = argparse.ArgumentParser(prog="python -m millrace.server", description="Serve a data folder.")
     parser.add_argument("data_folder", type=Path)
     parser.add_argument("--listen", default="127.0.0.1:0", help="HOST:PORT of the data port (default: any free port)")

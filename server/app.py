@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from millrace.model.address import Address
 from millrace.server.console.site import ConsoleSite
@@ -27,19 +27,20 @@ from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.front.connection import Connection
+from millrace.server.front.connections import Connections, Refusal
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.handlers import Handlers
-from millrace.server.front.replies import error_reply
+from millrace.server.front.incidents import Incidents
+from millrace.server.front.reader_memory import ReaderMemory
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem
-from millrace.server.host.memory import keep_freed_memory
+from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
-from millrace.wire.framing import encode
 
 from .cache import PageCache
-from .errors import ConfigurationError, ServerError, ThrottledError
+from .errors import ConfigurationError, ServerError
 from .folder import DataFolder, open_folder
 from .options import ServerOptions
 from .streams import (
@@ -61,7 +62,7 @@ CONTAINER: Final = 0
 REOPEN_DELAY_S: Final = 1.0
 SHUTDOWN_FLUSH_S_MIN: Final = 0.1
 DESCRIPTORS_RESERVED_COUNT: Final = 256
-"""Kept for the files of the log, of tier 2 and of the console."""
+"""Connections are kept from using up those that the log needs for its next file, tier 2, and the console."""
 STALL_WARNING_S: Final = 1.0
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
@@ -77,9 +78,13 @@ class ServerStatistics:
     streams: int
     writers: int
     connections: int
+    strangers: int
     tail_bytes: int
     unflushed_segments: int
     sequences_refused_total: int
+    reader_bytes: int
+    idle_bytes: int
+    attribute_bytes: int
 
 
 class Server:
@@ -106,19 +111,23 @@ class Server:
         self._streams: StreamsRunner | None = None
         self._expiry: ExpiryRunner | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
-        self._connections: set[Connection] = set()
+        self._connections = Connections(options.front, counters=self._counters)
+        self._reader_memory = ReaderMemory(
+            bytes_max=options.front.reader_bytes_max,
+            patience_s=options.front.reader_patience_s,
+            clock=self._clock,
+            counters=self._counters,
+        )
+        self._incidents = Incidents()
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
-        # Apart from the tasks of the container, which it ends and starts again.
+        # What is apart from the tasks of the container, which it ends and starts again.
         self._recovery = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._recovering = False
-        self._connections_count_max = options.front.connections_count_max
         self._stopping = False
         # Set when the server should stop by itself.
         self._ended: asyncio.Event = asyncio.Event()
         self._fatal: BaseException | None = None
-        self._idle: asyncio.Event = asyncio.Event()
-        self._idle.set()
 
     async def __aenter__(self) -> "Server":
         await self.start()
@@ -155,7 +164,7 @@ class Server:
         try:
             self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
             await self._open_container()
-            self._bound_connections(descriptor_limit())
+            self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             with _listening(options.listen):
                 self._listener = await asyncio.get_running_loop().create_server(
                     self._make_connection, options.listen.host, options.listen.port, backlog=1024
@@ -186,14 +195,14 @@ class Server:
             self._listener.close()
         if self._open is not None:
             self._open.container.stop()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.drain()
         with contextlib.suppress(TimeoutError):
             async with self._clock.timeout(self._options.shutdown_s / 2):
-                await self._idle.wait()
+                await self._connections.emptied()
         if self._connections:
             logger.warning("connections cut at shutdown count=%d", len(self._connections))
-            for connection in list(self._connections):
+            for connection in self._connections:
                 connection.abort()
         elapsed_s = self._clock.monotonic_s() - started_s
         await self._release(flush_s=max(SHUTDOWN_FLUSH_S_MIN, 0.9 * self._options.shutdown_s - elapsed_s))
@@ -207,8 +216,8 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
-        self._bound_connections(raise_descriptor_limit())
-        keep_freed_memory()
+        self._connections.bound(raise_descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
+        self._recovery.start(give_back_memory(self._clock), name="memory")
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -237,9 +246,13 @@ class Server:
                 streams=len(state.streams),
                 writers=len(state.writers),
                 connections=len(self._connections),
+                strangers=self._connections.strangers_count,
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
                 sequences_refused_total=opened.container.sequences_refused_total,
+                reader_bytes=self._reader_memory.held_bytes,
+                idle_bytes=state.idle.size_bytes,
+                attribute_bytes=state.attribute_bytes,
             ),
             "recovery": opened.summary,
             "streams": self._streams.statistics if self._streams else StreamsStatistics(),
@@ -329,10 +342,10 @@ class Server:
         # Let the error replies of this step leave before the connections go.
         await asyncio.sleep(0)
         self._handlers = None
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.drain()
         await self._close_container(flush_s=0.0)
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.abort()
         while not self._stopping:
             try:
@@ -350,15 +363,10 @@ class Server:
 
     # --- the network ---
 
-    def _bound_connections(self, descriptors_count_max: int) -> None:
-        """Keep connections from using up the descriptors that the log needs for its next file."""
-        spare = descriptors_count_max - DESCRIPTORS_RESERVED_COUNT
-        self._connections_count_max = max(1, min(self._options.front.connections_count_max, spare))
-
     def _make_connection(self) -> asyncio.BaseProtocol:
         handlers = self._handlers
-        if handlers is None or self._stopping or len(self._connections) >= self._connections_count_max:
-            return _Refusal(self._counters)
+        if handlers is None or self._stopping:
+            return Refusal(self._counters)
         assert self._folder is not None
         connection = Connection(
             handlers=handlers,
@@ -366,16 +374,12 @@ class Server:
             clock=self._clock,
             counters=self._counters,
             server_id=self._folder.server_id.bytes,
-            closed=self._connection_closed,
+            connections=self._connections,
+            memory=self._reader_memory,
+            incidents=self._incidents,
         )
-        self._connections.add(connection)
-        self._idle.clear()
+        self._connections.expect(connection)
         return connection
-
-    def _connection_closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._idle.set()
 
     async def _release(self, *, flush_s: float) -> None:
         if self._listener is not None:
@@ -398,20 +402,3 @@ def _listening(address: Address) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {address}: {error.strerror or error}") from error
-
-
-class _Refusal(asyncio.Protocol):
-    """A connection that is shed: too many are there, or the container is being recovered."""
-
-    def __init__(self, counters: FrontCounters) -> None:
-        self._counters = counters
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say why, and close."""
-        self._counters.shed_total += 1
-        shed = cast("asyncio.Transport", transport)
-        shed.write(SHED_FRAME)
-        shed.close()
-
-
-SHED_FRAME: Final = encode(error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000)))

@@ -20,7 +20,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 +-- SegmentError                  about one segment
 |   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
 |       SegmentDamagedError, OffsetBeyondEndError, ConditionFailedError,
-|       AttributeConditionFailedError, PipelineBrokenError, AppendTooLargeError
+|       AttributeConditionFailedError, AttributesFullError, PipelineBrokenError, AppendTooLargeError
 +-- WriterError                   about one writer
 |   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
 |       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError
@@ -191,6 +191,10 @@ class ConditionFailedError(SegmentError, code=ErrorCode.CONDITION_FAILED):
 
 class AttributeConditionFailedError(SegmentError, code=ErrorCode.ATTRIBUTE_CONDITION_FAILED):
     """The attribute did not have the expected value."""
+
+
+class AttributesFullError(SegmentError, code=ErrorCode.ATTRIBUTES_FULL):
+    """Attributes of a segment, or of all, would take more memory than they may. Nothing was changed."""
 
 
 class PipelineBrokenError(SegmentError, code=ErrorCode.PIPELINE_BROKEN):

@@ -257,6 +257,7 @@ class Segments:
 
         Raises:
             AttributeConditionFailedError: it has another value; nothing was changed.
+            AttributesFullError: the attributes of the segment, or of all segments, would get too large.
             OutcomeUnknownError: the connection was lost before the answer.
         """
         message = m.SetAttribute(

@@ -13,6 +13,7 @@ from typing import Final
 
 from millrace.server.cache import PageCache, PendingRead
 from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.sparse_index import SparseIndex
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError
 from millrace.server.tier2 import ChunkFooter, ChunkRecord, ChunkStorage, open_chunk, read_chunk
 
@@ -31,7 +32,7 @@ class CatchUpReader:
         self._footer_reads: dict[str, asyncio.Future[None]] = {}
         self._indexes_count_max = indexes_count_max
         # Chunks whose sparse index is loaded into that of their segment, the one that was asked for last at the end.
-        self._indexed: OrderedDict[str, tuple[Segment, ChunkRecord]] = OrderedDict()
+        self._indexed: OrderedDict[str, tuple[SparseIndex, ChunkRecord]] = OrderedDict()
 
     def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | PendingRead:
         """Return at least one and up to `size_max` bytes from `offset` on, in pieces: at once, or when awaited.
@@ -100,7 +101,7 @@ class CatchUpReader:
         for chunk in list(segment.chunks):
             if chunk.start_offset < end and chunk.end_offset > start:
                 # A segment that was evicted since, and loaded again, has an index of its own.
-                if self._indexed.get(chunk.name, (None,))[0] is segment:
+                if self._indexed.get(chunk.name, (None,))[0] is segment.index:
                     self._indexed.move_to_end(chunk.name)
                     continue
                 try:
@@ -108,10 +109,10 @@ class CatchUpReader:
                 except (ChunkCorruptError, ChunkNotFoundError):
                     continue
                 segment.index.merge(entry for entry in footer.entries() if entry.offset >= segment.start_offset)
-                self._indexed[chunk.name] = segment, chunk
+                self._indexed[chunk.name] = segment.index, chunk
                 if len(self._indexed) > self._indexes_count_max:
                     _, (other, oldest) = self._indexed.popitem(last=False)
-                    other.index.evict(oldest.start_offset, oldest.end_offset)
+                    other.evict(oldest.start_offset, oldest.end_offset)
 
     async def _fetch(self, segment: Segment, offset: int, size: int) -> memoryview:
         chunk = self._chunk_at(segment, offset)

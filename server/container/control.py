@@ -9,9 +9,10 @@ import asyncio
 
 from millrace.model.names import checked_name, internal_name
 from millrace.server.container.state.apply_segments import merge_marker
-from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment, attribute_size
 from millrace.server.errors import (
     AttributeConditionFailedError,
+    AttributesFullError,
     InvalidArgumentError,
     OffsetBeyondEndError,
     SegmentExistsError,
@@ -23,7 +24,6 @@ from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
 from .container import SegmentContainer
 
 ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
-ATTRIBUTES_PER_SEGMENT_COUNT_MAX = 1000
 
 
 class SegmentControl:
@@ -153,6 +153,7 @@ class SegmentControl:
 
         Raises:
             AttributeConditionFailedError: it has another value.
+            AttributesFullError: the attributes of the segment, or of all, would get too large.
         """
         segment.check_changeable()
         if key.startswith("#") or not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
@@ -166,12 +167,35 @@ class SegmentControl:
             current = queued.record.value if queued.record.present else None
         if current != expected:
             raise AttributeConditionFailedError(f"attribute {key!r} has another value", subject=segment.name)
-        if current is None and value is not None and len(segment.attributes) >= ATTRIBUTES_PER_SEGMENT_COUNT_MAX:
-            raise InvalidArgumentError(f"a segment has at most {ATTRIBUTES_PER_SEGMENT_COUNT_MAX} attributes")
+        growth = sum(attribute_size(key, each) * sign for each, sign in ((value, 1), (current, -1)) if each is not None)
+        self._check_attribute_room(segment, growth)
         record = m.AttributeSet(
             segment_id=segment.segment_id, present=int(value is not None), key=key, value=value or b""
         )
-        await self._container.decide(record, segment.segment_id, key)
+        decided = self._container.decide(record, segment.segment_id, key)
+        segment.admitted_attribute_bytes += growth
+        self._state.admitted_attribute_bytes += growth
+        await decided
+
+    def _check_attribute_room(self, segment: Segment, growth: int) -> None:
+        """Raise AttributesFullError if the attributes would get too large; they may always get smaller."""
+        options = self._container.options
+        for subject, size, limit, setting in (
+            (
+                "of a segment",
+                segment.admitted_attribute_bytes,
+                options.attributes_segment_bytes_max,
+                "SEGMENT_BYTES_MAX",
+            ),
+            ("of all segments", self._state.admitted_attribute_bytes, options.attributes_bytes_max, "BYTES_MAX"),
+        ):
+            if growth > 0 and size + growth > limit:
+                raise AttributesFullError(
+                    f"the attributes {subject} may have {limit} bytes, and would have {size + growth}, with "
+                    f"{ATTRIBUTE_OVERHEAD_BYTES} for each beside key and value: remove some, or raise "
+                    f"MILLRACE_CONTAINER_ATTRIBUTES_{setting}",
+                    subject=segment.name,
+                )
 
     def _refuse_merging(self, segment: Segment) -> None:
         if self._container.queued(m.SegmentMerged, segment.segment_id):

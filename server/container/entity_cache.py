@@ -16,8 +16,8 @@ The life of an entity in memory:
                                                                   v  the cache is full
                                                                evicted
 
-An entity is *evictable* if nothing pins it and if it is not dirty: it is as the last checkpoint has it. Four rules make
-eviction safe:
+An entity is *evictable* if nothing pins it and if it is not dirty: it is as the last checkpoint has it. How many of
+these stay is up to `idle_budget`. Four rules make eviction safe:
 
 - There is one object for an entity in memory: `get` and `pin` return that very object until it is evicted.
 - Who changes an entity, or holds it while waiting for something, pins it before: `pin` counts, `Pins.release` counts
@@ -36,11 +36,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from heapq import merge
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from .idle_budget import IdleBudget
+
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 Key = TypeVar("Key", bound=Hashable)
 
-RESIDENT_COUNT_MAX: Final = 20_000
 ABSENT_COUNT_MAX: Final = 16_384
 ARCHIVE_PAGE_COUNT: Final = 1000
 
@@ -138,7 +139,8 @@ class EntityCache(Generic[Item]):
         archive: has the entities that are not in memory.
         count: how many there are in the archive.
         stored_below: nothing in the archive has a number from this on.
-        resident_count_max: so many evictable entities stay in memory.
+        size_of: about how many bytes of memory an entity takes.
+        idle: bounds the evictable entities, of this kind and others.
     """
 
     def __init__(
@@ -149,7 +151,8 @@ class EntityCache(Generic[Item]):
         archive: Archive[Item],
         count: int,
         stored_below: int,
-        resident_count_max: int,
+        size_of: Callable[[Item], int],
+        idle: IdleBudget,
     ) -> None:
         self.archive = archive
         # How often a checkpoint was stored: what a thread read before that may be older than what was evicted since.
@@ -158,14 +161,15 @@ class EntityCache(Generic[Item]):
         self._name_of = name_of
         self._count = self._taken_count = self._stored_count = count
         self._stored_below = stored_below
-        self._resident_count_max = resident_count_max
+        self._size_of = size_of
+        self._idle = idle
         # Everything in memory.
         self._resident: dict[int, Item] = {}
         self._resident_names: dict[str, Item] = {}
         # Of what is pinned, how often; never 0. Also of what does not exist (yet), or was deleted meanwhile.
         self._pin_counts: dict[int, int] = {}
-        # What may be evicted, and nothing else; the one that was used last at the end.
-        self._evictable: OrderedDict[int, None] = OrderedDict()
+        # What may be evicted, and nothing else.
+        self._evictable: set[int] = set()
         # Numbers and names that lead nowhere: asked for in vain, or deleted. They stay so until they come into use, as
         # `add` and `renamed` tell; numbers are given once.
         self._absent: OrderedDict[int | str, None] = OrderedDict()
@@ -189,7 +193,7 @@ class EntityCache(Generic[Item]):
         item = self._resident.get(number)
         if item is not None:
             if number in self._evictable:
-                self._evictable.move_to_end(number)
+                self._idle.use(self, number)
         elif (item := self._load(number)) is not None:
             self._consider(number)
         return item
@@ -274,7 +278,7 @@ class EntityCache(Generic[Item]):
         number = self.number_of(item)
         if self._resident.get(number) is item:
             self._dirty.add(number)
-            self._evictable.pop(number, None)
+            self._keep(number)
         else:
             assert self._is_known_absent(number), "a change to what was evicted is lost"
 
@@ -284,7 +288,8 @@ class EntityCache(Generic[Item]):
         if item is None:
             return None
         self._count -= 1
-        self._evict(number, item)
+        self._keep(number)
+        self._drop(number, item)
         self._dirty.add(number)
         self._remember_absence(number)
         self._leave(self._name_of(item), item)
@@ -426,7 +431,7 @@ class EntityCache(Generic[Item]):
             counts[number] += 1
         else:
             counts[number] = 1
-            self._evictable.pop(number, None)
+            self._keep(number)
 
     def _unpin(self, number: int) -> None:
         counts = self._pin_counts
@@ -438,19 +443,26 @@ class EntityCache(Generic[Item]):
             self._consider(number)
 
     def _consider(self, number: int) -> None:
-        """Let an entity be evicted some time, if it may be; and evict those that were not used for longest."""
+        """Let an entity be evicted some time, if it may be: now, if there is no room for it."""
         if number in self._dirty or number in self._pin_counts or number not in self._resident:
             return
-        self._evictable[number] = None
-        self._evictable.move_to_end(number)
-        while len(self._evictable) > self._resident_count_max:
-            oldest, _ = self._evictable.popitem(last=False)
-            self._evict(oldest, self._resident[oldest])
+        self._evictable.add(number)
+        self._idle.add(self, number, size_bytes=self._size_of(self._resident[number]))
 
-    def _evict(self, number: int, item: Item) -> None:
-        """Remove an entity from memory."""
+    def _keep(self, number: int) -> None:
+        """Let an entity not be evicted any more; one that may not be is fine."""
+        if number in self._evictable:
+            self._evictable.remove(number)
+            self._idle.remove(self, number)
+
+    def evict(self, number: int) -> None:
+        """Remove an evictable entity from memory: called by the budget, of which it is no part any more."""
+        self._evictable.remove(number)
+        self._drop(number, self._resident[number])
+
+    def _drop(self, number: int, item: Item) -> None:
+        """Remove an entity from memory that is not evictable."""
         del self._resident[number]
-        self._evictable.pop(number, None)
         name = self._name_of(item)
         if self._resident_names.get(name) is item:
             del self._resident_names[name]

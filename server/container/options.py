@@ -23,7 +23,9 @@ class ContainerOptions:
         checkpoint_interval_s: at least this often, if anything changed.
         garbage_interval_s: chunks that were written again are deleted about this often.
         orphan_grace_s: a chunk in tier 2 that no segment knows is deleted after this long.
-        resident_count_max: so many idle segments, and as many idle streams and writers, are held in memory.
+        idle_bytes_max: idle segments, streams and writers are held in memory up to about this, all together.
+        attributes_segment_bytes_max: attributes of one segment, with 256 bytes for each beside key and value.
+        attributes_bytes_max: attributes of all segments.
         verified_at_once_count_max: a checkpoint of more rows is verified in the background after a start.
     """
 
@@ -39,7 +41,9 @@ class ContainerOptions:
     checkpoint_interval_s: float = 10.0
     garbage_interval_s: float = 60.0
     orphan_grace_s: float = 3600.0
-    resident_count_max: int = 20_000
+    idle_bytes_max: int = 128 * MIB
+    attributes_segment_bytes_max: int = 1 * MIB
+    attributes_bytes_max: int = 256 * MIB
     verified_at_once_count_max: int = 100_000
 
     def __post_init__(self) -> None:
@@ -51,7 +55,9 @@ class ContainerOptions:
             raise ConfigurationError("queue_size_bytes_low must be above 0 and at most queue_size_bytes_high")
         if self.flushes_at_once < 1 or self.chunk_size_bytes_small < 0:
             raise ConfigurationError("flushes_at_once must be at least 1, chunk_size_bytes_small at least 0")
-        if self.resident_count_max < 0 or self.verified_at_once_count_max < 0:
-            raise ConfigurationError("resident_count_max and verified_at_once_count_max must not be negative")
+        if self.idle_bytes_max < 0 or self.verified_at_once_count_max < 0:
+            raise ConfigurationError("idle_bytes_max and verified_at_once_count_max must not be negative")
+        if min(self.attributes_segment_bytes_max, self.attributes_bytes_max) < 0:
+            raise ConfigurationError("attributes_segment_bytes_max and attributes_bytes_max must not be negative")
         if min(self.flush_age_s, self.checkpoint_interval_s, self.garbage_interval_s, self.orphan_grace_s) < 0:
             raise ConfigurationError("times must not be negative")

@@ -20,8 +20,8 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, LogCorruptError, StorageError
 from millrace.server.wal import Damage, Log
 
-from .entity_cache import RESIDENT_COUNT_MAX
 from .environment import ContainerEnvironment
+from .idle_budget import IDLE_BYTES_MAX
 from .ids import container_of, first_id
 from .memtable import Extent
 
@@ -33,7 +33,7 @@ def state_of(
     checkpoint: Checkpoint | None,
     *,
     container: int = 0,
-    resident_count_max: int = RESIDENT_COUNT_MAX,
+    idle_bytes_max: int = IDLE_BYTES_MAX,
 ) -> ContainerState:
     """Return the state that a loaded checkpoint holds, or an empty one that will be saved there. Blocks.
 
@@ -47,7 +47,7 @@ def state_of(
             f"belongs to container {container_of(stored.next_id)}, not to container {container}",
             subject=str(checkpoints.path),
         )
-    state = ContainerState(stored, resident_count_max=resident_count_max)
+    state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
     state.sequence = checkpoint.sequence
     for link in checkpoints.segments.links():
         state.link(link)
@@ -83,7 +83,7 @@ async def recover(
         checkpoints,
         checkpoint,
         container=environment.container,
-        resident_count_max=environment.container_options.resident_count_max,
+        idle_bytes_max=environment.container_options.idle_bytes_max,
     )
     await asyncio.to_thread(_replay, state, log, checkpoints, replay_from=checkpoint.replay_from)
     if found is None:

@@ -11,7 +11,6 @@ left unread is `flow_control`'s, and what a frame sets going is the `dispatcher`
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
 from typing import Final, cast
 
 from millrace.server.host.clock import Clock
@@ -28,12 +27,15 @@ from millrace.wire.limits import (
 from millrace.wire.server_session import ServerSession
 from millrace.wire.session import CLOSED, DRAINING, negotiate_version
 
+from .connections import SHED_FRAME, Connections, address_of
 from .counters import FrontCounters
 from .dispatcher import Dispatcher
 from .flow_control import FlowControl, Reason
 from .handlers import Handlers
+from .incidents import Incidents
 from .options import FrontOptions
 from .outlet import Outlet
+from .reader_memory import ReaderMemory
 from .replies import error_reply
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ SERVER_NAME: Final = "millrace"
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection. `closed` is called once, when it is lost or closed."""
+    """The server's end of one connection; it is among the `connections` from its beginning to its end."""
 
     def __init__(
         self,
@@ -52,14 +54,17 @@ class Connection(asyncio.BufferedProtocol):
         clock: Clock,
         counters: FrontCounters,
         server_id: bytes,
-        closed: Callable[["Connection"], None],
+        connections: Connections,
+        memory: ReaderMemory,
+        incidents: Incidents,
     ) -> None:
         self._container = handlers.container
         self._options = options
         self._clock = clock
         self._counters = counters
         self._server_id = server_id
-        self._closed = closed
+        self._connections = connections
+        self._incidents = incidents
         self._session = ServerSession(
             now_s=clock.monotonic_s(),
             handshake_timeout_s=options.handshake_timeout_s,
@@ -68,18 +73,21 @@ class Connection(asyncio.BufferedProtocol):
             run_size_bytes_max=self._container.run_size_bytes_max,
             refusal=error_reply,
         )
-        self._outlet = Outlet(self._session, clock=clock, counters=counters)
+        self._outlet = Outlet(self._session, clock=clock, counters=counters, account=memory.account(self))
         self._flow = FlowControl(self._advance)
         self._dispatcher = Dispatcher(
             handlers,
             outlet=self._outlet,
             flow=self._flow,
             options=options,
+            memory=memory,
             abort=self.abort,
             violated=self._protocol_error,
             progressed=self._end_if_drained,
         )
+        # Address and port, for people; and the address alone.
         self._peer = ""
+        self._address = ""
         # Of the client, in hexadecimal; empty before its HELLO.
         self._session_id = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -92,9 +100,14 @@ class Connection(asyncio.BufferedProtocol):
         """Start to wait for HELLO."""
         # Not an isinstance check: the transports of uvloop do not inherit from those of asyncio.
         self._outlet.transport = cast("asyncio.Transport", transport)
-        self._peer = str(transport.get_extra_info("peername"))
+        peername = transport.get_extra_info("peername")
+        self._peer, self._address = str(peername), address_of(peername)
         self._outlet.transport.set_write_buffer_limits(high=self._options.write_buffer_bytes_high)
         self._counters.connections_total += 1
+        if not self._connections.arrived(self, self._address):
+            self._counters.shed_total += 1
+            self.shed()
+            return
         self._arm_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,7 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._dispatcher.cancel()
-        self._closed(self)
+        self._outlet.account.close()
+        self._connections.left(self)
         logger.debug("connection closed peer=%s session=%s error=%r", self._peer, self._session_id, exc)
 
     def drain(self) -> None:
@@ -118,6 +132,17 @@ class Connection(asyncio.BufferedProtocol):
         self._session.close()
         if self._outlet.transport is not None:
             self._outlet.transport.abort()
+
+    def unsent_bytes(self) -> int:
+        """Return how much was handed to the transport and is not with the system yet."""
+        transport = self._outlet.transport
+        return transport.get_write_buffer_size() if transport is not None else 0
+
+    def shed(self) -> None:
+        """Say that there are too many connections, and end."""
+        if self._outlet.transport is not None:
+            self._outlet.transport.write(SHED_FRAME)
+        self._end()
 
     def _end(self) -> None:
         """Close after what was written."""
@@ -146,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session.excuse(now_s)
         self._session.on_deadline(now_s)
         if self._session.is_closed:
-            logger.info("connection timed out peer=%s", self._peer)
+            self._log("connection timed out", level=logging.INFO)
             self.abort()
             return
         self._outlet.flush()
@@ -226,10 +251,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _greet(self, message: m.Hello, request_id: int) -> None:
         if self._options.token and not hmac.compare_digest(self._options.token.encode(), message.token.encode()):
-            logger.warning("authentication failed peer=%s", self._peer)
+            self._log("authentication failed")
             refusal = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
             self._outlet.send(encode(refusal, request_id=request_id))
             self._end()
+            return
+        if not self._connections.greeted(self):
+            self._counters.shed_total += 1
+            self.shed()
             return
         self._session_id = message.session_id.hex()
         logger.debug("client greeted peer=%s session=%s client=%s", self._peer, self._session_id, message.client)
@@ -249,13 +278,16 @@ class Connection(asyncio.BufferedProtocol):
         self._counters.protocol_errors_total += 1
         if isinstance(error, ForeignProtocolError):
             self._counters.foreign_protocol_total += 1
-            logger.warning(
-                "%s spoken to the data port peer=%s: clients speak Millrace's protocol here, without TLS; the web "
-                "console listens on its own port (by default %d)",
-                error.protocol, self._peer, CONSOLE_PORT,
-            )  # fmt: skip
+            self._log(
+                f"{error.protocol} spoken to the data port",
+                f"clients speak Millrace's protocol here, without TLS; the web console listens on its own port (by "
+                f"default {CONSOLE_PORT})",
+            )
             self.abort()
             return
-        logger.warning("protocol error peer=%s error=%s", self._peer, error)
+        self._log("protocol error" if self._session_id else "garbage before the handshake", f"error={error}")
         self._outlet.send(encode(error_reply(error)))
         self._end()
+
+    def _log(self, kind: str, detail: str = "", *, level: int = logging.WARNING) -> None:
+        self._incidents.log(kind, peer=self._peer, address=self._address, detail=detail, level=level)

@@ -9,6 +9,7 @@ class FrontCounters:
 
     connections_total: int = 0
     shed_total: int = 0
+    strangers_shed_total: int = 0
     protocol_errors_total: int = 0
     foreign_protocol_total: int = 0
     frames_total: int = 0
@@ -16,4 +17,6 @@ class FrontCounters:
     received_bytes_total: int = 0
     sent_data_bytes_total: int = 0
     throttled_total: int = 0
+    reads_delayed_total: int = 0
+    readers_ended_total: int = 0
     requests_failed_total: int = 0

@@ -20,6 +20,7 @@ from .flow_control import FlowControl, Reason
 from .handlers import Handlers
 from .options import FrontOptions
 from .outlet import Outlet
+from .reader_memory import ReaderMemory
 from .reads import Reads
 from .tasks import ConnectionTasks
 
@@ -40,6 +41,7 @@ class Dispatcher:
         outlet: Outlet,
         flow: FlowControl,
         options: FrontOptions,
+        memory: ReaderMemory,
         abort: Callable[[], None],
         violated: Callable[[WireError], None],
         progressed: Callable[[], None],
@@ -58,6 +60,7 @@ class Dispatcher:
             outlet=outlet,
             flow=flow,
             tasks=self._tasks,
+            memory=memory,
             waiting_count_max=options.parked_reads_count_max,
         )
 

@@ -16,6 +16,7 @@ class Reason(Enum):
     APPENDS_IN_FLIGHT = auto()  # too many of its appends await their outcome
     TASKS = auto()  # too many of its requests are carried out
     FETCHING = auto()  # its cold reads would fetch too many bytes at once
+    READER_MEMORY = auto()  # all readers together hold too much: a read of it waits for room
     LOADING = auto()  # what its last frame is about is being loaded; later frames may not overtake it
     CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
 

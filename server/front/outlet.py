@@ -9,6 +9,7 @@ from millrace.wire.framing import encode, encode_data
 from millrace.wire.server_session import ServerSession
 
 from .counters import FrontCounters
+from .reader_memory import Account
 from .replies import error_reply
 
 
@@ -18,16 +19,18 @@ class Outlet:
     Attributes:
         session: what is sent goes through it.
         counters: of all connections.
+        account: of the memory that it holds.
         transport: None before the connection is made and after it is lost.
         is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
     """
 
-    __slots__ = ("_clock", "counters", "is_full", "session", "transport")
+    __slots__ = ("_clock", "account", "counters", "is_full", "session", "transport")
 
-    def __init__(self, session: ServerSession, *, clock: Clock, counters: FrontCounters) -> None:
+    def __init__(self, session: ServerSession, *, clock: Clock, counters: FrontCounters, account: Account) -> None:
         self.session = session
         self._clock = clock
         self.counters = counters
+        self.account = account
         self.transport: asyncio.Transport | None = None
         self.is_full = False
 
@@ -38,14 +41,20 @@ class Outlet:
 
     def flush(self) -> None:
         """Hand to the transport what the session has to send."""
-        if not self.session.outbox_bytes:
+        size = self.session.outbox_bytes
+        if not size:
             return
-        buffers = self.session.take_outbox(self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        buffers = self.session.take_outbox(now_s)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.writelines(buffers)
+            self.account.sent(size, now_s)
 
     def send_data(self, request_id: int, segment: Segment, offset: int, pieces: list[memoryview]) -> int:
-        """Send a DATA frame without copying its payload; return its flags."""
+        """Send a DATA frame; return its flags.
+
+        Its payload is copied only where it would keep much more in memory than it is, until the peer has taken it.
+        """
         size = sum(map(len, pieces))
         flags = 0
         if offset + size == segment.length:
@@ -58,7 +67,7 @@ class Outlet:
                 offset=offset,
                 length=segment.length,
                 flags=flags,
-                pieces=pieces,
+                pieces=[piece if _is_most(piece) else memoryview(bytes(piece)) for piece in pieces],
             )
         )
         self.flush()
@@ -68,3 +77,8 @@ class Outlet:
         """Send an ERROR frame."""
         self.counters.requests_failed_total += 1
         self.send(encode(error_reply(error), request_id=request_id))
+
+
+def _is_most(piece: memoryview) -> bool:
+    """Return whether a view is at least seven eighths of the memory that it keeps."""
+    return 8 * len(piece) >= 7 * memoryview(piece.obj).nbytes

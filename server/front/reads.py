@@ -11,6 +11,7 @@ from typing import Final
 
 from millrace.server.cache import PendingRead
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
 from millrace.wire import messages as m
@@ -18,13 +19,14 @@ from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 from .flow_control import FlowControl, Reason
 from .outlet import Outlet
+from .reader_memory import ReaderMemory
 from .tasks import ConnectionTasks
 
 PUSH_SIZE_BYTES_MAX: Final = 1 * MIB
 PUSHES_AT_ONCE_MAX: Final = 4
 """After so many, a subscription that is far from the tail lets others go first."""
 FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
-"""A peer that asks for much and takes little is lent no more than about this, beside what its socket holds."""
+"""One connection fetches no more than about this at once, however much room there is."""
 
 
 class Reads:
@@ -41,6 +43,7 @@ class Reads:
         outlet: Outlet,
         flow: FlowControl,
         tasks: ConnectionTasks,
+        memory: ReaderMemory,
         waiting_count_max: int,
     ) -> None:
         self.container = container
@@ -50,8 +53,9 @@ class Reads:
         self._waiting_count_max = waiting_count_max
         # By request id, reads that wait at the tail, and subscriptions wherever they are.
         self._waiting: dict[int, ParkedRead | Subscription] = {}
-        # Cold reads under way fetch at most this much.
-        self._fetching_bytes = 0
+        self._memory = memory
+        # Reads for which there was no room, with what keeps their segments in memory.
+        self._delayed: list[tuple[m.Read, int, Pins]] = []
 
     def read(self, message: m.Read, request_id: int, *, may_wait: bool = True) -> None:
         """Answer a read, now or later; its segment is resident."""
@@ -60,9 +64,16 @@ class Reads:
             size_max = min(message.size_max, READ_SIZE_BYTES_MAX)
             if size_max < 1:
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
+            there = segment.length - message.offset
+            if there > 0:
+                size_max = self.outlet.account.grant(min(size_max, there))
+                if not size_max:
+                    segment.check_readable(message.offset)
+                    self._delay(message, request_id)
+                    return
             found = self.container.start_read(segment, message.offset, size_max)
             if not isinstance(found, list):
-                self._count_fetching(size_max)
+                self._fetching(size_max)
                 pins = self.container.state.segments.pin([segment.segment_id])
                 task = self.tasks.start(self._fetch(found, segment, message.offset, size_max, request_id), name="read")
                 task.add_done_callback(lambda _: pins.release())
@@ -108,7 +119,7 @@ class Reads:
 
     def refuse(self) -> None:
         """Fail those that wait: the session is draining."""
-        request_ids = list(self._waiting)
+        request_ids = [*self._waiting, *(request_id for _, request_id, _ in self._delayed)]
         self.cancel()
         for request_id in request_ids:
             self.outlet.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
@@ -118,6 +129,29 @@ class Reads:
         for reader in self._waiting.values():
             reader.cancel()
         self._waiting.clear()
+        self._memory.stop_waiting(self.room_found)
+        for _, _, pins in self._delayed:
+            pins.release()
+        self._delayed.clear()
+
+    def wait_for_room(self) -> None:
+        """Be called by `room_found` when readers may have memory again."""
+        self.outlet.counters.reads_delayed_total += 1
+        self._memory.wait(self.room_found)
+
+    def room_found(self) -> None:
+        """Try again what there was no room for."""
+        delayed, self._delayed = self._delayed, []
+        for message, request_id, pins in delayed:
+            with pins:
+                self.read(message, request_id, may_wait=False)
+        self._flow.set(Reason.READER_MEMORY, bool(self._delayed))
+        self.write_resumed()
+
+    def _delay(self, message: m.Read, request_id: int) -> None:
+        self._delayed.append((message, request_id, self.container.state.segments.pin([message.segment_id])))
+        self._flow.set(Reason.READER_MEMORY, True)
+        self.wait_for_room()
 
     def _check_room(self) -> None:
         if len(self._waiting) >= self._waiting_count_max:
@@ -133,11 +167,15 @@ class Reads:
         else:
             self.outlet.send_data(request_id, segment, offset, pieces)
         finally:
-            self._count_fetching(-size_max)
+            self._fetched(size_max)
 
-    def _count_fetching(self, size: int) -> None:
-        self._fetching_bytes += size
-        self._flow.set(Reason.FETCHING, self._fetching_bytes >= FETCHING_BYTES_MAX)
+    def _fetching(self, size: int) -> None:
+        self.outlet.account.fetch(size)
+        self._flow.set(Reason.FETCHING, self.outlet.account.fetching_bytes >= FETCHING_BYTES_MAX)
+
+    def _fetched(self, size: int) -> None:
+        self.outlet.account.fetched(size)
+        self._flow.set(Reason.FETCHING, self.outlet.account.fetching_bytes >= FETCHING_BYTES_MAX)
 
 
 class WaitingReader(ABC):
@@ -219,7 +257,11 @@ class Subscription(WaitingReader):
             self._fetching.cancel()
 
     def pump(self) -> None:
-        """Push from memory as long as there are bytes, credit and room; fetch what is not in memory."""
+        """Push from memory as long as there are bytes, credit and room; fetch what is not in memory.
+
+        Pushes end at borders of the grid of pages, so that each is a whole page of the cache, and none is copied.
+        """
+        account = self._reads.outlet.account
         try:
             for _ in range(PUSHES_AT_ONCE_MAX):
                 if self._fetching is not None or self._reads.outlet.is_full:
@@ -227,11 +269,18 @@ class Subscription(WaitingReader):
                 if self._credit_bytes <= 0 and self._offset < self._segment.length:
                     self._segment.check_readable(self._offset)
                     return
-                size_max = max(1, min(self._credit_bytes, PUSH_SIZE_BYTES_MAX))
+                size_max = max(1, min(self._credit_bytes, PUSH_SIZE_BYTES_MAX - self._offset % PUSH_SIZE_BYTES_MAX))
+                there = self._segment.length - self._offset
+                if there > 0:
+                    size_max = account.grant(min(size_max, there))
+                    if not size_max:
+                        self._reads.wait_for_room()
+                        return
                 found = self._reads.container.start_read(self._segment, self._offset, size_max)
                 if not isinstance(found, list):
+                    account.fetch(size_max)
                     self._fetching = self._reads.tasks.start(
-                        self._fetch(found), name=f"subscription {self._request_id}"
+                        self._fetch(found, size_max), name=f"subscription {self._request_id}"
                     )
                     return
                 if not found and not self._segment.sealed:
@@ -259,13 +308,15 @@ class Subscription(WaitingReader):
             return True
         return False
 
-    async def _fetch(self, found: PendingRead) -> None:
+    async def _fetch(self, found: PendingRead, size_max: int) -> None:
         try:
             pieces = await found
         except ServerError as error:
             self._fetching = None
             self._fail(error)
             return
+        finally:
+            self._reads.outlet.account.fetched(size_max)
         self._fetching = None
         if self._reads.outlet.is_full:
             return  # it is read again, from the cache, when the peer has taken what was sent

@@ -1,15 +1,25 @@
-"""How the process keeps the memory it has freed.
+"""How the process keeps the memory it has freed, and when it gives it back.
 
 By default the C library gives large blocks back to the system when they are freed, and asks for fresh ones for the next
 buffers. The first touch of each fresh page is a fault: cheap on bare metal, but on a virtual machine it was measured at
 0.4 to 1.8 GB/s, far below what the log writes. A server whose buffers come and go all day is better off keeping them:
 its memory is bounded anyway, by the bounds of its buffers.
+
+What it has not used for a while it gives back, though: memory that was needed once, by peers that have left, is not
+kept for good. What is in use changes with each flush and each reader; so it is the most that was in use lately that
+counts, and giving back is rare: it takes time, in which threads that want memory wait.
 """
 
+import asyncio
 import ctypes
 import logging
+import os
 import sys
-from typing import Final
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -17,16 +27,24 @@ logger = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 _KEPT_BYTES: Final = 1 << 30
 _GROWTH_BYTES: Final = 16 << 20
 _LARGEST_BLOCK_BYTES: Final = 32 << 20
 
+OBSERVED_EVERY_S: Final = 1.0
+WINDOW_COUNT: Final = 20
+"""What was not in use in any of so many observations is given back."""
+SLACK_BYTES: Final = 32 << 20
+"""Less than that is not worth it."""
+
 
 def keep_freed_memory() -> bool:
-    """Tell the allocator to keep up to 1 GiB of freed memory for reuse; return whether it understood.
+    """Tell the allocator to keep up to 1 GiB of freed memory for reuse, in any thread; return whether it understood.
 
-    For the process of a server only, once, at its start: it is a setting of the whole process.
+    For the process of a server only, once, before it starts threads: each would get a heap of its own, and what one
+    thread frees would be of no use to the others.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -38,6 +56,82 @@ def keep_freed_memory() -> bool:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
         and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         and mallopt(_M_TOP_PAD, _GROWTH_BYTES)
+        and mallopt(_M_ARENA_MAX, 1)
     )
     logger.debug("freed memory kept=%s", bool(done))
     return bool(done)
+
+
+class MemoryUse(NamedTuple):
+    """The memory of the process: what of its heap is in use, and what of all of it is in the machine's memory."""
+
+    used_bytes: int
+    resident_bytes: int
+
+
+class FreedMemory:
+    """Decides when memory is given back. Pure; `observe` is called about every second.
+
+    Resident is what the heap uses, what was freed and is kept, and the *rest*: code, stacks, Python's own pools of
+    small objects. The least difference of resident and used memory is taken for the rest, until memory was given back
+    and the difference is known to be just that.
+    """
+
+    def __init__(self, *, window_count: int = WINDOW_COUNT, slack_bytes: int = SLACK_BYTES) -> None:
+        self._slack_bytes = slack_bytes
+        self._used: deque[int] = deque(maxlen=window_count)
+        self._rest_bytes: int | None = None
+
+    def observe(self, use: MemoryUse) -> bool:
+        """Take an observation; return whether memory should be given back now."""
+        rest = use.resident_bytes - use.used_bytes
+        self._rest_bytes = rest if self._rest_bytes is None else min(self._rest_bytes, rest)
+        self._used.append(use.used_bytes)
+        kept = use.resident_bytes - self._rest_bytes - max(self._used)
+        return len(self._used) == self._used.maxlen and kept > self._slack_bytes
+
+    def given_back(self, use: MemoryUse) -> None:
+        """Take what is so after memory was given back."""
+        self._rest_bytes = use.resident_bytes - use.used_bytes
+
+
+class _Mallinfo2(ctypes.Structure):
+    """`struct mallinfo2` of <malloc.h>."""
+
+    _fields_ = [  # ctypes wants it so
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def memory_use() -> MemoryUse | None:
+    """Return the memory of this process; None if this system does not tell."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+        pages = Path("/proc/self/statm").read_bytes().split()[1]
+    except (OSError, AttributeError):  # not Linux, or a C library that is older than 2021, or none of GNU
+        return None
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return MemoryUse(info.uordblks + info.hblkhd, int(pages) * os.sysconf("SC_PAGE_SIZE"))
+
+
+async def give_back_memory(clock: Clock) -> None:
+    """Give freed memory back to the system when it was not in use for a while, until cancelled.
+
+    For the process of a server only. Returns where the system cannot.
+    """
+    freed = FreedMemory()
+    while (use := memory_use()) is not None:
+        if freed.observe(use):
+            await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+            after = memory_use() or use
+            freed.given_back(after)
+            logger.info(
+                "freed memory given back resident_bytes_before=%d resident_bytes=%d",
+                use.resident_bytes,
+                after.resident_bytes,
+            )
+        await clock.sleep(OBSERVED_EVERY_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 
 
 class ServerProcess:

@@ -51,7 +51,7 @@ HASTY = {
 
 FORGETFUL = {
     **ENVIRONMENT_OF_BUSY,
-    "MILLRACE_CONTAINER_RESIDENT_COUNT_MAX": "0",
+    "MILLRACE_CONTAINER_IDLE_BYTES_MAX": "0",
     "MILLRACE_CONTAINER_VERIFIED_AT_ONCE_COUNT_MAX": "0",
 }
 """What is idle is nowhere but in the checkpoint."""

@@ -19,7 +19,7 @@ SMALL_WAL = WalOptions(
 )
 """Logs that roll over after a hundred appends of a kibibyte."""
 
-QUIET = ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0, resident_count_max=2)
+QUIET = ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0, idle_bytes_max=8 * KIB)
 """Nothing is flushed unless the log or the memory fills. What is not in use is on disk."""
 
 BUSY = ContainerOptions(
@@ -29,7 +29,7 @@ BUSY = ContainerOptions(
     chunk_size_bytes_small=4 * KIB,
     checkpoint_interval_s=0.05,
     garbage_interval_s=0.1,
-    resident_count_max=1,
+    idle_bytes_max=4 * KIB,
     verified_at_once_count_max=10,
 )
 """Everything is flushed and checkpointed at once, and nothing idle is held in memory."""
@@ -47,7 +47,7 @@ ENVIRONMENT_OF_BUSY = {
     "MILLRACE_CONTAINER_CHECKPOINT_INTERVAL_S": "0.05",
     "MILLRACE_CONTAINER_GARBAGE_INTERVAL_S": "0.1",
     "MILLRACE_CONTAINER_ORPHAN_GRACE_S": "0.2",
-    "MILLRACE_CONTAINER_RESIDENT_COUNT_MAX": "1",
+    "MILLRACE_CONTAINER_IDLE_BYTES_MAX": str(4 * KIB),
     "MILLRACE_CONTAINER_VERIFIED_AT_ONCE_COUNT_MAX": "10",
 }
 """The same for a server in a process of its own."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic
 
 from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.memtable import LinkedExtent
-from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, NoSpaceError, StorageError
@@ -196,6 +196,12 @@ class SegmentArchive(KindArchive[Segment]):
     def internal_count(self) -> int:
         """Return how many segments are internal; takes time for these only."""
         return sum(self._reader.column("SELECT count(*) FROM segments WHERE name < ?", [AFTER_INTERNAL]))
+
+    def attribute_bytes(self) -> int:
+        """Return what the attributes of all segments count against their limit; reads their sizes only."""
+        sizes = "count(*), total(length(CAST(name AS BLOB))), total(length(value))"
+        rows = self._reader.select(f"SELECT {sizes} FROM attributes WHERE substr(name, 1, 1) <> '#'", [])  # noqa: S608
+        return sum(ATTRIBUTE_OVERHEAD_BYTES * count + int(keys) + int(values) for count, keys, values in rows)
 
     def links(self) -> list[LinkedExtent]:
         """Return where the bytes of merged segments are."""

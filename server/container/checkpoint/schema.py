@@ -299,7 +299,7 @@ def _row_of_attribute(segment: Segment, name: str) -> Row | None:
 
 
 def _load_attributes(segment: Segment, rows: list[Row]) -> None:
-    segment.attributes = dict(rows)
+    segment.replace_attributes(dict(rows))
 
 
 LINKS: Final = Table(

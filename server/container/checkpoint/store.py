@@ -336,6 +336,7 @@ class CheckpointStore:
             archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             internal_count=self.segments.internal_count(),
+            attribute_bytes=self.segments.attribute_bytes(),
             next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
             clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),

@@ -143,10 +143,9 @@ def _attribute_set(batch: CurrentBatch, record: m.AttributeSet) -> None:
 
 
 def _set_attribute(state: ContainerState, segment: Segment, key: str, value: bytes | None) -> None:
-    if value is None:
-        segment.attributes.pop(key, None)
-    else:
-        segment.attributes[key] = value
+    state.attribute_bytes -= segment.attribute_bytes
+    segment.set_attribute(key, value)
+    state.attribute_bytes += segment.attribute_bytes
     state.touch("attributes", segment.segment_id, key)
     state.segments.changed(segment)
 

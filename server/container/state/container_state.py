@@ -12,13 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from millrace.server.container.entity_cache import (
-    RESIDENT_COUNT_MAX,
-    Archive,
-    EntityCache,
-    Pins,
-    Unstored,
-)
+from millrace.server.container.entity_cache import Archive, EntityCache, Pins, Unstored
+from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
@@ -38,6 +33,7 @@ class StoredState:
         archives: by kind, where the entities are that are not in memory.
         counts: by kind, how many entities there are.
         internal_count: how many of the segments are internal.
+        attribute_bytes: what the attributes of all segments count against their limit.
         next_id: no number from this on was given.
         uptime_us: as counted last.
         clock_history: to be continued.
@@ -46,6 +42,7 @@ class StoredState:
     archives: Mapping[str, Archive[Any]]
     counts: Mapping[str, int]
     internal_count: int
+    attribute_bytes: int
     next_id: int
     uptime_us: int
     clock_history: ClockHistory
@@ -66,11 +63,12 @@ class ContainerState:
 
     Args:
         stored: what the last checkpoint has.
-        resident_count_max: so many idle segments, streams and writers each are held in memory.
+        idle_bytes_max: idle segments, streams and writers take so much memory together.
     """
 
-    def __init__(self, stored: StoredState, *, resident_count_max: int = RESIDENT_COUNT_MAX) -> None:
+    def __init__(self, stored: StoredState, *, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
         self.next_id = stored.next_id
+        self.idle = IdleBudget(idle_bytes_max)
         # By kind, as the checkpoint names it.
         self.caches: dict[str, EntityCache[Any]] = {
             kind: EntityCache(
@@ -79,7 +77,8 @@ class ContainerState:
                 archive=stored.archives[kind],
                 count=stored.counts[kind],
                 stored_below=stored.next_id,
-                resident_count_max=resident_count_max,
+                size_of=attrgetter("memory_bytes"),
+                idle=self.idle,
             )
             for kind, number, name in KINDS
         }
@@ -87,6 +86,8 @@ class ContainerState:
         self.writers: EntityCache[Writer] = self.caches["writers"]
         self.streams: EntityCache[Stream] = self.caches["streams"]
         self._internal_count = stored.internal_count
+        # What the attributes of all segments count against their limit, durable and admitted.
+        self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
@@ -232,8 +233,10 @@ class ContainerState:
 
         What is not in memory is so anyway.
         """
+        self.admitted_attribute_bytes = self.attribute_bytes
         for segment in self.segments.present():
             segment.next_offset = segment.length
+            segment.admitted_attribute_bytes = segment.attribute_bytes
             for progress in segment.writers.values():
                 progress.admitted = progress.durable
         for writer in self.writers.present():
@@ -275,6 +278,8 @@ class ContainerState:
                 self._link_pins.pop(segment_id).release()
             segment.deleted = True
             self._internal_count -= segment.is_internal
+            self.attribute_bytes -= segment.attribute_bytes
+            self.admitted_attribute_bytes -= segment.admitted_attribute_bytes
             self.garbage.add((chunk.name for chunk in segment.chunks), delete_after=delete_after)
             self.release(segment, segment.length, delete_after=delete_after)
             self.wake(segment)

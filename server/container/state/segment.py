@@ -9,7 +9,7 @@ on it. Both change in the same order, the order of the log.
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import Final, Protocol
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import is_internal
@@ -27,6 +27,14 @@ from millrace.server.tier2 import ChunkRecord
 
 from .sparse_index import SparseIndex
 
+ATTRIBUTE_OVERHEAD_BYTES: Final = 256
+"""Counted for each attribute beside its key and its value: the objects that hold it in memory."""
+SEGMENT_SIZE_BYTES: Final = 2200
+CHUNK_SIZE_BYTES: Final = 400
+PROGRESS_SIZE_BYTES: Final = 180
+INDEX_ENTRY_SIZE_BYTES: Final = 24
+"""Memory of a segment, and of one of what it has many of (measured, rounded up)."""
+
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
@@ -35,6 +43,11 @@ class DamagedRange:
     start: int
     end: int
     source: str
+
+
+def attribute_size(key: str, value: bytes) -> int:
+    """Return what an attribute counts against the limits of attributes: 0 for a mark that the server made."""
+    return 0 if key.startswith("#") else ATTRIBUTE_OVERHEAD_BYTES + len(key.encode()) + len(value)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +96,9 @@ class Segment:
     link: LinkedExtent | None = None
     index: SparseIndex = field(default_factory=SparseIndex)
     watchers: set[Watcher] = field(default_factory=set)
+    # What the attributes count against their limits, durable and admitted.
+    attribute_bytes: int = field(init=False)
+    admitted_attribute_bytes: int = field(init=False)
     # Admitted: where the next append goes, and whether a seal or a delete is queued.
     next_offset: int = field(init=False)
     closing: bool = False
@@ -92,6 +108,7 @@ class Segment:
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
         self.next_offset = self.length
+        self.replace_attributes(self.attributes)
         self.is_internal = is_internal(self.name)
 
     def check_appendable(self) -> None:
@@ -156,6 +173,33 @@ class Segment:
             if offset < damage.start < end:
                 end = damage.start
         return end
+
+    def replace_attributes(self, attributes: dict[str, bytes]) -> None:
+        """Take other attributes as the durable and the admitted ones."""
+        self.attributes = attributes
+        self.attribute_bytes = sum(attribute_size(*each) for each in attributes.items())
+        self.admitted_attribute_bytes = self.attribute_bytes
+
+    def set_attribute(self, key: str, value: bytes | None) -> None:
+        """Set an attribute in the durable view; None removes it."""
+        old = self.attributes.pop(key, None)
+        if old is not None:
+            self.attribute_bytes -= attribute_size(key, old)
+        if value is not None:
+            self.attributes[key] = value
+            self.attribute_bytes += attribute_size(key, value)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory this takes, its unflushed bytes aside."""
+        return (
+            SEGMENT_SIZE_BYTES
+            + CHUNK_SIZE_BYTES * len(self.chunks)
+            + PROGRESS_SIZE_BYTES * len(self.writers)
+            + INDEX_ENTRY_SIZE_BYTES * len(self.index)
+            + ATTRIBUTE_OVERHEAD_BYTES * len(self.attributes)
+            + self.attribute_bytes
+        )
 
     def notify(self) -> None:
         """Tell everyone who waits at the tail that something changed."""

@@ -5,10 +5,19 @@ a new epoch; which segment precedes which is told by `millrace.model.lineage`.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.wire import messages as m
+
+STREAM_SIZE_BYTES: Final = 1500
+PART_SIZE_BYTES: Final = 300
+EPOCH_SIZE_BYTES: Final = 450
+EPOCH_SEGMENT_SIZE_BYTES: Final = 150
+CUT_SIZE_BYTES: Final = 500
+CUT_POSITION_SIZE_BYTES: Final = 200
+"""Memory of a stream, and of one of what it has many of (measured, rounded up)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,6 +41,19 @@ class Stream:
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
         self.admitted_epoch = self.epoch
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory this takes, without its segments."""
+        return (
+            STREAM_SIZE_BYTES
+            + len(self.configuration)
+            + PART_SIZE_BYTES * len(self.parts)
+            + EPOCH_SIZE_BYTES * len(self.epochs)
+            + EPOCH_SEGMENT_SIZE_BYTES * sum(len(epoch.sealed_ids) + len(epoch.created) for epoch in self.epochs)
+            + CUT_SIZE_BYTES * len(self.cuts)
+            + CUT_POSITION_SIZE_BYTES * sum(len(cut.positions) for cut in self.cuts.values())
+        )
 
     @property
     def segment_ids(self) -> list[int]:

@@ -1,7 +1,7 @@
 """States of a container of which nothing was stored yet."""
 
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
-from millrace.server.container.entity_cache import RESIDENT_COUNT_MAX
+from millrace.server.container.idle_budget import IDLE_BYTES_MAX
 from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
@@ -25,18 +25,19 @@ class EmptyArchive:
         return []
 
 
-def new_state(*, resident_count_max: int = RESIDENT_COUNT_MAX) -> ContainerState:
+def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
     """Return the state of a container before anything happened, without a checkpoint."""
     kinds = ("segments", "writers", "streams")
     stored = StoredState(
         archives=dict.fromkeys(kinds, EmptyArchive()),
         counts=dict.fromkeys(kinds, 0),
         internal_count=0,
+        attribute_bytes=0,
         next_id=FIRST_ID,
         uptime_us=0,
         clock_history=ClockHistory(),
     )
-    return ContainerState(stored, resident_count_max=resident_count_max)
+    return ContainerState(stored, idle_bytes_max=idle_bytes_max)
 
 
 def waiting(garbage: GarbageQueue, delete_after: DeleteAfter) -> list[str]:

@@ -294,7 +294,7 @@ async def test_no_request_makes_or_changes_an_internal_segment(server: Server, p
 @pytest.mark.asyncio
 async def test_internal_segments_are_neither_listed_nor_counted(tmp_path: Path) -> None:
     """Also not those that are in the checkpoint; a name of theirs is free again when they are deleted."""
-    options = server_options(tmp_path, container=replace(QUIET, resident_count_max=0))
+    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         assert server._open is not None
         container = server._open.container
@@ -339,7 +339,7 @@ async def _sets(peer: Peer, segment_id: int, key: str, value: bytes) -> bool:
 async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
     """What they are about stays in memory, also when who asked is gone: a failed read would have nobody to go to."""
     files = stalled_machine(tmp_path)
-    options = server_options(tmp_path, container=replace(QUIET, resident_count_max=0))
+    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
     async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
         assert server._open is not None
         container, checkpoints = server._open.container, server._open.checkpoints

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millrace.server.container.entity_cache import ABSENT_COUNT_MAX, EntityCache, Pins
+from millrace.server.container.idle_budget import IdleBudget
 
 
 @dataclass(eq=False)
@@ -40,14 +41,15 @@ class MemoryArchive:
         return sorted((name, number) for name, number in names if name > after)[:count_max]
 
 
-def cache_over(archive: MemoryArchive, *, resident_count_max: int = 0, next_number: int = 1) -> EntityCache[Thing]:
+def cache_over(archive: MemoryArchive, *, idle_count_max: int = 0, next_number: int = 1) -> EntityCache[Thing]:
     return EntityCache(
         number_of=lambda thing: thing.number,
         name_of=lambda thing: thing.name,
         archive=archive,
         count=len(archive.things),
         stored_below=next_number,
-        resident_count_max=resident_count_max,
+        size_of=lambda _: 1,
+        idle=IdleBudget(idle_count_max),
     )
 
 
@@ -189,7 +191,7 @@ def stored_things(count: int) -> Iterator[tuple[int, Thing]]:
 
 def test_what_was_not_used_for_longest_is_evicted() -> None:
     archive = MemoryArchive(dict(stored_things(100)))
-    cache = cache_over(archive, resident_count_max=10, next_number=101)
+    cache = cache_over(archive, idle_count_max=10, next_number=101)
     for number in range(1, 101):
         assert cache.get(number)
     assert len(cache.present()) == 10
@@ -204,7 +206,7 @@ def test_what_was_not_used_for_longest_is_evicted() -> None:
 
 def test_what_is_pinned_does_not_count_and_is_not_evicted() -> None:
     archive = MemoryArchive(dict(stored_things(9)))
-    cache = cache_over(archive, resident_count_max=1, next_number=10)
+    cache = cache_over(archive, idle_count_max=1, next_number=10)
     pins = cache.pin([1, 2, "name-3", 1, 77, "nobody"])
     # A number is pinned whether there is anything of it or not, a name only if it leads somewhere.
     assert dict(cache.pin_counts) == {1: 2, 2: 1, 3: 1, 77: 1}
@@ -283,7 +285,7 @@ def test_what_was_read_before_a_checkpoint_was_stored_is_not_taken_over() -> Non
 @given(st.lists(st.integers(1, 20)))
 def test_one_object_for_a_thing(numbers: list[int]) -> None:
     archive = MemoryArchive(dict(stored_things(20)))
-    cache = cache_over(archive, resident_count_max=2, next_number=21)
+    cache = cache_over(archive, idle_count_max=2, next_number=21)
     held: dict[int, Thing] = {}
     with Pins() as pins:
         for number in numbers:
@@ -298,7 +300,7 @@ def test_one_object_for_a_thing(numbers: list[int]) -> None:
 def test_what_is_created_while_its_number_is_pinned_stays_in_memory() -> None:
     """Two decisions about a new writer: the first creates it, the second finds the same object after a checkpoint."""
     archive = MemoryArchive({})
-    cache = cache_over(archive, resident_count_max=0, next_number=5)
+    cache = cache_over(archive, idle_count_max=0, next_number=5)
     with cache.pin([5]):
         assert cache.loaded(5) is None
         thing = Thing(5, "name-5")
@@ -312,7 +314,7 @@ def test_what_is_created_while_its_number_is_pinned_stays_in_memory() -> None:
 
 def test_what_is_absent_and_pinned_is_not_looked_for_again() -> None:
     archive = MemoryArchive({})
-    cache = cache_over(archive, resident_count_max=0, next_number=99_999)
+    cache = cache_over(archive, idle_count_max=0, next_number=99_999)
     with cache.pin([1]):
         for number in range(2, ABSENT_COUNT_MAX + 3):
             assert cache.get(number) is None

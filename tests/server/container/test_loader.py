@@ -65,16 +65,17 @@ class SlowArchive:
             raise StorageError("the disk is away")
 
 
-def state_over(archive: SlowArchive, *, resident_count_max: int = 0) -> ContainerState:
+def state_over(archive: SlowArchive, *, idle_bytes_max: int = 0) -> ContainerState:
     stored = StoredState(
         archives={"segments": archive, "writers": EmptyArchive(), "streams": EmptyArchive()},
         counts={"segments": COUNT // 2, "writers": 0, "streams": 0},
         internal_count=0,
+        attribute_bytes=0,
         next_id=COUNT + 1,
         uptime_us=0,
         clock_history=ClockHistory(),
     )
-    return ContainerState(stored, resident_count_max=resident_count_max)
+    return ContainerState(stored, idle_bytes_max=idle_bytes_max)
 
 
 @pytest.fixture

@@ -63,13 +63,13 @@ def loaded(store: CheckpointStore) -> Checkpoint:
     return checkpoint
 
 
-def loaded_state(store: CheckpointStore, *, resident_count_max: int = 3) -> ContainerState:
-    return state_of(store, loaded(store), resident_count_max=resident_count_max)
+def loaded_state(store: CheckpointStore, *, idle_bytes_max: int = 10_000) -> ContainerState:
+    return state_of(store, loaded(store), idle_bytes_max=idle_bytes_max)
 
 
 def empty_state(store: CheckpointStore) -> ContainerState:
     assert store.load() is None
-    return state_of(store, None, resident_count_max=3)
+    return state_of(store, None, idle_bytes_max=10_000)
 
 
 def exported(store: CheckpointStore) -> bytes:
@@ -151,7 +151,7 @@ def test_what_is_loaded_is_what_was_saved_bit_by_bit(steps: list[tuple[str, int,
             elif kind in {"reopen", "restart"}:
                 save(store, past.state, sequence)
                 checkpoint = loaded(store)
-                state = state_of(store, checkpoint, resident_count_max=sequence % 4)
+                state = state_of(store, checkpoint, idle_bytes_max=sequence % 4 * 3000)
                 assert durable_view(state) == durable_view(past.state)
                 assert state.user_segment_count == past.state.user_segment_count
                 assert (checkpoint.sequence, checkpoint.replay_from) == (sequence, sequence // 2)

@@ -1,0 +1,58 @@
+"""When freed memory is given back."""
+
+import pytest
+
+from millrace.server.host.memory import FreedMemory, MemoryUse, memory_use
+
+MIB = 1 << 20
+REST = 80 * MIB
+
+
+def use(used_mib: int, kept_mib: int = 0, rest: int = REST) -> MemoryUse:
+    return MemoryUse(used_mib * MIB, (used_mib + kept_mib) * MIB + rest)
+
+
+@pytest.fixture
+def freed() -> FreedMemory:
+    freed = FreedMemory(window_count=5, slack_bytes=32 * MIB)
+    assert not freed.observe(use(50))
+    return freed
+
+
+def test_what_was_in_use_lately_is_kept(freed: FreedMemory) -> None:
+    """Each flush frees what the next appends need again."""
+    for _ in range(20):
+        assert not freed.observe(use(600))
+        assert not freed.observe(use(100, 500))
+
+
+def test_what_was_not_in_use_for_a_while_is_given_back(freed: FreedMemory) -> None:
+    """Behaviour 86: memory returns when those who needed it leave."""
+    freed.observe(use(600))
+    assert [freed.observe(use(60, 540)) for _ in range(5)] == [False] * 4 + [True]
+    freed.given_back(use(60, rest=REST + 10 * MIB))
+    assert not freed.observe(use(60, rest=REST + 10 * MIB))
+
+
+def test_what_is_not_the_heaps_is_not_taken_for_freed(freed: FreedMemory) -> None:
+    """Pools of small objects grew: giving back is tried once, not again and again."""
+    grown = use(60, rest=REST + 200 * MIB)
+    assert [freed.observe(grown) for _ in range(5)] == [False] * 3 + [True] * 2
+    freed.given_back(grown)
+    assert not any(freed.observe(grown) for _ in range(20))
+
+
+def test_little_is_not_given_back(freed: FreedMemory) -> None:
+    assert not any(freed.observe(use(60, 32)) for _ in range(20))
+
+
+def test_the_system_tells_the_use_of_memory() -> None:
+    before = memory_use()
+    if before is None:
+        pytest.skip("this C library does not tell")
+    held = b"x" * (100 * MIB)
+    after = memory_use()
+    assert after is not None
+    assert 100 * MIB <= after.used_bytes - before.used_bytes < 120 * MIB
+    assert after.resident_bytes - before.resident_bytes >= 90 * MIB
+    del held
