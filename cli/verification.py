@@ -28,6 +28,7 @@ from millrace.server.tier2 import (
     verify_chunk,
 )
 from millrace.server.wal import Ending, LogOwner
+from millrace.server.wal.logfile import log_file_number
 
 from .figures import count_text
 from .survey import Container, log_files, logged_ranges, missing_ranges, opened_copy, survey
@@ -243,11 +244,11 @@ def _verify_copies(result: Verification, folder: Path, container: Container, par
                 f"{container.scope}{part.name}: other parts of this copy of the checkpoint are missing; a crash can "
                 "leave that, and the next copy deletes it"
             )
-    log = container.report
-    if log is not None and log.first_sequence > 1 and not copies:
+    first = next(iter(container.report.places), "") if container.report is not None else ""
+    if not copies and (log_file_number(first) or 1) > 1:
         result.find(
             f"{container.scope}{CHECKPOINT_PREFIX.rstrip('/')}",
-            f"no copy of the checkpoint is there, though the log was recycled up to sequence {log.first_sequence}",
+            f"no copy of the checkpoint is there, though the log was recycled: it starts with {first}",
         )
 
 

@@ -158,6 +158,17 @@ def test_a_file_among_the_copies_with_a_foreign_name_is_told(folder: Path) -> No
     assert "not that of a part" in findings(folder)["tier2/c0000/checkpoints/backup.chunk"]
 
 
+def test_copies_that_are_gone_are_told_if_the_log_needs_them(folder: Path) -> None:
+    """Behaviour 81: the log is recycled behind a copy only, so there was one."""
+    logs(folder)[0].unlink()
+    assert findings(folder) == {}
+
+    for path in copies(folder):
+        path.unlink()
+
+    assert "no copy of the checkpoint is there" in findings(folder)["tier2/c0000/checkpoints"]
+
+
 def test_an_older_checkpoint_is_told_and_its_newest_copy_used(folder: Path, made: Path) -> None:
     """Behaviour 85."""
     shutil.copyfile(made.with_name("older.db"), folder / "containers/0000/checkpoint.db")
