@@ -72,6 +72,10 @@ def _add_facts(report: Report, found: Container) -> None:
             f"{log.last_sequence}, ending {log.ending.value}"
         )
         report.problems += [str(damage) for damage in log.damages]
+    if found.loss is not None:
+        report.problems.append(f"{found.loss}; a server stores nothing until `millrace repair` has accepted that")
+    if found.state.accepted.sequence:
+        report.facts["accepted_loss"] = f"of the log up to batch {found.state.accepted.sequence}"
     named = found.newest.named
     report.facts["newest_log_file"] = f"{log_file_name(named.number)}, salt {named.salt}" if named else "not named"
     if found.log_error:

@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "tail": Command(PANELS[2], "Print events as they become durable.", ".events"),
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder."),
     "verify": Command(PANELS[3], "Check every byte of a data folder."),
+    "repair": Command(PANELS[3], "Accept that content of the log is lost."),
     "doctor": Command(PANELS[3], "Measure the disk's real sync; check limits and versions."),
     "bench": Command(PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command"),
 }

@@ -16,6 +16,7 @@ from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, Check
 from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
 from millrace.server.container.ids import scope_of
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
+from millrace.server.container.loss import LogLoss, LossFinder
 from millrace.server.container.memtable import Extent
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.apply import apply_recovered
@@ -53,6 +54,7 @@ class Container:
         state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
         newest: what names the newest log file.
+        loss: what the log has lost and nobody has accepted; None if nothing is known to be missing.
     """
 
     folder: Path
@@ -64,6 +66,7 @@ class Container:
     report: RecoveryReport | None = None
     newest: Newest = field(default_factory=lambda: Newest(()))
     log_error: str = ""
+    loss: LogLoss | None = None
     # By segment, what a server found damaged before its last checkpoint.
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
     # Batches with records of decisions that cannot be read.
@@ -187,12 +190,15 @@ def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
 
 
 @contextmanager
-def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _: None) -> Iterator[Container]:
+def survey(
+    folder: Path, *, owner: LogOwner | None, capacity_bytes: int = 0, on_bytes: OnBytes = lambda _: None
+) -> Iterator[Container]:
     """Yield the container in `folder`, read as a starting server would; change nothing. Valid inside of the context.
 
     Args:
         folder: of the container.
         owner: whom log and copies must belong to, None if that does not matter.
+        capacity_bytes: the most that the log can hold as the server is set; 0 for what the checkpoint says.
         on_bytes: called with the number of bytes of the log that were read.
     """
     found = Container(folder, owner)
@@ -202,23 +208,32 @@ def survey(folder: Path, *, owner: LogOwner | None, on_bytes: OnBytes = lambda _
         found.known_damages = {
             segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
         }
-        _read_log(found, on_bytes=on_bytes)
+        _read_log(found, capacity_bytes=capacity_bytes, on_bytes=on_bytes)
         yield found
 
 
-def _read_log(found: Container, *, on_bytes: OnBytes) -> None:
+def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> None:
     folder = found.folder
     found.newest = read_newest(OsFileSystem(), found.log_folder)
     recovery = Recovery(OsFileSystem(), log_files(folder), owner=found.owner, newest=found.newest)
     gone_through: dict[str, int] = {}
+    state = found.state
+    finder = LossFinder(
+        checkpoint_sequence=state.sequence,
+        checkpoint_time_us=state.wall_time_us,
+        accepted=state.accepted,
+        has_log=state.log_capacity_bytes > 0,
+    )
     try:
-        for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0):
+        for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0, accepted=state.accepted):
+            finder.read(item)
             _apply(found, item)
             if isinstance(item, RecoveredBatch):
                 end = item.offset + item.size
                 on_bytes(end - gone_through.get(item.place, 0))
                 gone_through[item.place] = end
         found.report = recovery.report
+        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.log_capacity_bytes))
     except (ServerError, OSError) as error:
         found.log_error = str(error)
     for path in log_files(folder):

@@ -14,6 +14,7 @@ from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
+from millrace.server.container.loss import ACCEPTED_SOURCE
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
@@ -164,14 +165,13 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
             f"{log_name}: ends in an incomplete batch of {count_text(report.torn_bytes, 'byte')}, which was never "
             "acknowledged; the next start cuts it"
         )
-    checkpoint = found.checkpoint
-    if checkpoint is not None and report.places and 0 < report.last_sequence < checkpoint.sequence:
-        result.find(
-            log_name, f"the log ends at sequence {report.last_sequence}, the checkpoint knows of {checkpoint.sequence}"
+    if found.loss is not None:
+        result.find(log_name, f"{found.loss}; a server stores nothing until `millrace repair` has accepted that")
+    if found.state.accepted.sequence:
+        result.notes.append(
+            f"{log_name}: what the log has lost up to batch {found.state.accepted.sequence} was accepted by an operator"
         )
-    if checkpoint is not None and not report.places:
-        result.find(log_name, "there is no log file beside the checkpoint")
-    if checkpoint is None and report.first_sequence > 1:
+    if found.checkpoint is None and report.first_sequence > 1:
         result.find(
             checkpoint_name,
             f"there is no checkpoint that can be read, and the log starts at sequence {report.first_sequence}",
@@ -293,13 +293,13 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
         # What is wrong with a chunk was just told; the bytes are accounted for.
         present.append((record.start_offset, record.end_offset))
     for damage in found.known_damages.get(segment.segment_id, ()):
-        result.find(
-            damage.source,
-            "was found damaged by a server, which refuses these bytes since",
-            size=damage.end - damage.start,
-            lost=_range_text(segment, damage.start, damage.end),
-        )
         present.append((damage.start, damage.end))
+        lost = _range_text(segment, damage.start, damage.end)
+        if damage.source == ACCEPTED_SOURCE:
+            result.notes.append(f"{lost} were given up: {damage.source}")
+            continue
+        what = "was found damaged by a server, which refuses these bytes since"
+        result.find(damage.source, what, size=damage.end - damage.start, lost=lost)
     present += _told_ranges(segment.segment_id, found)
     # Bytes of a merged segment stay with the source, which is checked by itself, until a flush copies them.
     links = [other.link for other in found.state.merged.values() if other.link is not None]

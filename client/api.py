@@ -15,8 +15,10 @@ from millrace.client.errors import BufferFullError as BufferFullError
 from millrace.client.errors import ClientClosedError as ClientClosedError
 from millrace.client.errors import ConditionFailedError as ConditionFailedError
 from millrace.client.errors import ConnectionLostError as ConnectionLostError
+from millrace.client.errors import ContentLostError as ContentLostError
 from millrace.client.errors import CutTruncatedError as CutTruncatedError
 from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
+from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
 from millrace.client.errors import EventNumberError as EventNumberError
 from millrace.client.errors import ForkedClientError as ForkedClientError
 from millrace.client.errors import NoSpaceError as NoSpaceError

@@ -29,6 +29,8 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- StreamExistsError            a stream of that name with another configuration
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
+|   |   +-- DiskUnavailableError     the disk cannot be read or written now
+|   +-- ContentLostError             the server misses what it has acknowledged; an operator has to accept that
 |   +-- OutcomeUnknownError          it may or may not have been stored
 |   |   +-- DeliveryTimeoutError     a writer gave up; says how much is stored
 |   +-- AuthenticationError          no token, a wrong token, or one that does not allow this
@@ -178,6 +180,18 @@ class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED, ErrorCode.DEADLINE_EXC
 
 class NoSpaceError(ThrottledError, codes=[ErrorCode.NO_SPACE]):
     """The server's disk is full; nothing was stored."""
+
+
+class DiskUnavailableError(ThrottledError, codes=[ErrorCode.UNAVAILABLE]):
+    """The server cannot read or write its disk now; nothing was done. It continues by itself when it can again."""
+
+
+class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):
+    """The server has lost content of its log that it may have acknowledged; the text says how much, and since when.
+
+    It serves what is left, and stores nothing until its operator puts the files back or accepts the loss with
+    `millrace repair --accept-loss`.
+    """
 
 
 class OutcomeUnknownError(_Answer, codes=[ErrorCode.OUTCOME_UNKNOWN]):

@@ -3,8 +3,9 @@
     async with Server(options) as server:
         server.address        # where clients connect
 
-Life: own the folder, recover the container, listen. When the log fails, the container is closed and recovered from
-what is on disk, in the same process; connections are cut, and clients come back. When a background task ends for a
+Life: own the folder, recover the container, listen. When the log fails, the container is recovered from what is on
+disk, in the same process: until that succeeds, again and again, the one in memory answers reads; then connections are
+cut, and clients come back. When a background task ends for a
 reason that is not handled, the server stops, rather than run on without it.
 """
 
@@ -41,7 +42,7 @@ from millrace.server.host.supervisor import Supervisor
 
 from .cache import PageCache
 from .errors import ConfigurationError, ServerError
-from .folder import DataFolder, open_folder
+from .folder import DataFolder, check_writable, open_folder
 from .options import ServerOptions
 from .streams import (
     Catalog,
@@ -60,6 +61,7 @@ logger = logging.getLogger(__name__)
 CONTAINER: Final = 0
 """The number of the one container that a server has."""
 REOPEN_DELAY_S: Final = 1.0
+REOPEN_DELAY_S_MAX: Final = 10.0
 SHUTDOWN_FLUSH_S_MIN: Final = 0.1
 DESCRIPTORS_RESERVED_COUNT: Final = 256
 """Connections are kept from using up those that the log needs for its next file, tier 2, and the console."""
@@ -85,6 +87,8 @@ class ServerStatistics:
     reader_bytes: int
     idle_bytes: int
     attribute_bytes: int
+    # Whether nothing can be stored now: the log has failed and is not open again, or has lost content.
+    read_only: bool
 
 
 class Server:
@@ -253,6 +257,7 @@ class Server:
                 reader_bytes=self._reader_memory.held_bytes,
                 idle_bytes=state.idle.size_bytes,
                 attribute_bytes=state.attribute_bytes,
+                read_only=self._recovering or opened.container.loss is not None,
             ),
             "recovery": opened.summary,
             "streams": self._streams.statistics if self._streams else StreamsStatistics(),
@@ -263,14 +268,16 @@ class Server:
     def health(self) -> str:
         """Return why the server is not healthy, empty if it is."""
         opened = self._open
-        if opened is None or self._recovering:
-            return "the container is being recovered"
         if self._stopping:
             return "the server is shutting down"
+        if opened is None:
+            return "the container is being recovered"
+        if self._recovering:
+            return opened.container.refusal
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
             return f"the disk of the log has not answered for {statistics.write_age_s:.1f} s"
-        return statistics.refusal or ""
+        return opened.container.refusal
 
     # --- the container ---
 
@@ -320,6 +327,8 @@ class Server:
             catalog=catalog,
             explain=self._streams.explain,
         )
+        if opened.container.loss is not None:
+            return  # nothing is to be changed
         self._supervisor.start(opened.flusher.run(), name="flusher")
         self._supervisor.start(self._streams.run(), name="streams")
         self._supervisor.start(self._expiry.run(), name="writers")
@@ -333,28 +342,43 @@ class Server:
             await opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
 
     def _container_failed(self, error: ServerError) -> None:
-        """The log failed: cut all connections and recover from what is on disk."""
+        """The log failed, or the checkpoint is damaged: recover from what is on disk."""
         if not self._stopping and not self._recovering:
             self._recovering = True
             self._recovery.start(self._reopen(), name="reopen")
 
     async def _reopen(self) -> None:
-        # Let the error replies of this step leave before the connections go.
-        await asyncio.sleep(0)
-        self._handlers = None
-        for connection in self._connections:
-            connection.drain()
-        await self._close_container(flush_s=0.0)
-        for connection in self._connections:
-            connection.abort()
+        """Open the container again, until that succeeds; meanwhile the one in memory answers reads."""
+        before, folder = self._open, self._folder
+        assert before is not None
+        assert folder is not None
+        await self._supervisor.stop()
+        delay_s = REOPEN_DELAY_S
         while not self._stopping:
             try:
+                await before.end_storing()
+                await asyncio.to_thread(check_writable, self._files, folder.container(CONTAINER))
                 await self._open_container()
                 break
             except (ServerError, OSError) as error:
-                logger.error("recovery failed, will retry retry_after_s=%.1f error=%s", REOPEN_DELAY_S, error)
-                await self._clock.sleep(REOPEN_DELAY_S)
+                logger.error("recovery failed, will retry retry_after_s=%.1f error=%s", delay_s, error)
+                before.container.stay_failed(f"the log failed, and could not be opened again: {error}")
+                await self._clock.sleep(delay_s)
+                delay_s = min(2 * delay_s, REOPEN_DELAY_S_MAX)
+        if self._open is not before:
+            await self._replace_connections()
+            await before.release()
         self._recovering = False
+
+    async def _replace_connections(self) -> None:
+        """Let clients come back, to the container that was opened in the step before."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.drain()
+        # Let what they are told of that leave.
+        await asyncio.sleep(0)
+        for connection in connections:
+            connection.abort()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """Stop: a background task ended for a reason that is not handled."""

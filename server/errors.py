@@ -6,9 +6,11 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- FolderVersionError        the data folder was written by another version or server
 +-- StorageError
 |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
+|   +-- DiskUnavailableError      the disk cannot be read or written now; nothing was done; try again later
 |   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
 |   +-- LogClosedError            the log takes no more; reopen it
-|   +-- LogCorruptError           the log holds valid records after damaged ones
+|   +-- LogCorruptError           what is left of the log does not tell what there was; nothing can be started
+|   +-- ContentLostError          acknowledged content of the log is missing; an operator has to accept that
 |   +-- ChunkCorruptError         a chunk does not match its checksum
 |   |   +-- ChunkIdentityError    a chunk is another one than its name or its record says
 |   +-- ChunkExistsError          another chunk has that name; nothing was stored
@@ -93,6 +95,10 @@ class NoSpaceError(StorageError, code=ErrorCode.NO_SPACE):
     """The disk is full. Nothing was stored; the request may be sent again when there is space."""
 
 
+class DiskUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
+    """The disk cannot be read or written now. Nothing was done; the request may be sent again."""
+
+
 class LogFailedError(StorageError, code=ErrorCode.OUTCOME_UNKNOWN):
     """A write or sync of the log failed. The outcome of what waited for it is unknown."""
 
@@ -102,7 +108,14 @@ class LogClosedError(StorageError, code=ErrorCode.SHUTTING_DOWN):
 
 
 class LogCorruptError(StorageError):
-    """The log holds valid records after damaged ones."""
+    """What is left of the log does not tell what there was. Nothing can be started from it."""
+
+
+class ContentLostError(StorageError, code=ErrorCode.CONTENT_LOST):
+    """Content of the log is missing that may have been acknowledged.
+
+    Nothing is changed or added until the files are put back, or an operator accepts the loss.
+    """
 
 
 class ChunkCorruptError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):

@@ -27,6 +27,7 @@ IDENTITY_NAME: Final = "identity.json"
 LOCK_NAME: Final = "lock"
 CONTAINERS_FOLDER: Final = "containers"
 TIER2_FOLDER: Final = "tier2"
+PROBE_NAME: Final = "probe"
 IGNORED_NAMES: Final = ("lost+found",)
 """What the root of a fresh file system holds."""
 
@@ -99,6 +100,15 @@ def _close_to_others(files: FileSystem, path: Path) -> None:
             logger.info("data folder closed to other users folder=%s", path)
     except OSError as error:
         logger.warning("other users can look into the data folder folder=%s error=%s", path, error)
+
+
+def check_writable(files: FileSystem, path: Path) -> None:
+    """Raise OSError or NoSpaceError if a file in a folder cannot be made, synced and removed. Blocks."""
+    probe = path / PROBE_NAME
+    with closing(files.open(probe, create=True)) as file:
+        file.pwritev([bytes(1)], 0)
+        file.datasync()
+    files.remove(probe)
 
 
 def read_identity(files: FileSystem, path: Path) -> uuid.UUID:

@@ -34,6 +34,8 @@ class ErrorCode(IntEnum):
     NO_SPACE = 10
     OUTCOME_UNKNOWN = 11
     DEADLINE_EXCEEDED = 12
+    UNAVAILABLE = 13
+    CONTENT_LOST = 14
     SEGMENT_NOT_FOUND = 20
     SEGMENT_EXISTS = 21
     SEGMENT_SEALED = 22
@@ -61,7 +63,13 @@ class ErrorCode(IntEnum):
 
 
 RETRIABLE: frozenset[ErrorCode] = frozenset(
-    {ErrorCode.SHUTTING_DOWN, ErrorCode.THROTTLED, ErrorCode.NO_SPACE, ErrorCode.DEADLINE_EXCEEDED}
+    {
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.THROTTLED,
+        ErrorCode.NO_SPACE,
+        ErrorCode.DEADLINE_EXCEEDED,
+        ErrorCode.UNAVAILABLE,
+    }
 )
 """Codes after which the same request may simply be sent again, later."""
 

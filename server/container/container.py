@@ -33,7 +33,7 @@ from millrace.server.container.state.sequences import (
 )
 from millrace.server.errors import (
     CheckpointDamagedError,
-    LogClosedError,
+    DiskUnavailableError,
     LogFailedError,
     NoSpaceError,
     SegmentDamagedError,
@@ -62,6 +62,7 @@ from .admission import (
 from .catch_up_reader import CatchUpReader
 from .entity_cache import Pins
 from .loader import EntityLoader
+from .loss import LogLoss
 from .memtable import LinkedExtent
 from .options import ContainerOptions
 
@@ -107,6 +108,7 @@ class SegmentContainer:
         reader: CatchUpReader,
         options: ContainerOptions,
         clock: Clock,
+        loss: LogLoss | None = None,
     ) -> None:
         self.state = state
         self.log = log
@@ -124,9 +126,12 @@ class SegmentContainer:
         self.on_progress: Callable[[], None] = lambda: None
         # Called once if the log or the checkpoint fails; the container then refuses everything.
         self.on_failure: Callable[[ServerError], None] = lambda error: None
-        self._failure: ServerError | None = None
         # How often a writer was refused for its sequences, until it was reset.
         self.sequences_refused_total = 0
+        # What the log has lost: nothing is changed then, and the log is not started.
+        self.loss = loss
+        # Why requests that change anything are refused, None if they are not.
+        self._failure: ServerError | None = None if loss is None else loss.error()
         # Those who wait for room: each is called, and forgotten, once there is some.
         self._waiting_for_room: set[Callable[[], None]] = set()
         # What the log was given and did not say durable yet, in order.
@@ -137,6 +142,7 @@ class SegmentContainer:
     async def start(self) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
         # The state may know of batches that the log has lost: their numbers are not given again.
+        self.state.log_capacity_bytes = self.log.capacity_bytes
         await self.log.start(after_sequence=self.state.sequence, on_durable=self.durable, on_failure=self.log_failed)
         self.state.sequence = self.log.durable_sequence
 
@@ -269,6 +275,15 @@ class SegmentContainer:
             self._in_flight[-1].followers.append(again)
         return result
 
+    @property
+    def refusal(self) -> str:
+        """Why appends are refused now, for people; empty if they are not."""
+        return str(self._failure) if self._failure is not None else self.log.refusal or ""
+
+    def stay_failed(self, reason: str) -> None:
+        """Refuse requests for this reason from now on, after a failure of log or checkpoint."""
+        self._failure = DiskUnavailableError(reason, retry_after_ms=1000)
+
     def _check_running(self) -> None:
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # or each request would add to that of the ones before
@@ -288,6 +303,8 @@ class SegmentContainer:
         Above a high mark something is full. From the moment that somebody waits for room, it is full for all until it
         is below its low mark, so that appends do not stop and go with each batch.
         """
+        if self._failure is not None:
+            return ""  # they are refused, with the reason
         options = self.options
         queued, tail = self.log.queued_bytes, self.state.tail_bytes
         is_throttling = bool(self._waiting_for_room)
@@ -422,7 +439,7 @@ class SegmentContainer:
         failure = LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000)
         self.has_failed = True
         # What comes from now on was certainly not stored, and may be tried again.
-        self._failure = LogClosedError("the log failed and is being recovered", retry_after_ms=1000)
+        self.stay_failed(f"the log failed and is being recovered: {error}")
         logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self._in_flight), error)
         owners: set[Owner] = set()
         for pending in self._in_flight:
@@ -439,10 +456,21 @@ class SegmentContainer:
             logger.error("checkpoint damaged error=%s", error)
             self.checkpoint_damage = error
             if self._failure is None:
-                self._failure = LogClosedError("the checkpoint is damaged and is being restored", retry_after_ms=1000)
+                self.stay_failed("the checkpoint is damaged and is being restored")
                 self.on_failure(error)
 
     # --- reads ---
+
+    def check_readable(self, segment: Segment, offset: int) -> None:
+        """Raise if a read may not start there.
+
+        Raises:
+            SegmentError: the offset cannot be read.
+            ContentLostError: it is beyond what is left of a segment of which content was lost.
+        """
+        if self.loss is not None and offset > segment.length and not segment.sealed:
+            raise self.loss.error()
+        segment.check_readable(offset)
 
     def start_read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | PendingRead:
         """Return at least one and up to `size_max` bytes from `offset` on: at once, or from tier 2 when awaited.
@@ -453,7 +481,7 @@ class SegmentContainer:
             SegmentError: the offset cannot be read; also from awaiting, as of then.
             StorageError: tier 2 failed; from awaiting.
         """
-        segment.check_readable(offset)
+        self.check_readable(segment, offset)
         if offset == segment.length:
             return []
         extent = segment.tail.at(offset)

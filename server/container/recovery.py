@@ -1,11 +1,12 @@
 """Recovering the state of a container: the checkpoint, then what the log holds after it.
 
-What the log has lost to damage becomes damaged ranges of its segments, if they can be named, and is logged anyway.
+What the log has lost to damage becomes damaged ranges of its segments, if they can be named, and is logged anyway. What
+else it is known to have lost is told: see `loss`.
 """
 
 import asyncio
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from millrace.server.container.checkpoint.backup import (
     CHECKPOINT_PREFIX,
@@ -23,6 +24,7 @@ from millrace.server.wal import Damage, Log
 from .environment import ContainerEnvironment
 from .idle_budget import IDLE_BYTES_MAX
 from .ids import container_of, first_id
+from .loss import LogLoss, LossFinder
 from .memtable import Extent
 
 logger = logging.getLogger(__name__)
@@ -54,12 +56,23 @@ def state_of(
     return state
 
 
-async def recover(
-    environment: ContainerEnvironment, log: Log, *, was_damaged: bool
-) -> tuple[ContainerState, Checkpoint]:
-    """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a container was recovered to.
 
-    Returns the state as of the end of the log, and the checkpoint, which is the one of nothing if there is none.
+    Attributes:
+        state: as of the end of the log.
+        checkpoint: the one of nothing if there is none.
+        loss: what the log has lost, None if nothing is known to be missing.
+    """
+
+    state: ContainerState
+    checkpoint: Checkpoint
+    loss: LogLoss | None
+
+
+async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: bool) -> Recovered:
+    """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
 
     Args:
         log: the log of the container, neither recovered nor started.
@@ -85,12 +98,20 @@ async def recover(
         container=environment.container,
         idle_bytes_max=environment.container_options.idle_bytes_max,
     )
-    await asyncio.to_thread(_replay, state, log, checkpoints, replay_from=checkpoint.replay_from)
+    finder = LossFinder(
+        checkpoint_sequence=checkpoint.sequence,
+        checkpoint_time_us=checkpoint.stored.wall_time_us,
+        accepted=checkpoint.stored.accepted,
+        has_log=checkpoint.stored.log_capacity_bytes > 0,
+    )
+    await asyncio.to_thread(_replay, state, log, checkpoints, finder, replay_from=checkpoint.replay_from)
+    loss = finder.loss(log.report, capacity_bytes=max(log.capacity_bytes, checkpoint.stored.log_capacity_bytes))
     if found is None:
+        _refuse_lost_log(log, loss)
         _refuse_lost_checkpoint(log, has_chunks=bool(await environment.storage.list("segments/")))
     elif was_damaged or checkpoint.is_restored or checkpoint.newer_copy:
         _refuse_gap_after_copy(checkpoint, log)
-    return state, checkpoint
+    return Recovered(state=state, checkpoint=checkpoint, loss=loss)
 
 
 async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | None:
@@ -124,13 +145,16 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
     return checkpoint and replace(checkpoint, newer_copy=newer_copy)
 
 
-def _replay(state: ContainerState, wal: Log, checkpoints: CheckpointStore, *, replay_from: int) -> None:
+def _replay(
+    state: ContainerState, wal: Log, checkpoints: CheckpointStore, finder: LossFinder, *, replay_from: int
+) -> None:
     """Apply what the log holds after the checkpoint, and hold again what is not in tier 2. Blocks."""
     # Those that the log has lost the bytes of are to be found here at the end.
     unflushed = checkpoints.segments.unflushed()
     with state.segments.pin(unflushed):
         is_numbered = False
-        for item in wal.recover(replay_from):
+        for item in wal.recover(replay_from, accepted=state.accepted):
+            finder.read(item)
             if isinstance(item, Damage):
                 logger.error("log damaged %s", item)
             elif not is_numbered and item.sequence > state.sequence:
@@ -144,6 +168,15 @@ def _replay(state: ContainerState, wal: Log, checkpoints: CheckpointStore, *, re
             if segment.flushed_offset < segment.length:
                 _mark_gaps(state, segment)
         state.admit_as_durable()
+
+
+def _refuse_lost_log(wal: Log, loss: LogLoss | None) -> None:
+    """Raise if there is neither a checkpoint nor a batch of a log that was there."""
+    if loss is not None and not wal.report.batch_count:
+        raise LogCorruptError(
+            f"there is no checkpoint, and nothing is left of the log: {'; '.join(loss.reasons)}; put its files back, "
+            "or salvage the folder"
+        )
 
 
 def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:

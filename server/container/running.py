@@ -35,6 +35,8 @@ class RecoverySummary:
     ending: str
     torn_bytes: int
     damages: int
+    # How much of the log is missing at most, whose loss is not accepted.
+    lost_bytes: int
     tail_bytes: int
     duration_s: float
 
@@ -70,6 +72,7 @@ class OpenContainer:
         self._is_verified = is_verified
         self._clock = environment.clock
         self._is_closing = False
+        self._is_set_aside = False
 
     async def verify_checkpoint(self) -> None:
         """Verify every row of a checkpoint that was too large for that before the start."""
@@ -123,29 +126,52 @@ class OpenContainer:
             self.container.state.garbage.add(orphans, delete_after=DeleteAfter.COPY)
             logger.info("orphan chunks to be deleted count=%d", len(orphans))
 
+    async def end_storing(self) -> None:
+        """End log and checkpoint, so that the container can be opened again; what is in memory can still be read.
+
+        A disk that does not answer is waited for: two logs must not write to the same files. May be repeated.
+
+        Raises:
+            OSError: a damaged checkpoint could not be set aside.
+        """
+        self._is_closing = True
+        await self.container.log.close()
+        await asyncio.to_thread(self.checkpoints.end_saving)
+        await self._set_aside()
+
+    async def release(self) -> None:
+        """Give the files back after `end_storing`; what is idle cannot be read any more."""
+        await asyncio.to_thread(self.checkpoints.close)
+
     async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
 
         The flusher's task must have ended. A failure to flush is logged and costs only time at the next start. A disk
         that does not answer within `log_s` is not waited for: what was queued is of unknown outcome then.
         """
-        self.container.stop()
+        container = self.container
+        container.stop()
         self._is_closing = True
         try:
             async with self._clock.timeout(log_s):
-                await self.container.log.close()
+                await container.log.close()
         except TimeoutError:
             logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
             return
-        if self.container.checkpoint_damage is not None:
-            aside = await asyncio.to_thread(self.checkpoints.set_aside)
-            logger.error("damaged checkpoint set aside path=%s", aside)
-            return
-        if flush_s > 0 and not self.container.has_failed:
-            try:
+        is_sound = container.loss is None and not container.has_failed and container.checkpoint_damage is None
+        try:
+            await self._set_aside()
+            if flush_s > 0 and is_sound:
                 async with self._clock.timeout(flush_s):
                     await self.flusher.flush()
                     await self.flusher.checkpoint()
-            except (ServerError, OSError) as error:  # a TimeoutError is an OSError
-                logger.warning("flush at shutdown failed error=%r", error)
-        await asyncio.to_thread(self.checkpoints.close)
+        except (ServerError, OSError) as error:  # a TimeoutError is an OSError
+            logger.warning("not all could be done at shutdown error=%r", error)
+        await self.release()
+
+    async def _set_aside(self) -> None:
+        """Put a damaged checkpoint aside, once."""
+        if self.container.checkpoint_damage is not None and not self._is_set_aside:
+            aside = await asyncio.to_thread(self.checkpoints.set_aside)
+            self._is_set_aside = True
+            logger.error("damaged checkpoint set aside path=%s", aside)

@@ -6,11 +6,14 @@
     4  save       a checkpoint is saved under the epoch of this start; chunks are published under it from then on
     5  serve      requests are taken
 
+If step 2 finds that content of the log is missing, 3 and 4 are left out: the container answers reads only, and its
+files stay as they are, until those that are missing are put back or their loss is accepted (see `loss`).
+
 Any step may meet damage in the checkpoint: it is set aside then, and the steps are repeated with what is left, a few
 times at most. Any other error ends the start; nothing was changed that would make the next one harder.
 
-A disk with no room for step 4 does not keep the container from starting, since reads, truncates and deletes are what an
-operator needs then. What the checkpoint would have said is still in the log; the flusher saves it when there is room.
+A disk that takes no checkpoint in step 4 does not keep the container from starting, since reads, truncates and deletes
+are what an operator needs then. What the checkpoint would have said is still in the log; the flusher saves it later.
 
 All of this takes time for what was in use, not for the idle segments, which stay where they are: in the checkpoint. Of
 a large one only the sums are verified before requests are taken, and each row in the background.
@@ -23,7 +26,7 @@ from typing import Final
 from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.flush.uploader import Uploader
-from millrace.server.errors import CheckpointDamagedError, NoSpaceError
+from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
 
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
@@ -67,15 +70,16 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
     started_s = clock.monotonic_s()
     log = environment.make_log()
     try:
-        state, checkpoint = await recover(environment, log, was_damaged=was_damaged)
+        recovered = await recover(environment, log, was_damaged=was_damaged)
+        state, checkpoint, loss = recovered.state, recovered.checkpoint, recovered.loss
         container = SegmentContainer(
             state=state,
             log=log,
             reader=CatchUpReader(storage=storage, cache=environment.cache),
             options=environment.container_options,
             clock=clock,
+            loss=loss,
         )
-        await container.start()
         checkpointer = Checkpointer(
             container,
             checkpoints=checkpoints,
@@ -83,10 +87,11 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
             container_epoch=environment.epoch,
             owner=environment.owner,
         )
-        try:
-            await checkpointer.checkpoint()
-        except NoSpaceError as error:
-            logger.warning("no room for the first checkpoint, saved later error=%s", error)
+        if loss is None:
+            await container.start()
+            await _save_first(checkpointer)
+        else:
+            logger.error("content lost, nothing is stored: %s", loss)
     except BaseException:
         # The next attempt will open the same files.
         await log.close()
@@ -105,10 +110,11 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
     summary = RecoverySummary(
         checkpoint_sequence=checkpoint.sequence,
         restored_from=checkpoint.restored_from,
-        last_sequence=log.durable_sequence,
+        last_sequence=state.sequence,
         ending=report.ending.name,
         torn_bytes=report.torn_bytes,
         damages=len(report.damages),
+        lost_bytes=0 if loss is None else loss.size_bytes,
         tail_bytes=state.tail_bytes,
         duration_s=clock.monotonic_s() - started_s,
     )
@@ -126,3 +132,11 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         is_verified=checkpoint.is_verified,
         keeps_orphans=(was_damaged or checkpoint.is_restored or bool(checkpoint.newer_copy) or bool(report.damages)),
     )
+
+
+async def _save_first(checkpointer: Checkpointer) -> None:
+    """Save a checkpoint under the epoch of this start, later if the disk does not take it now."""
+    try:
+        await checkpointer.checkpoint()
+    except (NoSpaceError, DiskUnavailableError, OSError) as error:
+        logger.warning("the first checkpoint is saved later error=%s", error)

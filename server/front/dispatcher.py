@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from millrace.server.container.admission import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS
 from millrace.server.container.entity_cache import Pins
-from millrace.server.errors import PipelineBrokenError, ServerError, ShuttingDownError
+from millrace.server.errors import CheckpointDamagedError, PipelineBrokenError, ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import WireError
@@ -81,8 +81,7 @@ class Dispatcher:
         self._take_when_loaded(
             self._container.loader.pin(segments=[run.segment_id], writers=writers),
             lambda: self._admit_loaded(run),
-            # The checkpoint cannot be read: the container is about to be started again.
-            failed=lambda _: self._abort(),
+            failed=lambda error: self._refuse_unloaded(run, error),
         )
 
     def settle(self) -> None:
@@ -125,8 +124,8 @@ class Dispatcher:
         self.reads.cancel()
         self._tasks.cancel()
 
-    def _admit(self, run: AppendRun) -> None:
-        """Hand a run to the container, or refuse it; `settle` tells.
+    def _admit(self, run: AppendRun, *, failure: ServerError | None = None) -> None:
+        """Hand a run to the container, or refuse it, with `failure` if that is given; `settle` tells.
 
         If the container is full, the peer is told once, and not read until there is room.
 
@@ -136,6 +135,8 @@ class Dispatcher:
         session, counters = self._session, self._outlet.counters
         counters.appends_total += run.frame_count
         try:
+            if failure is not None:
+                raise failure
             if session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             if session.appends.is_broken(run.segment_id, run.writer_number):
@@ -156,11 +157,17 @@ class Dispatcher:
             self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, reason)))
             self._flow.set(Reason.CONTAINER_FULL, True)
 
-    def _admit_loaded(self, run: AppendRun) -> None:
-        self._admit(run)
+    def _admit_loaded(self, run: AppendRun, *, failure: ServerError | None = None) -> None:
+        self._admit(run, failure=failure)
         # Of a run that was refused, or stored before, no log batch tells; nor does the walk, if the container is full.
         if self._session.appends.has_outcomes:
             self.settle()
+
+    def _refuse_unloaded(self, run: AppendRun, error: ServerError) -> None:
+        if isinstance(error, CheckpointDamagedError):
+            self._abort()  # the container is about to be started again
+        else:
+            self._admit_loaded(run, failure=error)
 
     def _room_found(self) -> None:
         self._flow.set(Reason.CONTAINER_FULL, False)

@@ -89,7 +89,7 @@ class Reads:
         """Begin to push a segment, which is resident."""
         try:
             segment = self.container.segment(message.segment_id)
-            segment.check_readable(message.offset)
+            self.container.check_readable(segment, message.offset)
             if self.outlet.session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             self._check_room()

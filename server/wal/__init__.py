@@ -6,10 +6,12 @@ from .newest import NEWEST_NAME, Newest, read_newest
 from .options import WalOptions
 from .protocol import Log, LogStatistics
 from .recovery import Recovery, log_paths
-from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
+from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredBatch, RecoveryReport
 
 __all__ = [
     "NEWEST_NAME",
+    "NOTHING_ACCEPTED",
+    "AcceptedLoss",
     "Damage",
     "Ending",
     "Log",

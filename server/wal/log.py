@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.server.errors import LogClosedError, LogCorruptError, NoSpaceError
+from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -21,7 +21,7 @@ from .pool import FilePool
 from .protocol import LogStatistics, OnDurable, OnFailure
 from .recovery import Recovery, log_paths
 from .repair import resume
-from .report import Damage, LogOwner, RecoveredBatch, RecoveryReport
+from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredBatch, RecoveryReport
 from .writer import Durable, LogWriter, Stopped
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,9 @@ class Wal:
         self._batch_count = 0
         self._written_bytes = 0
 
-    def recover(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
+    def recover(
+        self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
+    ) -> Iterator[RecoveredBatch | Damage]:
         """Read the files back, see `Log`; makes the folder if it is missing."""
         self._files.make_directories(self._directory)
         recovery = Recovery(
@@ -97,15 +99,8 @@ class Wal:
             owner=self._owner,
             newest=read_newest(self._files, self._directory),
         )
-        yield from recovery.batches(from_sequence)
-        report = recovery.report
-        self._metrics.wal_damages_total.inc(len(report.damages))
-        lost = next((damage for damage in report.damages if not damage.is_complete), None)
-        if lost is not None and not report.batch_count:
-            raise LogCorruptError(
-                f"nothing is left of the log: {lost.reason}; put its files back, or salvage the folder",
-                subject=str(self._directory / lost.place),
-            )
+        yield from recovery.batches(from_sequence, accepted=accepted)
+        self._metrics.wal_damages_total.inc(len(recovery.report.damages))
         self._recovery = recovery
 
     @property
@@ -173,7 +168,8 @@ class Wal:
     def recycle(self, sequence: int) -> None:
         """Say that batches up to that sequence are no longer needed: whole files of them are used again."""
         assert sequence <= self._durable_sequence, "only what is durable can be done with"
-        self._pool.recycle(sequence)
+        # The file with the last batch stays, also when the next one is begun: a log without that batch has lost it.
+        self._pool.recycle(min(sequence, self._durable_sequence - 1))
 
     def statistics(self) -> WalStatistics:
         """Return what the log is doing. Cheap; also when closed."""

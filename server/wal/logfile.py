@@ -1,14 +1,17 @@
 """One preallocated file of the log, and its name."""
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millrace.server.host.files import Buffer, File
+from millrace.server.host.files import Buffer, Closable, File
 
 from .batch import aligned
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"wal-(\d{16})\.log")
 
@@ -27,6 +30,14 @@ def log_file_number(name: str) -> int | None:
     """Return the number in the name of a log file, or None if it is not one."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def close_file(file: Closable, path: Path) -> None:
+    """Close a file of the log. An error is only told: what was not synced was never reported as stored."""
+    try:
+        file.close()
+    except OSError as error:
+        logger.warning("log file not closed in good order, path=%s error=%s", path, error)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import FileHeader, encode_file_header
-from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, log_file_name
+from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, close_file, log_file_name
 from .options import WalOptions
 from .report import LogOwner
 
@@ -101,11 +101,11 @@ class FilePool:
                 return "the disk has no room for another log file"
             return self._problem
 
-    def take_over(self, found: list[LogFile], *, needed: int, next_number: int) -> LogFile:
+    def take_over(self, found: list[LogFile], *, needed: int, next_number: int, continues: bool) -> LogFile:
         """Take over what recovery found, and return the file to write; before `start`.
 
-        The first `needed` files hold data, the others are spares. The last that holds data is written further, unless
-        it is damaged. Then, or if there is none, it is a spare, or a file made in the calling thread.
+        The first `needed` files hold data, the others are spares. The last that holds data is written further if the
+        log `continues` there and it is not damaged. Otherwise it is a spare, or a file made in the calling thread.
 
         Raises:
             NoSpaceError: the disk is full.
@@ -115,7 +115,7 @@ class FilePool:
         self._ready.extend(found[needed:])
         self._file_count = len(found)
         self._next_number = next_number
-        if self._full and not self._full[-1].is_damaged:
+        if continues and self._full and not self._full[-1].is_damaged:
             return self._full.pop()
         return self._ready.popleft() if self._ready else self._prepare()
 
@@ -174,7 +174,7 @@ class FilePool:
         if self._thread is not None:
             self._thread.join()
         for file in (*self._ready, *self._full, *self._released):
-            file.file.close()
+            close_file(file.file, file.path)
 
     def _run(self) -> None:
         if sys.platform == "linux":
@@ -294,7 +294,7 @@ class FilePool:
 
     def _give_up(self, file: File, *paths: Path) -> None:
         """Remove a file that could not be made ready, whatever its name is by now; it holds nothing that is needed."""
-        file.close()
+        close_file(file, paths[0])
         with self._changed:
             self._file_count -= 1
         for path in paths:
@@ -303,9 +303,14 @@ class FilePool:
 
     def _measure(self, *spares: LogFile) -> None:
         """Ask the disk, and tell who waits. New spares are counted where they were counted as makeable, in one step."""
-        by_room = self._files.free_bytes(self._directory) // self._options.file_size_bytes
+        problem = None
+        try:
+            by_room = self._files.free_bytes(self._directory) // self._options.file_size_bytes
+        except OSError as error:
+            by_room, problem = 0, str(error)
         with self._changed:
             self._ready.extend(spares)
+            self._problem = self._problem or problem
             by_bound = max(0, self._options.files_max - self._file_count)
             self._makeable_count = 0 if self._problem is not None else min(by_bound, by_room)
             self._changed.notify_all()

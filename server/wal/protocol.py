@@ -10,7 +10,7 @@ from typing import Protocol
 
 from millrace.wire.append_run import AppendRun
 
-from .report import Damage, RecoveredBatch, RecoveryReport
+from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, RecoveredBatch, RecoveryReport
 
 OnDurable = Callable[[list[AppendRun], int, int], None]
 OnFailure = Callable[[BaseException], None]
@@ -46,17 +46,18 @@ class Log(Protocol):
     All methods but `recover` belong to the thread of the event loop in which `start` was awaited.
     """
 
-    def recover(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
+    def recover(
+        self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
+    ) -> Iterator[RecoveredBatch | Damage]:
         """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
 
         It must be exhausted before `start`. Damaged ranges come as `Damage`, each before what could be salvaged from
-        it; reading continues after them. With `from_sequence` above 0, the caller says that it needs everything from
-        there on: a log that starts later is damage. Frames are views of whole files in memory: copy what is kept for
-        long.
+        it; reading continues after them. Damage whose loss was accepted is not told. With `from_sequence` above 0, the
+        caller says that it needs everything from there on: a log that starts later is damage. Frames are views of
+        whole files in memory: copy what is kept for long.
 
         Raises:
             FolderVersionError: the log was written by another version, or belongs to another container or server.
-            LogCorruptError: nothing is left of a log that was there.
             OSError: the medium cannot be read.
         """
         ...

@@ -23,6 +23,9 @@ Files that are gone from the end leave no gap. So the files are held against the
     another use of the newest one            the same
     it or one before it was emptied          the same
     a newer one has batches, or no name      nothing of the log is lost, but its name is damaged
+
+A loss that an operator has accepted is none any more: of damage up to the sequence, and in files up to the number, that
+were accepted nothing is said. Above them the log continues in a file that was not used before.
 """
 
 import logging
@@ -38,7 +41,7 @@ from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode
 from .log_end import Ending, classify_end, find_batch, is_batch_of
 from .logfile import log_file_name, log_file_number
 from .newest import NEWEST_NAME, FileUse, Newest
-from .report import Damage, FoundFile, LogOwner, RecoveredBatch, RecoveryReport
+from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, FoundFile, LogOwner, RecoveredBatch, RecoveryReport
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +82,7 @@ class Recovery:
         self.chain: int | None = None
         self.report = RecoveryReport(places=tuple(found.path.name for found in self.found))
         self._from_sequence = 0
+        self._accepted = NOTHING_ACCEPTED
         # Contents of the files that are being read, by index.
         self._contents: dict[int, bytes] = {}
         # The sequence that must come next; 0 while none was seen.
@@ -99,8 +103,18 @@ class Recovery:
         """The number for the next file: above all that were given, also to files that are lost."""
         return max([self.named_number, *(file.number for file in self.found)]) + 1
 
-    def batches(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
+    @property
+    def used_number(self) -> int:
+        """The highest number of a file that batches were written to, or may have been; 0 if there is none."""
+        used = [file.number for file in self.found if file.last_sequence or file.is_damaged]
+        return max([self.named_number, *used])
+
+    def batches(
+        self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
+    ) -> Iterator[RecoveredBatch | Damage]:
         """Yield what the log holds from that sequence on, in order; damage before what was salvaged from it.
+
+        Damage whose loss was accepted is neither yielded nor reported.
 
         Frames are views of the content of a whole file, which stays in memory as long as any of them is kept.
 
@@ -108,7 +122,7 @@ class Recovery:
             FolderVersionError: a file was written by a newer version, or for another container or server.
             OSError: a file cannot be read.
         """
-        self._from_sequence = from_sequence
+        self._from_sequence, self._accepted = from_sequence, accepted
         report = self.report
         for index, file in enumerate(self.found):
             self._load(index)
@@ -121,6 +135,7 @@ class Recovery:
             del self._contents[index]
         yield from self._check_newest()
         report.last_sequence = max(0, self._expected - 1)
+        report.used_file_number = self.used_number
         if report.damages:
             report.ending = Ending.CORRUPT
         self._log_report()
@@ -167,6 +182,7 @@ class Recovery:
                 reason="the log starts too late",
                 offset=batch.offset,
                 sequences=(self._from_sequence, batch.sequence - 1),
+                is_bounded=False,
             )
         if self._held is not None and self.chain is not None and batch.previous_checksum != self.chain:
             held_file, _, held = self._held
@@ -236,7 +252,8 @@ class Recovery:
             end, follower = len(view), elsewhere.sequence
         else:
             end, follower = offset, min(self._displaced)
-        file.is_damaged = True
+        if follower - 1 > self._accepted.sequence or later is not None:
+            file.is_damaged = True
         file.last_sequence = follower - 1
         self._expected = follower
         self.chain = None
@@ -246,6 +263,7 @@ class Recovery:
             offset=offset,
             size=end - offset,
             sequences=(expected, follower - 1),
+            is_bounded=later is not None,
         )
         return None if elsewhere is not None else end
 
@@ -321,8 +339,10 @@ class Recovery:
         sequences: tuple[int, int] = (1, 0),
         runs: tuple[tuple[int, int, int], ...] = (),
         is_complete: bool = False,
+        is_bounded: bool = True,
+        is_end: bool = False,
     ) -> Iterator[Damage]:
-        """Report damage; damage wholly below the sequences asked for is only in the report."""
+        """Report damage that is not accepted; damage wholly below the sequences asked for is only in the report."""
         damage = Damage(
             place=place if isinstance(place, str) else place.path.name,
             offset=offset,
@@ -331,12 +351,23 @@ class Recovery:
             last_sequence=sequences[1],
             runs=runs,
             is_complete=is_complete,
+            is_bounded=is_bounded and not is_end,
+            is_end=is_end,
             reason=reason,
         )
+        if self._is_accepted(damage):
+            logger.info("accepted damage of the log, %s", damage)
+            return
         logger.error("log damaged, %s", damage)
         self.report.damages.append(damage)
-        if max(sequences) >= self._from_sequence:
+        if is_end or max(sequences) >= self._from_sequence:
             yield damage
+
+    def _is_accepted(self, damage: Damage) -> bool:
+        """Return whether an operator has accepted the loss of what is damaged, or of the file that it is in."""
+        if damage.first_sequence <= damage.last_sequence and not damage.is_end:
+            return damage.last_sequence <= self._accepted.sequence
+        return (log_file_number(damage.place) or self.used_number) <= self._accepted.file_number
 
     def _load(self, index: int) -> None:
         """Read a whole file and check its header, once."""
@@ -387,19 +418,21 @@ class Recovery:
         if named is None and self.found and (self._newest.slots or last_number):
             yield from self._damage(NEWEST_NAME, reason="the newest log file is not named", is_complete=True)
         elif named is None and self._newest.slots:
-            yield from self._damage(NEWEST_NAME, reason="there is no log file, though there was one", sequences=lost)
+            reason = "there is no log file, though there was one"
+            yield from self._damage(NEWEST_NAME, reason=reason, sequences=lost, is_end=True)
         elif named is not None and last_number > named.number:
             reason = f"file {named.number} is named as the newest, not file {last_number}"
             yield from self._damage(NEWEST_NAME, reason=reason, is_complete=True)
         elif named is not None:
             if named.number not in [file.number for file in self.found]:
                 name = log_file_name(named.number)
-                yield from self._damage(name, reason="this file is missing, the newest of the log", sequences=lost)
+                reason = "this file is missing, the newest of the log"
+                yield from self._damage(name, reason=reason, sequences=lost, is_end=True)
             for file in self.found:
                 reason = _lost_content(file, named)
                 if reason:
                     file.is_damaged = True
-                    yield from self._damage(file, reason=reason, sequences=lost)
+                    yield from self._damage(file, reason=reason, sequences=lost, is_end=True)
 
     def _log_report(self) -> None:
         report = self.report

@@ -6,7 +6,8 @@ Three things are put right before anything new is written:
   before the sync, or the sync failed and the system dropped the pages. It is written again, the same bytes in the same
   place, and synced: what recovery read is durable from then on. All batches before it were synced before it was begun.
 - The remains of an incomplete batch are zeroed, so that the next restart meets zeros or new batches and nothing else.
-- A file with damage in it is not written any more. The log continues in the next one.
+- A file with damage in it is not written any more. The log continues in the next one. So it does after a loss that was
+  accepted, for its numbers jump there.
 
 At last the file to be written is named as the newest one (see `newest`), unless it was before.
 """
@@ -19,7 +20,7 @@ from millrace.server.host.files import FileSystem
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import Batch
-from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile
+from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, close_file
 from .newest import FileUse, open_newest
 from .options import WalOptions
 from .pool import FilePool, fill_zeros
@@ -65,19 +66,22 @@ def resume(
             opened[-1].end = recovery.report.end_offset
             if not opened[-1].is_damaged:
                 _zero_rest(opened[-1])
+        sequence = pool.sequence_floor = max(recovery.report.last_sequence, after_sequence)
+        continues = sequence == recovery.report.last_sequence
         spares = [
-            file for file in found[needed:] if _is_usable_spare(files, file, options, named=recovery.named_number)
+            file
+            for file in found[needed:]
+            if _is_usable_spare(files, file, options, recovery=recovery, continues=continues)
         ]
         opened.extend(_open(files, file, options) for file in spares)
         files.sync_directory(directory)
-        active = pool.take_over(opened, needed=needed, next_number=recovery.next_number)
+        active = pool.take_over(opened, needed=needed, next_number=recovery.next_number, continues=continues)
         opened.append(active)
         newest = open_newest(files, directory, FileUse(active.number, active.salt))
     except BaseException:
         for file in opened:
-            file.file.close()
+            close_file(file.file, file.path)
         raise
-    sequence = max(recovery.report.last_sequence, after_sequence)
     return ResumptionPoint(active, newest, sequence, previous_checksum=recovery.chain or 0)
 
 
@@ -98,13 +102,19 @@ def _zero_rest(active: LogFile) -> None:
     logger.info("log tail zeroed, path=%s offset=%d", active.path, active.end)
 
 
-def _is_usable_spare(files: FileSystem, found: FoundFile, options: WalOptions, *, named: int) -> bool:
+def _is_usable_spare(
+    files: FileSystem, found: FoundFile, options: WalOptions, *, recovery: Recovery, continues: bool
+) -> bool:
     """Return whether an unused file can be used as it is; rename or remove it if not."""
     if found.is_damaged:
         files.rename(found.path, found.path.with_name(found.path.name + DAMAGED_SUFFIX))
         return False
+    if not continues and found.number <= recovery.used_number:
+        # A loss was accepted in all files up to here: what is written from now on must not count as lost.
+        files.remove(found.path)
+        return False
     # The one that is named must not be missing at the next start.
-    if found.size_bytes != options.file_size_bytes and found.number > named:
+    if found.size_bytes != options.file_size_bytes and found.number > recovery.named_number:
         files.remove(found.path)
         return False
     return True

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from millrace.wire.append_run import AppendRun
 
@@ -20,6 +21,17 @@ class LogOwner:
 
     def __str__(self) -> str:
         return f"container {self.container_id} of server {self.server_id}"
+
+
+class AcceptedLoss(NamedTuple):
+    """What of a log an operator has given up, and what came before: nothing of that is told as damage any more."""
+
+    sequence: int = 0
+    # Of the newest file that batches may have been written to by then.
+    file_number: int = 0
+
+
+NOTHING_ACCEPTED: Final = AcceptedLoss()
 
 
 @dataclass(slots=True)
@@ -51,6 +63,10 @@ class Damage:
     runs: tuple[tuple[int, int, int], ...] = ()
     # Whether `runs` names all that was lost; otherwise any segment may have lost something here.
     is_complete: bool = False
+    # Whether all that was lost lay in these bytes; otherwise files are missing, and at most a whole log is lost.
+    is_bounded: bool = True
+    # Whether it is the end of the log that is lost: any number of batches may have followed.
+    is_end: bool = False
     reason: str = ""
 
     def __str__(self) -> str:
@@ -79,6 +95,8 @@ class RecoveryReport:
     places: tuple[str, ...] = ()
     # Where the log ends in its last file, 0 where there is none.
     end_offset: int = 0
+    # The highest number of a file that batches were written to, or may have been, also of one that is missing.
+    used_file_number: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from millrace.server.host.wakeup import Wakeup
 from millrace.wire.append_run import AppendRun
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, encode_batch
-from .logfile import LogFile
-from .newest import FileUse, NewestFile
+from .logfile import LogFile, close_file
+from .newest import NEWEST_NAME, FileUse, NewestFile
 from .options import WalOptions
 from .pool import FilePool
 
@@ -119,8 +119,8 @@ class LogWriter:
         """Wait for the end of the thread, then close its files."""
         self._thread.join()
         self._bell.close()
-        self._active.file.close()
-        self._newest.close()
+        close_file(self._active.file, self._active.path)
+        close_file(self._newest, self._active.path.with_name(NEWEST_NAME))
 
     def _run(self) -> None:
         failure: BaseException | None = None
@@ -135,6 +135,7 @@ class LogWriter:
                 f"the log failed at sequence {self._sequence + 1}: {error!r}", subject=str(self._active.path)
             )
             failure.__cause__ = error
+            self.writing_since_s = None
             logger.critical("log failed, path=%s offset=%d: %r", self._active.path, self._active.end, error)
         self._deliver(Stopped(failure))
 
@@ -204,7 +205,7 @@ class LogWriter:
         try:
             self._newest.name(FileUse(file.number, file.salt))
         except BaseException:
-            file.file.close()
+            close_file(file.file, file.path)
             raise
         self.writing_since_s = None
         full, self._active = self._active, file

@@ -22,7 +22,12 @@ class ServerProcess:
 
     @classmethod
     async def start(
-        cls, folder: Path, *, environment: dict[str, str] | None = None, log_level: str = "WARNING"
+        cls,
+        folder: Path,
+        *,
+        environment: dict[str, str] | None = None,
+        log_level: str = "WARNING",
+        module: str = "millrace.server",
     ) -> "ServerProcess":
         """Start a server and return when it serves.
 
@@ -32,7 +37,7 @@ class ServerProcess:
         errors = folder.with_name(folder.name + ".log")
         with errors.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "millrace.server", str(folder), "--listen", "127.0.0.1:0",
+                sys.executable, "-m", module, str(folder), "--listen", "127.0.0.1:0",
                 "--log-level", log_level,
                 env={**os.environ, **(ENVIRONMENT_OF_BUSY if environment is None else environment)},
                 stdout=asyncio.subprocess.PIPE, stderr=stream, start_new_session=True,

@@ -47,7 +47,10 @@ class ImageDatabase(sqlite3.Connection):
         if not files.exists(path):
             if mode != "rwc":
                 raise _failure("unable to open database file", sqlite3.SQLITE_CANTOPEN)
-            files.open(path, create=True).close()
+            try:
+                files.open(path, create=True).close()
+            except OSError as error:
+                raise _failure(str(error), sqlite3.SQLITE_CANTOPEN) from error
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=cls)
         database._files, database._path, database._image = files, path, b""
         return database
@@ -66,8 +69,11 @@ class ImageDatabase(sqlite3.Connection):
         super().close()
 
     def _load(self) -> None:
-        with contextlib.closing(self._files.open(self._path, read_only=True)) as file:
-            content = file.pread(file.size(), 0)
+        try:
+            with contextlib.closing(self._files.open(self._path, read_only=True)) as file:
+                content = file.pread(file.size(), 0)
+        except OSError as error:
+            raise _failure(str(error), sqlite3.SQLITE_IOERR) from error
         if content != self._image:
             self._image = content
             self.deserialize(content)
@@ -86,7 +92,8 @@ class ImageDatabase(sqlite3.Connection):
             self._files.rename(temporary, self._path)
             self._files.sync_directory(self._path.parent)
         except (NoSpaceError, OSError) as error:
-            self.deserialize(self._image)
+            if self._image:  # SQLite has no image of a database without a page
+                self.deserialize(self._image)
             code = sqlite3.SQLITE_FULL if isinstance(error, NoSpaceError) else sqlite3.SQLITE_IOERR
             raise _failure(str(error), code) from error
         self._image = content

@@ -7,6 +7,7 @@ them, and no later sync writes them. Writes can be lost or misdirected without a
 """
 
 import errno
+import os
 import random
 import sqlite3
 import threading
@@ -304,6 +305,9 @@ class MemoryFileSystem:
                 write.apply_to_disk(inode.durable)
             inode.unsynced.clear()
 
+    def _read(self, file: "MemoryFile") -> None:
+        """Called before each read of a file."""
+
     def _check(self, file: "MemoryFile") -> None:
         if file.generation != self._generation or file.closed:
             raise OSError(errno.EBADF, "Bad file descriptor", str(file.path))
@@ -324,6 +328,70 @@ class MemoryFileSystem:
         return sum(len(inode.cached) for folder in self._folders.values() for inode in folder.names.values())
 
 
+class SteppedFileSystem(MemoryFileSystem):
+    """Counts everything that is asked of it, and refuses what a test says; a crash between any two steps is a copy.
+
+    `refuses` is given the number of a step, from 1, the path, and whether it changes something.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_count = 0
+        self.error = errno.EIO
+        self.refuses: Callable[[int, Path, bool], bool] = lambda step, path, is_change: False
+
+    def step(self, path: Path, *, is_change: bool) -> None:
+        with self._lock:
+            self.step_count += 1
+            if self.refuses(self.step_count, path, is_change):
+                raise OSError(self.error, os.strerror(self.error), str(path))
+
+    def open(
+        self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False
+    ) -> "MemoryFile":
+        self.step(path, is_change=not read_only)
+        return super().open(path, create=create, exclusive=exclusive, read_only=read_only)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step(source, is_change=True)
+        super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self.step(path, is_change=True)
+        super().remove(path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        self.step(path, is_change=False)
+        return super().list_directory(path)
+
+    def size(self, path: Path) -> int:
+        self.step(path, is_change=False)
+        return super().size(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self.step(path, is_change=True)
+        super().sync_directory(path)
+
+    def free_bytes(self, path: Path) -> int:
+        self.step(path, is_change=False)
+        return super().free_bytes(path)
+
+    def _write(self, file: "MemoryFile", data: bytes, offset: int) -> None:
+        self.step(file.path, is_change=True)
+        super()._write(file, data, offset)
+
+    def _truncate(self, file: "MemoryFile", size: int) -> None:
+        self.step(file.path, is_change=True)
+        super()._truncate(file, size)
+
+    def _datasync(self, file: "MemoryFile") -> None:
+        self.step(file.path, is_change=True)
+        super()._datasync(file)
+
+    def _read(self, file: "MemoryFile") -> None:
+        self.step(file.path, is_change=False)
+
+
 class MemoryFile:
     """Fills the `File` seam."""
 
@@ -341,6 +409,7 @@ class MemoryFile:
         self._files._write(self, b"".join(buffers), offset)
 
     def pread(self, size: int, offset: int) -> bytes:
+        self._files._read(self)
         with self._files._lock:
             self._files._check(self)
             return bytes(self.inode.cached[offset : offset + size])

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field, replace
 
 from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import Clock
-from millrace.server.wal import Damage, Ending, LogStatistics, RecoveredBatch, RecoveryReport
+from millrace.server.wal import (
+    NOTHING_ACCEPTED,
+    AcceptedLoss,
+    Damage,
+    Ending,
+    LogStatistics,
+    RecoveredBatch,
+    RecoveryReport,
+)
 from millrace.server.wal.protocol import OnDurable, OnFailure
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.limits import KIB, MIB
@@ -44,11 +52,13 @@ class MemoryLog:
         self._on_durable: OnDurable = lambda runs, sequence, wall_time_us: None
         self._on_failure: OnFailure = lambda error: None
 
-    def recover(self, from_sequence: int = 0) -> Iterator[RecoveredBatch | Damage]:
+    def recover(
+        self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
+    ) -> Iterator[RecoveredBatch | Damage]:
         batches = self._medium.batches
         damages = []
         first = batches[0].sequence if batches else 0
-        if 0 < from_sequence < first:
+        if 0 < from_sequence < first and accepted.sequence < first - 1:
             damages.append(
                 Damage(
                     place=PLACE,
@@ -104,7 +114,9 @@ class MemoryLog:
 
     def recycle(self, sequence: int) -> None:
         assert sequence <= self._sequence
-        self._medium.batches = [batch for batch in self._medium.batches if batch.sequence > sequence]
+        # Never the last batch: a log without it has lost it.
+        done = min(sequence, self._sequence - 1)
+        self._medium.batches = [batch for batch in self._medium.batches if batch.sequence > done]
 
     @property
     def run_size_bytes_max(self) -> int:

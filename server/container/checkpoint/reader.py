@@ -18,7 +18,7 @@ from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
-from millrace.server.errors import CheckpointDamagedError, NoSpaceError, StorageError
+from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
 from millrace.server.host.files import FileSystem
 
 from .schema import (
@@ -37,10 +37,10 @@ from .schema import (
 _TROUBLE_OF_OTHERS: Final = frozenset(
     {
         sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
     }
 )  # fmt: skip
-"""Errors that say nothing about the content of the file."""
+"""Errors that say nothing about the content of the file, or not before it can be read again."""
 
 
 @contextlib.contextmanager
@@ -56,8 +56,7 @@ def translated(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise NoSpaceError(str(error), subject=str(path)) from error
         if code in _TROUBLE_OF_OTHERS:
-            raise StorageError(str(error), subject=str(path)) from error
-        # Failed reads, writes and syncs are among these: what the file holds is then not known.
+            raise DiskUnavailableError(str(error), subject=str(path), retry_after_ms=1000) from error
         raise CheckpointDamagedError(str(error), subject=str(path)) from error
 
 
@@ -125,14 +124,15 @@ class CheckpointReader:
     def _fetch(self, statement: str, values: Sequence[int | str]) -> list[Row]:
         with self._lock:
             if not self._is_open:
-                raise StorageError("the checkpoint is closed", subject=str(self.path), retry_after_ms=1000)
+                raise DiskUnavailableError("the checkpoint is closed", subject=str(self.path), retry_after_ms=1000)
             return [] if self._connection is None else self._connection.execute(statement, values).fetchall()
 
     def _close(self) -> None:
         self._is_open = False
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            with contextlib.suppress(sqlite3.Error):  # nothing was written with it
+                connection.close()
 
 
 class KindArchive(Generic[Entity]):

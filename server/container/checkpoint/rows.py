@@ -11,6 +11,7 @@ from typing import Any
 
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
+from millrace.server.wal import AcceptedLoss
 
 from .schema import KINDS, Detail, Key, Row, Table
 
@@ -29,6 +30,9 @@ class CheckpointRows:
     counts: Mapping[Table, int]
     next_id: int
     uptime_us: int
+    wall_time_us: int
+    accepted: AcceptedLoss
+    log_capacity_bytes: int
     clock_history: str
 
 
@@ -67,6 +71,9 @@ def take_rows(state: ContainerState) -> CheckpointRows:
         counts=counts,
         next_id=state.next_id,
         uptime_us=state.uptime_us,
+        wall_time_us=state.wall_time_us,
+        accepted=state.accepted,
+        log_capacity_bytes=state.log_capacity_bytes,
         clock_history=json.dumps([state.clock_history.last, state.clock_history.anchors]),
     )
 

@@ -518,7 +518,17 @@ TABLES: Final = tuple(table for kind in KINDS for table in (kind.table, *(detail
 """The tables of what a container knows."""
 
 FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
-META_NUMBERS: Final = ("sequence", "replay_from", "container_epoch", "next_id", "uptime_us")
+META_NUMBERS: Final = (
+    "sequence",
+    "replay_from",
+    "container_epoch",
+    "next_id",
+    "uptime_us",
+    "wall_time_us",
+    "accepted_sequence",
+    "accepted_file_number",
+    "log_capacity_bytes",
+)
 META: Final = Table(
     "meta",
     number=2,

@@ -8,6 +8,10 @@ The file is made under a temporary name and renamed when it holds its first chec
 a file that is there and holds no checkpoint is damaged.
 
 A crash leaves the state before or after a `save`, and maybe a journal that SQLite applies when the file is next opened.
+
+A write or sync that fails is no damage, but leaves a file of which nobody knows what the disk holds: the system may
+have dropped what it could not write, and would let a second sync succeed without it. So the next `save` copies
+everything to a new file first, which then takes the place of the old one.
 """
 
 import contextlib
@@ -23,8 +27,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
-from millrace.server.errors import CheckpointDamagedError, StorageError
+from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, StorageError
 from millrace.server.host.files import Buffer, FileSystem
+from millrace.server.wal import AcceptedLoss
 
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows
@@ -114,7 +119,8 @@ class CheckpointStore:
     saved.
 
     Errors of all methods: NoSpaceError when the disk is full, CheckpointDamagedError when the file is not what was
-    written, StorageError when it cannot be used for another reason, OSError when a file cannot be renamed or synced.
+    written, DiskUnavailableError when it cannot be read or written now, OSError when a file cannot be renamed or
+    synced.
     """
 
     def __init__(
@@ -146,6 +152,9 @@ class CheckpointStore:
         self._files = files
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
+        # Whether a write or a sync of the file has failed.
+        self._is_suspect = False
+        self._is_ended = False
         self._reader = CheckpointReader(files, path)
         self.segments = SegmentArchive(self._reader, SEGMENTS)
         self.streams = StreamArchive(self._reader, STREAMS)
@@ -186,6 +195,7 @@ class CheckpointStore:
         """
         with self._lock, translated(self.path):
             self._close()
+            self._is_suspect = False
             self.remove_copy()
             if not self._files.exists(self.path):
                 self._reader.open(is_empty=True)
@@ -219,12 +229,24 @@ class CheckpointStore:
         When there is no file yet, or no more, the rows must be those of a state that was never saved. After
         CheckpointDamagedError the file cannot be saved to any more.
         """
-        numbers = (sequence, replay_from, container_epoch, rows.next_id, rows.uptime_us)
+        numbers = (
+            sequence,
+            replay_from,
+            container_epoch,
+            rows.next_id,
+            rows.uptime_us,
+            rows.wall_time_us,
+            *rows.accepted,
+            rows.log_capacity_bytes,
+        )
         with self._lock, self._reader.guarded():
+            if self._is_ended:
+                raise DiskUnavailableError("the container is being opened again", subject=str(self.path))
+            if self._is_suspect:
+                self._write_anew()
             if self._connection is not None:
                 self._write(self._connection, rows, numbers)
             else:
-                assert not self._files.exists(self.path), "load comes first"
                 self._create(rows, numbers)
             self._remove(self._restored_path)
 
@@ -234,7 +256,8 @@ class CheckpointStore:
         Before it takes the place of another copy, `verify_copy` should say that it is good.
         """
         with self._lock, self._reader.guarded():
-            assert self._connection is not None, "nothing was saved"
+            if self._connection is None or self._is_suspect:
+                raise DiskUnavailableError("the last checkpoint could not be saved", subject=str(self.path))
             self.remove_copy()
             with contextlib.closing(self._files.database(self.copy_path, mode="rwc")) as copy:
                 copy.execute("PRAGMA synchronous=OFF")
@@ -324,6 +347,13 @@ class CheckpointStore:
             self._files.sync_directory(self.path.parent)
             return target
 
+    def end_saving(self) -> None:
+        """Wait for what is being saved, and save nothing any more: another store will. Reading goes on."""
+        with self._lock:
+            self._is_ended = True
+            self._reader.on_damage = None
+            self._disconnect()
+
     def close(self) -> None:
         """Give the file back; closing twice is fine."""
         with self._lock:
@@ -339,6 +369,9 @@ class CheckpointStore:
             attribute_bytes=self.segments.attribute_bytes(),
             next_id=meta["next_id"],
             uptime_us=meta.get("uptime_us", 0),
+            wall_time_us=meta.get("wall_time_us", 0),
+            accepted=AcceptedLoss(meta.get("accepted_sequence", 0), meta.get("accepted_file_number", 0)),
+            log_capacity_bytes=meta.get("log_capacity_bytes", 0),
             clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
         )
         return Checkpoint(
@@ -353,9 +386,14 @@ class CheckpointStore:
     def _close(self) -> None:
         self._reader.on_damage = None
         self._reader.close()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            # What it could not write, it has taken back, or the journal does when the file is opened next.
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
 
     def _remove(self, path: Path) -> None:
         """Remove a file with what SQLite keeps beside it; nothing there is fine."""
@@ -400,13 +438,37 @@ class CheckpointStore:
                 _insert(connection, table, new)
             self._update_meta(connection, rows, numbers)
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
+            self._is_suspect = _is_io_error(error)
             if connection.in_transaction:
                 # SQLite has rolled back on its own after most errors. If this fails too, the journal stays and is
                 # applied when the file is opened next.
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
             raise
+
+    def _write_anew(self) -> None:
+        """Copy what the file holds to a new one, durably, and let that take its place."""
+        self._disconnect()
+        self._remove(self._temporary)
+        with (
+            contextlib.closing(self._files.database(self.path)) as source,
+            contextlib.closing(self._files.database(self._temporary, mode="rwc")) as copy,
+        ):
+            verified_meta(source, self.path)
+            source.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
+        with contextlib.closing(self._files.database(self._temporary, mode="ro")) as copy:
+            verify_sums(copy, verified_meta(copy, self.path), self.path)
+        with contextlib.closing(self._files.open(self._temporary)) as file:
+            file.datasync()
+        for side_file in _side_files(self.path):
+            if self._files.exists(side_file):  # would be applied to the new file
+                self._files.remove(side_file)
+        self._files.rename(self._temporary, self.path)
+        self._files.sync_directory(self.path.parent)
+        self._connection = self._files.database(self.path)
+        self._reader.open()
+        self._is_suspect = False
 
     def _update_meta(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
         """End the transaction by the new row of `meta`, whose sums the triggers have updated."""
@@ -442,6 +504,11 @@ class CheckpointStore:
 
 def _version_of(meta: Mapping[str, Any]) -> CheckpointVersion:
     return CheckpointVersion(*[meta[name] for name in CheckpointVersion._fields])
+
+
+def _is_io_error(error: BaseException) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def _side_files(path: Path) -> list[Path]:

@@ -65,7 +65,8 @@ def apply_batch(
         elif is_new or isinstance(item, Damage):
             _APPLIERS[type(item)](batch, item)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
-    state.sequence = max(state.sequence, sequence)
+    if is_new:
+        state.sequence, state.wall_time_us = sequence, wall_time_us
     return state.take_woken()
 
 
@@ -97,7 +98,7 @@ def apply_recovered(
     """
 
     def hold(segment: Segment, extent: Extent) -> None:
-        if extent.end > max(segment.flushed_offset, segment.start_offset):
+        if extent.end > max(segment.flushed_offset, segment.start_offset) and not segment.has_lost(extent):
             before_hold(extent)
             state.hold(segment, extent)
 

@@ -16,6 +16,7 @@ from millrace.server.container.entity_cache import Archive, EntityCache, Pins, U
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.tier2 import ChunkRecord
+from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
 
 from .clock_history import ClockHistory
@@ -36,6 +37,9 @@ class StoredState:
         attribute_bytes: what the attributes of all segments count against their limit.
         next_id: no number from this on was given.
         uptime_us: as counted last.
+        wall_time_us: when the last batch was written that it contains.
+        accepted: what of the log an operator has given up.
+        log_capacity_bytes: the most that the log could hold then; 0 while there is none.
         clock_history: to be continued.
     """
 
@@ -45,6 +49,9 @@ class StoredState:
     attribute_bytes: int
     next_id: int
     uptime_us: int
+    wall_time_us: int
+    accepted: AcceptedLoss
+    log_capacity_bytes: int
     clock_history: ClockHistory
 
 
@@ -104,8 +111,13 @@ class ContainerState:
         # Writers whose progress is forgotten in every segment, and streams on which that of every writer is.
         self.forgotten_writers: Unstored[int] = Unstored()
         self.forgotten_streams: Unstored[int] = Unstored()
-        # Of the last batch of the log that is applied.
+        # Of the last batch of the log that is applied, and when it was written.
         self.sequence = 0
+        self.wall_time_us = stored.wall_time_us
+        # What of the log an operator has given up.
+        self.accepted = stored.accepted
+        # The most that the log can hold: how much of it can be lost at once.
+        self.log_capacity_bytes = stored.log_capacity_bytes
         # Segments whose watchers have to be told; `take_woken` empties it.
         self._woken: set[Segment] = set()
         # Bytes of all tails: durable, not yet in tier 2, held in memory.

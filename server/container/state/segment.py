@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import is_internal
-from millrace.server.container.memtable import LinkedExtent, Memtable
+from millrace.server.container.memtable import Extent, LinkedExtent, Memtable
 from millrace.server.errors import (
     InvalidArgumentError,
     OffsetBeyondEndError,
@@ -166,6 +166,12 @@ class Segment:
                 start = known.end
         if start < end:
             self.damages.append(DamagedRange(start, end, source))
+
+    def has_lost(self, extent: Extent) -> bool:
+        """Return whether bytes were given up before: what a log had lost, and what was put back later."""
+        return extent.end > self.length or any(
+            damage.start < extent.end and extent.offset < damage.end for damage in self.damages
+        )
 
     def limit_before_damage(self, offset: int, end: int) -> int:
         """Return the end of the readable bytes from `offset` on, at most `end`."""

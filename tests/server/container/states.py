@@ -5,6 +5,7 @@ from millrace.server.container.idle_budget import IDLE_BYTES_MAX
 from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
+from millrace.server.wal import NOTHING_ACCEPTED
 
 FIRST_ID = 1
 
@@ -35,6 +36,9 @@ def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
         attribute_bytes=0,
         next_id=FIRST_ID,
         uptime_us=0,
+        wall_time_us=0,
+        accepted=NOTHING_ACCEPTED,
+        log_capacity_bytes=0,
         clock_history=ClockHistory(),
     )
     return ContainerState(stored, idle_bytes_max=idle_bytes_max)

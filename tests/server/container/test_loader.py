@@ -16,6 +16,7 @@ from millrace.server.container.state.container_state import ContainerState, Stor
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
+from millrace.server.wal import NOTHING_ACCEPTED
 from tests.server.container.states import EmptyArchive
 from tests.support.waiting import PATIENCE_S
 
@@ -73,6 +74,9 @@ def state_over(archive: SlowArchive, *, idle_bytes_max: int = 0) -> ContainerSta
         attribute_bytes=0,
         next_id=COUNT + 1,
         uptime_us=0,
+        wall_time_us=0,
+        accepted=NOTHING_ACCEPTED,
+        log_capacity_bytes=0,
         clock_history=ClockHistory(),
     )
     return ContainerState(stored, idle_bytes_max=idle_bytes_max)

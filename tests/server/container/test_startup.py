@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.cli.main import main
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.checkpoint.backup import (
@@ -146,8 +147,13 @@ async def test_a_log_whose_only_file_is_gone_is_not_an_empty_one(tmp_path: Path)
     for log in kept:
         log.unlink()
     for _ in range(2):
-        with pytest.raises(LogCorruptError, match=r"wal-0000000000000001.log: nothing is left of the log"):
-            await Server(server_options(tmp_path, container=QUIET)).start()
+        async with (
+            Server(server_options(tmp_path, container=QUIET)) as server,
+            await Peer.connect(server.address) as peer,
+        ):
+            info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+            assert await peer.settled(await peer.append(info.segment_id, b"new")) == [ErrorCode.CONTENT_LOST]
+            assert "wal-0000000000000001.log: this file is missing" in server.health()
     assert logs(tmp_path) == []
     for log, content in kept.items():
         log.write_bytes(content)
@@ -184,14 +190,15 @@ async def test_a_log_that_lost_its_end_never_gives_a_number_twice(tmp_path: Path
         assert (await peer.info(segment_id)).length == 600
         assert bytes((await peer.read(segment_id, 0)).payload).startswith(b"a" * 100)
         assert await code_of(peer.read(segment_id, 599)) is ErrorCode.SEGMENT_DAMAGED
-        assert await peer.store(segment_id, b"new") == [600]
-        assert await peer.read_all(segment_id, start=600) == b"new"
+        assert await peer.settled(await peer.append(segment_id, b"new")) == [ErrorCode.CONTENT_LOST]
+    assert await asyncio.to_thread(main, ["repair", "--accept-loss", str(tmp_path)]) == 0
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        (offset,) = await peer.store(segment_id, b"new")
+        assert offset > 600
     for _ in range(2):
         async with Server(options) as server, await Peer.connect(server.address) as peer:
-            assert await peer.read_all(segment_id, start=600) == b"new"
+            assert await peer.read_all(segment_id, start=offset) == b"new"
             assert await code_of(peer.read(segment_id, 599)) is ErrorCode.SEGMENT_DAMAGED
-            assert server._open is not None
-            assert len(server._open.container.segment(segment_id).damages) == 1
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
+from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (
     Catalog,
@@ -93,6 +94,7 @@ async def streams_in(
     clock: ManualClock,
     options: StreamsOptions | None = None,
     boot: str = "",
+    files: FileSystem | None = None,
 ) -> AsyncIterator[Streams]:
     """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
     cache = PageCache(CacheOptions())
@@ -100,7 +102,7 @@ async def streams_in(
         await local_environment(
             0,
             folder,
-            files=FaultyDatabases(busy_timeout_s=0.0),
+            files=files or FaultyDatabases(busy_timeout_s=0.0),
             storage=storage,
             cache=cache,
             container_options=ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0),

@@ -40,7 +40,7 @@ def make_pool(files: MemoryFileSystem, pools: list[FilePool], options: WalOption
 
 
 def first_file(pool: FilePool) -> LogFile:
-    return pool.take_over([], needed=0, next_number=1)
+    return pool.take_over([], continues=True, needed=0, next_number=1)
 
 
 def until(pool: FilePool, *, ready: int) -> None:

@@ -1,0 +1,165 @@
+"""`millrace repair`: accept that content of the log is lost, so that a server stores again."""
+
+import asyncio
+import os
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container import repair as container_repair
+from millrace.server.container.local import local_environment
+from millrace.server.container.repair import AcceptancePlan, plan_acceptance, published_chunks
+from millrace.server.container.startup import open_container
+from millrace.server.errors import ServerError, StorageError
+from millrace.server.folder import TIER2_FOLDER, read_identity
+from millrace.server.host.clock import SystemClock
+from millrace.server.host.files import OsFileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.server.options import ServerOptions, options_from_environment
+from millrace.server.tier2 import LocalStorage, ScopedStorage
+from millrace.server.wal import LogOwner
+
+from .connecting import JsonOption
+from .figures import count_text, size_text
+from .output import print_done, print_json, print_note, print_table, print_text
+from .survey import Container, survey
+from .verification import container_folders, owned_folder
+
+LISTED_COUNT_MAX: Final = 20
+
+
+def repair(
+    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that does not run.")],
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Give up what the log has lost, for good. Without it, nothing is changed."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the log has lost, and what accepting that would change; accept it with --accept-loss.
+
+    A server that misses content of its log serves what is left and stores nothing, since it could give out again what
+    it has acknowledged. Put the missing files back if there is a way. Otherwise accept the loss: open segments of
+    streams are sealed where they end now and get successors, open raw segments continue after a hole, and every epoch
+    of a writer ends. Then the server stores again.
+
+    Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost that
+    was not accepted.
+    """
+    with owned_folder(data_dir):
+        found = [_examined(folder, data_dir) for folder in container_folders(data_dir)]
+        lost = [each for each in found if each["loss"] is not None]
+        if accept_loss:
+            for each in lost:
+                asyncio.run(_accept(data_dir, each["container"]))
+                each["accepted"] = True
+    if as_json:
+        print_json({"path": str(data_dir), "ok": accept_loss or not lost, "containers": found})
+    else:
+        _print(data_dir, lost, is_accepted=accept_loss)
+    if lost and not accept_loss:
+        raise typer.Exit(1)
+
+
+def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
+    """Return what a container has lost, and what accepting it changes; changes nothing."""
+    owner = LogOwner(container_id=int(folder.name, 16), server_id=read_identity(OsFileSystem(), data_dir))
+    with ExitStack() as stack:
+        container = stack.enter_context(survey(folder, owner=owner, capacity_bytes=_capacity_bytes(data_dir)))
+        if container.log_error:
+            raise StorageError(f"the log cannot be read: {container.log_error}", subject=str(container.log_folder))
+        examined: dict[str, Any] = {"container": container.number, "loss": None, "plan": None, "accepted": False}
+        if container.loss is not None:
+            plan = asyncio.run(_plan(container, data_dir))
+            examined["loss"] = asdict(container.loss) | {"since": container.loss.since, "text": str(container.loss)}
+            examined["plan"] = {
+                "sealed": [asdict(part) for parts in plan.sealed.values() for part in parts],
+                "holes": [asdict(hole) for hole in plan.holes],
+                "writers": plan.writers_count,
+            }
+    return examined
+
+
+def _capacity_bytes(data_dir: Path) -> int:
+    wal = _options(data_dir).wal
+    return wal.files_max * wal.file_size_bytes
+
+
+def _options(data_dir: Path) -> ServerOptions:
+    return ServerOptions(data_folder=data_dir.absolute(), **options_from_environment(os.environ))
+
+
+async def _plan(container: Container, data_dir: Path) -> AcceptancePlan:
+    assert container.loss is not None
+    storage = LocalStorage(OsFileSystem(), data_dir / TIER2_FOLDER, _options(data_dir).tier2)
+    try:
+        chunks = await published_chunks(ScopedStorage(storage, container.scope.removeprefix(f"{TIER2_FOLDER}/")))
+    finally:
+        await storage.close()
+    return plan_acceptance(container.state, container.loss, chunks)
+
+
+async def _accept(data_dir: Path, number: int) -> None:
+    """Accept the loss of one container.
+
+    Raises:
+        ServerError, OSError: it could not be done; calling again tells what is left to do.
+    """
+    options, files = _options(data_dir), OsFileSystem()
+    storage = LocalStorage(files, data_dir / TIER2_FOLDER, options.tier2)
+    cache = PageCache(CacheOptions())
+    failures: list[ServerError] = []
+    try:
+        environment = await local_environment(
+            number,
+            next(folder for folder in container_folders(data_dir) if int(folder.name, 16) == number),
+            files=files,
+            storage=storage,
+            container_options=options.container,
+            wal_options=options.wal,
+            clock=SystemClock(),
+            metrics=Metrics(),
+            server_id=read_identity(files, data_dir),
+            cache=cache,
+            page_size_bytes=options.tier2.page_size_bytes,
+            on_failure=failures.append,
+        )
+        opened = await open_container(environment)
+        try:
+            if opened.container.loss is not None:
+                await container_repair.accept_loss(opened)
+        finally:
+            await opened.close(log_s=options.shutdown_s, flush_s=0.0)
+    finally:
+        await cache.close()
+        await storage.close()
+
+
+def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:
+    if not lost:
+        print_text(Text(f"{data_dir}: nothing of the log is known to be missing", style="green"))
+        return
+    for each in lost:
+        loss, plan = each["loss"], each["plan"]
+        print_text(f"container {each['container']}: {loss['text']}")
+        print_text(f"it may hold up to {size_text(loss['size_bytes'])} that were acknowledged since {loss['since']}")
+        sealed, holes = plan["sealed"], plan["holes"]
+        rows = [(part["name"], part["length"], "sealed here, and replaced by a new segment") for part in sealed]
+        rows += [(hole["name"], hole["start"], f"continues at {hole['end']}, the rest is damaged") for hole in holes]
+        print_table(
+            ("segment", "ends at", "accepted" if is_accepted else "if the loss is accepted"),
+            rows[:LISTED_COUNT_MAX],
+            title=count_text(len(rows), "open segment"),
+        )
+        if len(rows) > LISTED_COUNT_MAX:
+            print_note(f"and {len(rows) - LISTED_COUNT_MAX} more; --json names all")
+        print_note(f"{count_text(plan['writers'], 'writer')} of older epochs: fenced")
+    if is_accepted:
+        print_done("the loss is accepted; the server stores again when it is started")
+    else:
+        print_note("nothing was changed: put the files back, or accept the loss with --accept-loss")
