@@ -62,8 +62,9 @@ class HttpListener:
         self._respond = respond
         self._connections_count_max = connections_count_max
         self._deadline_s = deadline_s
-        # Tasks of connections; and of those without a whole request yet, the oldest first.
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Of connections; and of those without a whole request yet, the oldest first. They are ended by transports:
+        # a task that is cancelled before it has begun would leave its connection open.
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._waiting: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
         self.port: int = self._socket.getsockname()[1]
@@ -85,26 +86,28 @@ class HttpListener:
         server = await asyncio.start_server(self._connected, sock=self._socket, limit=REQUEST_SIZE_BYTES_MAX)
         await self._stop.wait()
         server.close()
-        for task in self._tasks:
-            task.cancel()
+        for writer in self._tasks.values():
+            writer.transport.abort()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(list(self._tasks))
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stop.is_set():
+            writer.transport.abort()
+            return
         if len(self._tasks) >= self._connections_count_max:
             oldest = next(iter(self._waiting), None)
             if oldest is None:
                 writer.transport.abort()
                 return
-            # Not by cancelling the task, which may not have begun: it would leave the connection open.
             self._waiting.pop(oldest).transport.abort()
         task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
-        self._tasks.add(task)
+        self._tasks[task] = writer
         self._waiting[task] = writer
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         self._waiting.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("console request failed", exc_info=error)

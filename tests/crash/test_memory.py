@@ -61,7 +61,7 @@ async def watched(folder: Path, **settings: str) -> AsyncIterator[Watched]:
     finally:
         watching.cancel()
         await process.kill()
-        print(process.said[-3000:])
+        print(process.said)
 
 
 async def written(peer: Peer, name: str, size: int) -> int:
