@@ -129,6 +129,7 @@ class Writer(Opened[AsyncWriter]):
         value: bytes,
         *,
         key: str | None = None,
+        sequence: int | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "concurrent.futures.Future[Stored]":
@@ -152,12 +153,14 @@ class Writer(Opened[AsyncWriter]):
             if has_room:
                 self._handed_bytes += cost_bytes
         if not has_room:
-            return self._write_when_drained(value, key=key, timestamp_us=timestamp_us, headers=headers)
+            return self._write_when_drained(
+                value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers
+            )
         result: concurrent.futures.Future[Stored] = concurrent.futures.Future()
 
         def take() -> None:
             try:
-                future = writer.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
+                future = writer.write(value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers)
                 future.add_done_callback(lambda done: _copy_outcome(done, result))
             except Exception as error:  # noqa: BLE001  # whatever it is, the caller is told by the future and by `flush`
                 writer.note_failure(error)
@@ -175,6 +178,11 @@ class Writer(Opened[AsyncWriter]):
     def last_event_numbers(self) -> dict[int, int]:
         """The number of the last durable event of this writer in each segment."""
         return self._target.last_event_numbers
+
+    @property
+    def stored_through(self) -> int:
+        """Everything that was written with a sequence up to this one is durable; -1 if nothing is."""
+        return self._target.stored_through
 
     @property
     def pending_bytes(self) -> int:

@@ -318,8 +318,9 @@ class Client:
         """Return a writer of a stream, to be entered with `async with`.
 
         Args:
-            writer_id: makes the writer persistent: its event numbers continue where they ended, and the writer that
-                had the id before is fenced. Without one the writer is new, and ends with the context.
+            writer_id: makes the writer persistent: what is written with a sequence is stored once, whoever is killed
+                (see `Writer.stored_through`), and the writer that had the id before is fenced. Without one the writer
+                is new, and ends with the context.
             start_over_if_expired: open an id that was idle for so long that its event numbers were deleted, and number
                 its events from 1 again; without it, opening such an id raises WriterExpiredError.
 
@@ -337,9 +338,8 @@ class Client:
     async def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
         """Return the last event number that a writer stored in each segment, None if it was never opened.
 
-        So the outcome of a write whose wait was cancelled, or whose process died, can be asked for by its number: every
-        one up to the last is stored, once. Numbers start from 1 in each segment, those that were replaced included, so
-        together they count the stored events of the writer, as long as nothing was truncated.
+        So the outcome of a write whose wait was cancelled can be asked for by its number: every one up to the last is
+        stored, once. A program that starts again resumes behind `writer.stored_through`, not behind these numbers.
 
         Raises:
             StreamNotFoundError: there is none.

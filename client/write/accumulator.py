@@ -10,19 +10,19 @@ from millrace.model.block_packing import Headers, pack_block
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
 
-from .events import Block, Events, Stored, refused_block
+from .events import Block, Events, Stored, block_of, order_of
 
 
 class Accumulator:
     """The events of one segment that are not in a block yet.
 
-    `Writer.write` puts events into `values`, `keys`, `times` and `futures` by itself and adds what they cost to
-    `gathered_bytes`: one call less for each event, 0.1 us.
+    `Writer.write` puts events into its lists by itself and adds what they cost to `gathered_bytes`: one call less for
+    each event, 0.1 us.
     """
 
     __slots__ = (
-        "_compression", "futures", "gathered_bytes", "headers", "keys", "last_number", "order", "scheduled", "times",
-        "values",
+        "_compression", "futures", "gathered_bytes", "headers", "keys", "last_number", "order", "scheduled",
+        "sequences", "times", "values",
     )  # fmt: skip
 
     def __init__(self, *, last_event_number: int, compression: Compression) -> None:
@@ -38,6 +38,8 @@ class Accumulator:
         self.keys: list[str | None] = []
         self.times: list[int] = []
         self.futures: list[asyncio.Future[Stored]] = []
+        # Empty if they have none.
+        self.sequences: list[int] = []
         # By the index of the event: most have none.
         self.headers: dict[int, Headers] = {}
         self.gathered_bytes = 0
@@ -55,12 +57,20 @@ class Accumulator:
         self.keys += events.keys
         self.times += events.times
         self.futures += events.futures
+        self.sequences += events.sequences or ()
         self.gathered_bytes += events.cost_bytes
 
     def remove_all(self) -> Events:
         """Return what was gathered, and start from nothing."""
         events = Events(
-            self.values, self.keys, self.times, self.futures, self.gathered_bytes, self.headers, order=self.order
+            self.values,
+            self.keys,
+            self.times,
+            self.futures,
+            self.gathered_bytes,
+            self.headers,
+            order=order_of(self.sequences[0]) if self.sequences else self.order,
+            sequences=self.sequences or None,
         )
         self.scheduled = False
         self._clear()
@@ -70,7 +80,7 @@ class Accumulator:
         """Pack what was gathered, no block if that is nothing. See `pack`.
 
         Args:
-            order: of the blocks, unless what is gathered first has one already.
+            order: of the blocks, if what is gathered first has none.
         """
         if not self.values:
             return []
@@ -89,7 +99,7 @@ class Accumulator:
         except EventTooLargeError as error:
             count = len(events.values)
             if count == 1 or (events.call is not None and events.block_count <= 1):
-                return [refused_block(events, error)]
+                return [block_of(bytearray(), events, error=error)]
             half, half_bytes = count // 2, events.cost_bytes // 2
             first = events.at(range(half))._replace(cost_bytes=half_bytes)
             second = events.at(range(half, count))._replace(cost_bytes=events.cost_bytes - half_bytes)
@@ -116,9 +126,7 @@ class Accumulator:
             compression=self._compression,
             size_bytes_max=size_bytes_max,
         )
-        return Block(
-            payload, events.futures, event_number, len(events.values), events.cost_bytes, events.call, events.order
-        )
+        return block_of(payload, events, event_number=event_number)
 
     def number(self, block: Block) -> None:
         """Make what `packed` returned last the next block, while nothing is gathered."""

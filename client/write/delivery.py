@@ -9,9 +9,8 @@ any more: what other segments store says nothing of those.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final
 
 from millrace.client.errors import ConnectionLostError, DeliveryTimeoutError, NotOpenError
@@ -21,15 +20,19 @@ from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.block_packing import size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.model.sequence_row import SequenceRow
+from millrace.wire.append_run import Sequences
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
-from .accumulator import Accumulator
-from .events import Block, BlockOutcome, Call, Events, Stored, refused_block
+from .events import Block, BlockOutcome, Call, Events, Stored, block_of
+from .opening import Opening
 from .options import WriterOptions
 from .outcomes import Outcomes
-from .reroute import Rerouter, Successors, left_over, split_events
-from .routing import Router
+from .reroute import Rerouter, Successors, is_block_stored, left_over, numbers_of, split_events
 from .segment_writer import SegmentWriter, SenderState
+from .sequences import NO_SEQUENCES
+from .stored_notice import StoredNotice
+from .targets import Targets
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +68,7 @@ class Delivery:
         failure: why events were lost, until a caller was told.
         append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
         event_size_unchecked: an event up to this size fits an append, whatever its key.
-        current: takes the events without a key until its next block is full.
-        past_numbers: the last event numbers in segments that were replaced and are still there.
+        targets: where blocks are sent.
     """
 
     def __init__(self, channel: Channel, stream: str, options: WriterOptions, *, limit_s: float) -> None:
@@ -78,12 +80,11 @@ class Delivery:
         self._number = 0
         self._epoch = 0
         self._rerouter: Rerouter
-        self.router = Router((), ())
-        self.segments: list[SegmentWriter] = []
+        self._sequences = NO_SEQUENCES
+        self._notice: StoredNotice | None = None
+        self.targets = Targets(options.compression)
         self._outcomes = Outcomes()
-        self._next_order = count(1).__next__
-        self.current: SegmentWriter
-        self.past_numbers: dict[int, int] = {}
+        self._last_order = 0
         self.refusal: MillraceError | None = NotOpenError(
             "the writer was not opened yet: use `async with`, or `await writer.open()`"
         )
@@ -112,22 +113,29 @@ class Delivery:
         # Set with each answer, and when blocks were moved to other segments.
         self._answered = asyncio.Event()
 
-    def start(self, number: int, epoch: int, *, router: Router, last: dict[int, int], rerouter: Rerouter) -> None:
-        """Take blocks from now on.
-
-        Args:
-            last: the last event numbers of the writer.
-        """
-        self._number, self._epoch = number, epoch
+    def start(self, opening: Opening, rerouter: Rerouter) -> None:
+        """Take blocks from now on."""
+        self._number, self._epoch = opening.number, opening.epoch
         self._rerouter = rerouter
+        self._sequences = opening.sequences
+        self._notice = StoredNotice(
+            self._channel,
+            opening,
+            stored_below=lambda: None if self.pending_bytes else self.stored_below(),
+        )
         self._apply_server_limits()
-        self._route(router, last, remaining_ids=last)
+        last = opening.last_event_numbers
+        self.targets.route(opening.router, last, remaining_ids=last, start=opening.number)
         self.refusal = None
 
+    def stored_below(self) -> int:
+        """Return the sequence below which all that was written is stored."""
+        return self._sequences.stored_below(self.targets.first_sequence)
+
     @property
-    def last_event_numbers(self) -> dict[int, int]:
-        """The number of the last durable event in each segment; 0 where nothing was written."""
-        return {**self.past_numbers, **{segment.segment_id: segment.last_acked_number for segment in self.segments}}
+    def has_taken(self) -> bool:
+        """Whether an event was taken since the writer was opened."""
+        return self._last_order > 0 or any(segment.accumulator.values for segment in self.targets.segments)
 
     # --- events in ---
 
@@ -150,7 +158,7 @@ class Delivery:
         """Send the blocks of a call, which `pack` returned last for their segments, after what was gathered."""
         for segment, _ in packed:
             self._add_gathered(segment)
-        call.order = self._next_order()
+        call.order = call.order or self._next_order()
         self._outcomes.expect(call, len(packed))
         for segment, block in packed:
             block.order = call.order
@@ -161,10 +169,9 @@ class Delivery:
         for segment, _ in packed:
             self.pump(segment)
 
-    def rotate(self, segment: SegmentWriter) -> None:
-        """Let events without a key go to another segment, if it is this one's block that is full."""
-        if segment is self.current:
-            self.current = self.segments[(self.segments.index(segment) + 1) % len(self.segments)]
+    def _next_order(self) -> int:
+        self._last_order += 1
+        return self._last_order
 
     async def drain(self) -> None:
         """Wait if more than `drain_high_bytes` is pending, until it is `drain_low_bytes`, or nothing more is taken.
@@ -191,9 +198,9 @@ class Delivery:
         """Wait until everything written before this call has its outcome. Cancelling is safe."""
         while True:
             reroutes = self.reroutes
-            for segment in self.segments:
+            for segment in self.targets.segments:
                 self.send_gathered(segment)
-            for segment, last_number in [(each, each.accumulator.last_number) for each in self.segments]:
+            for segment, last_number in [(each, each.accumulator.last_number) for each in self.targets.segments]:
                 while segment.holds(last_number):
                     await self._next_answer()
             if reroutes == self.reroutes:
@@ -223,9 +230,16 @@ class Delivery:
                     writer_number=self._number,
                     writer_epoch=self._epoch,
                     event_number=block.event_number,
+                    sequences=self._sequences_of(block),
                 )
             except MillraceError as error:
                 self.block_failed(segment, block, error)
+
+    def _sequences_of(self, block: Block) -> Sequences | None:
+        """Return what is said of the sequences of a block that is sent now."""
+        if block.sequences is None:
+            return None
+        return Sequences(block.sequences[0], block.sequences[-1], self.stored_below())
 
     def _connection_with_room(self, segment: SegmentWriter, payload_size: int) -> Connection | None:
         """Return the connection if a block may be sent now; else the segment is pumped when it may."""
@@ -281,9 +295,20 @@ class Delivery:
         if self._retry is not None:
             self._retry.end()
             self._retry = None
-        if self._reroute_retry is not None and not any(each.is_refusing for each in self.segments):
+        if self._reroute_retry is not None and not any(each.is_refusing for each in self.targets.segments):
             self._reroute_retry = None
         self._after_answer(segment)
+        self.note_idle()
+
+    def note_idle(self) -> None:
+        """Tell in a while what is stored, if nothing is on its way that says it."""
+        if self._notice is not None and self._sequences.is_required and not self.pending_bytes:
+            self._notice.fell_idle()
+
+    def tell_stored(self) -> None:
+        """Tell what is stored; nothing more is written."""
+        if self._notice is not None:
+            self._notice.tell_now()
 
     def block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
         """Keep a block for another attempt, or end the writer; called by the connection."""
@@ -313,6 +338,8 @@ class Delivery:
 
     def _settle(self, block: Block, outcome: BlockOutcome) -> None:
         """Tell those who wait, and give the memory back."""
+        if block.sequences is not None and isinstance(outcome, MillraceError):
+            self._sequences.fail(block.sequences[0])
         self._outcomes.settle(block, outcome)
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0
@@ -340,7 +367,7 @@ class Delivery:
                 retry.end()
         self._resuming = None
         self._apply_server_limits()
-        for segment in self.segments:
+        for segment in self.targets.segments:
             if segment.answered_state is SenderState.INTERRUPTED:
                 segment.resume()
             self.pump(segment)
@@ -363,19 +390,33 @@ class Delivery:
             self._reroute_retry = self._channel.retry(self._limit_s, is_transient=may_resend)
         retry = self._reroute_retry
         try:
-            while any(segment.answered_state is SenderState.REJECTED for segment in self.segments):
-                successors = await self._rerouter.find(self.segments, retry)
+            while any(segment.answered_state is SenderState.REJECTED for segment in self.targets.segments):
+                successors = await self._rerouter.find(self.targets.segments, retry)
                 if successors is None:
-                    for segment in self.segments:
+                    for segment in self.targets.segments:
                         self.pump(segment)
                     continue
-                replaced = [each for each in self.segments if each.segment_id not in successors.router.segment_ids]
+                replaced = [
+                    each for each in self.targets.segments if each.segment_id not in successors.router.segment_ids
+                ]
                 while not all(segment.is_drained for segment in replaced):
-                    await self._next_answer()
+                    lost = [segment for segment in replaced if segment.is_lost]
+                    if lost:
+                        self._decide_lost(lost, await self._rerouter.fetch_row(self._epoch, timeout_s=retry.left_s))
+                    else:
+                        await self._next_answer()
                 self._switch(successors, replaced)
         except MillraceError as error:
             self.fail(self._given_up(error))
         self._rerouting = None
+
+    def _decide_lost(self, segments: Iterable[SegmentWriter], row: SequenceRow) -> None:
+        """Settle what segments that are gone had stored without an ack, as far as the row of the writer says."""
+        for segment in segments:
+            for block in segment.decide_unknown(lambda block: is_block_stored(block, row)):
+                self._settle(block, Stored(segment.segment_id, None, block.event_number, block.event_count))
+                self.stored_count += block.event_count
+        self._answered.set()
 
     def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:
         """Give the events of replaced segments to the successors; from now on all are written there."""
@@ -383,8 +424,8 @@ class Delivery:
             self._add_gathered(segment)
         if self.refusal is not None:
             return  # they hold what no append can, and nothing moves any more
-        numbers = self.last_event_numbers | successors.last_numbers
-        self._route(successors.router, numbers, remaining_ids=successors.remaining_ids)
+        numbers = self.targets.last_event_numbers | successors.last_numbers
+        self.targets.route(successors.router, numbers, remaining_ids=successors.remaining_ids, start=self._number)
         for segment in replaced:
             segment.stop()
         for events in left_over(replaced):
@@ -394,7 +435,7 @@ class Delivery:
         self._answered.set()
         replaced_ids = [segment.segment_id for segment in replaced]
         logger.debug("stream scaled under writer stream=%s replaced=%s", self._stream, replaced_ids)
-        for segment in self.segments:
+        for segment in self.targets.segments:
             if segment.accumulator.values and not segment.accumulator.scheduled:
                 self.schedule(segment)
             self.pump(segment)
@@ -402,13 +443,11 @@ class Delivery:
     def _write_again(self, events: Events) -> None:
         """Put events that a replaced segment did not store where they belong now."""
         self.pending_bytes -= events.cost_bytes
-        unkeyed = self.segments.index(self.current)
-        assert isinstance(events.keys, list)
-        numbers = [unkeyed if key is None else self.router.number_of(key) for key in events.keys]
+        numbers = numbers_of(events, self.targets)
         blocks: list[tuple[SegmentWriter, Block]] = []
         for number, uncounted in split_events(events, numbers):
             part = uncounted.counted()
-            segment = self.segments[number]
+            segment = self.targets.segments[number]
             self.pending_bytes += part.cost_bytes
             if part.call is None:
                 segment.accumulator.extend(part)
@@ -421,30 +460,6 @@ class Delivery:
             self._outcomes.expect(events.call, len(blocks) - events.block_count)
         for segment, block in blocks:
             self._add(segment, block)
-
-    def _route(self, router: Router, numbers: Mapping[int, int], *, remaining_ids: Iterable[int]) -> None:
-        """Send to the segments of `router` from now on.
-
-        Args:
-            numbers: the last event numbers of the writer.
-            remaining_ids: all segments that the stream still has.
-        """
-        known = {segment.segment_id: segment for segment in self.segments}
-        compression = self._options.compression
-        self.router = router
-        self.segments = [
-            known.get(segment_id)
-            or SegmentWriter(
-                segment_id, Accumulator(last_event_number=numbers.get(segment_id, 0), compression=compression)
-            )
-            for segment_id in router.segment_ids
-        ]
-        self.past_numbers = {
-            each: numbers[each] for each in remaining_ids if numbers.get(each) and each not in router.segment_ids
-        }
-        if not known or self.current not in self.segments:
-            # Writers that start together do not fill the same segment first.
-            self.current = self.segments[self._number % len(self.segments)]
 
     # --- the end ---
 
@@ -459,8 +474,8 @@ class Delivery:
         """Return why the writer ends after an error: with what is stored, if another attempt could have succeeded."""
         if not may_resend(error):
             return error
-        unknown_count = sum(segment.unknown_count for segment in self.segments)
-        unstored_count = sum(segment.held_count for segment in self.segments) - unknown_count
+        unknown_count = sum(segment.unknown_count for segment in self.targets.segments)
+        unstored_count = sum(segment.held_count for segment in self.targets.segments) - unknown_count
         timeout = DeliveryTimeoutError(
             f"given up after {self._limit_s:g} s: {error}; since the writer was opened, {self.stored_count} events were"
             f" stored, {unknown_count} were sent and may be stored, {unstored_count} are not stored",
@@ -477,10 +492,12 @@ class Delivery:
             self.refusal = error
         if self._retry is not None:
             self._retry.end()
+        if self._notice is not None:
+            self._notice.stop()
         for task in (self._resuming, self._rerouting):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
-        for segment in self.segments:
+        for segment in self.targets.segments:
             segment.stop()
             if segment.answered_state is SenderState.STOPPED:
                 self._abandon(segment)
@@ -494,7 +511,7 @@ class Delivery:
         gathered = segment.accumulator.remove_all()
         if gathered.values:
             gathered = gathered._replace(order=gathered.order or self._next_order())
-            blocks.append(refused_block(gathered, error))
+            blocks.append(block_of(bytearray(), gathered, error=error))
         for block in blocks:
             self._settle(block, segment.reason(block, error))
 

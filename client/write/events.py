@@ -17,9 +17,10 @@ class Stored(NamedTuple):
     """Where events are durable: the result of a write.
 
     Attributes:
+        segment_id: 0 if an earlier writer of the id stored them: then only that is known.
         offset: of their block in the segment; None if it had been stored before and the server did not keep where.
-        event_number: of the first event of their block.
-        event_count: events in their block.
+        event_number: of the first event of their block; 0 if it is not known.
+        event_count: events in their block; 0 if it is not known.
     """
 
     segment_id: int
@@ -41,7 +42,8 @@ class Call:
         missing: how many of its blocks have no outcome yet.
         outcome: of the last block that had one, or the first error.
         followers: blocks that have their outcome, and are to be resolved after it.
-        is_divided: whether it has, or had, several blocks.
+        is_partial: whether some of its events were stored before; their keys are in none of its blocks.
+        is_divided: whether what was written after it waits for it: it is partial, or has or had several blocks.
     """
 
     future: "asyncio.Future[Stored]"
@@ -49,6 +51,7 @@ class Call:
     missing: int = 0
     outcome: BlockOutcome | None = None
     followers: "list[tuple[Block, BlockOutcome]]" = field(default_factory=list)
+    is_partial: bool = False
     is_divided: bool = False
 
 
@@ -62,6 +65,7 @@ class Events(NamedTuple):
         headers: by the index of the event, of those that have some.
         order: of the first block that they were in before, 0 if they were in none; see `Block.order`.
         block_count: in how many blocks they were.
+        sequences: one for each, ascending; None if they have none.
     """
 
     values: list[bytes]
@@ -73,6 +77,7 @@ class Events(NamedTuple):
     call: Call | None = None
     order: int = 0
     block_count: int = 0
+    sequences: Sequence[int] | None = None
 
     def counted(self) -> "Events":
         """Return the events with what the writer counts for them."""
@@ -83,7 +88,7 @@ class Events(NamedTuple):
 
     def at(self, places: Sequence[int]) -> "Events":
         """Return some of the events, in the order of `places`; what they cost is left to the caller."""
-        values, keys, times, futures = self.values, self.keys, self.times, self.futures
+        values, keys, times, futures, sequences = self.values, self.keys, self.times, self.futures, self.sequences
         headers = self.headers and {new: self.headers[i] for new, i in enumerate(places) if i in self.headers}
         if isinstance(keys, list):
             keys = [keys[i] for i in places]
@@ -96,6 +101,7 @@ class Events(NamedTuple):
             futures=[futures[i] for i in places] if futures else futures,
             cost_bytes=0,
             headers=headers,
+            sequences=None if sequences is None else [sequences[i] for i in places],
         )
 
 
@@ -108,6 +114,7 @@ class Block:
         cost_bytes: what the writer counts for its events until they have their outcome.
         call: that all of its events belong to, if they have one future together.
         order: ascends among the blocks of a segment, and from each block to what was written later under its keys.
+        sequences: of its events, ascending; None if they have none.
         error: why it will never be stored, once that is known.
     """
 
@@ -118,6 +125,7 @@ class Block:
     cost_bytes: int
     call: Call | None = None
     order: int = 0
+    sequences: Sequence[int] | None = None
     error: MillraceError | None = None
 
     @property
@@ -144,7 +152,13 @@ class Block:
             self.call,
             self.order,
             1,
+            self.sequences,
         )
+
+
+def order_of(sequence: int) -> int:
+    """Return the `Block.order` of a block whose first event has this sequence."""
+    return sequence + 1
 
 
 def resolve(futures: "Sequence[asyncio.Future[Stored]]", outcome: BlockOutcome) -> None:
@@ -162,21 +176,31 @@ def resolve(futures: "Sequence[asyncio.Future[Stored]]", outcome: BlockOutcome) 
                 future.set_result(outcome)
 
 
-def refused_block(events: Events, error: MillraceError) -> Block:
-    """Return a block that will never be sent, for its futures."""
+def block_of(payload: bytearray, events: Events, *, event_number: int = 0, error: MillraceError | None = None) -> Block:
+    """Return the block of events that were packed, or that no append can hold."""
     return Block(
-        bytearray(), events.futures, 0, len(events.values), events.cost_bytes, events.call, events.order, error
+        payload,
+        events.futures,
+        event_number,
+        len(events.values),
+        events.cost_bytes,
+        events.call,
+        events.order,
+        events.sequences,
+        error,
     )
 
 
 def joined(parts: Sequence[Events]) -> Events:
-    """Return the events of one call, one part after another."""
+    """Return the events of one call, or of none: in the order of their sequences, or one part after another."""
     first = parts[0]
     if len(parts) == 1:
         return first
     values: list[bytes] = []
     keys: list[str | None] = []
     times: list[int] = []
+    futures: list[asyncio.Future[Stored]] = []
+    sequences: list[int] = []
     headers: dict[int, Headers] = {}
     for part in parts:
         assert isinstance(part.keys, list)
@@ -185,5 +209,12 @@ def joined(parts: Sequence[Events]) -> Events:
         values += part.values
         keys += part.keys
         times += part.times
+        futures += part.futures
+        sequences += part.sequences or ()
     cost_bytes = sum(part.cost_bytes for part in parts)
-    return Events(values, keys, times, [], cost_bytes, headers, first.call, first.order, len(parts))
+    whole = Events(
+        values, keys, times, futures, cost_bytes, headers, first.call, first.order, len(parts), sequences or None
+    )
+    if not sequences:
+        return whole
+    return whole.at(sorted(range(len(values)), key=sequences.__getitem__))._replace(cost_bytes=cost_bytes)

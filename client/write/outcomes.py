@@ -28,7 +28,7 @@ class Outcomes:
     def expect(self, call: Call, added: int) -> None:
         """Count the blocks that a call is divided into; those that they replace are taken off (`added` below 0)."""
         call.missing += added
-        if call.missing > 1 and not call.is_divided:
+        if (call.missing > 1 or call.is_partial) and not call.is_divided:
             call.is_divided = True
             insort(self._calls, call, key=_ORDER)
 

@@ -6,8 +6,10 @@ overtake itself. It goes into new blocks of the successors, in the order written
 numbers that start with the successor. What is written meanwhile follows.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -17,12 +19,15 @@ import numpy.typing as npt
 from millrace.client.errors import OutcomeUnknownError, SegmentNotFoundError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
+from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
 
-from .events import Call, Events, joined
-from .routing import Router
+from .events import Block, Call, Events, joined, order_of
+from .routing import Router, place_of
 from .segment_writer import SegmentWriter, SenderState
+from .targets import Targets
 
+_ORDER: Final = attrgetter("order")
 _FETCHES_BEFORE_RESUME: Final = 4
 """How often the stream of a segment that rejects is fetched before the segment is sent to again, as a test."""
 
@@ -87,6 +92,16 @@ class Rerouter:
         remaining_ids = frozenset(segment.segment_id for segment in stream.segments)
         return Successors(router=router, last_numbers=last, remaining_ids=remaining_ids)
 
+    async def fetch_row(self, epoch: int, *, timeout_s: float) -> SequenceRow:
+        """Return what of this writer is stored in the stream: everything that was sent and is not in it never will be.
+
+        Raises:
+            WriterFencedError: the id was opened again after `epoch`.
+        """
+        request = m.GetWriter(self._writer_id, [], self._stream_id, epoch)
+        reply = await self._channel.request(request, timeout_s=timeout_s)
+        return SequenceRow(reply.stored_through, reply.marks)
+
     async def _last_numbers(self, segment_ids: list[int], *, timeout_s: float) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.
 
@@ -101,19 +116,52 @@ class Rerouter:
 def left_over(segments: Iterable[SegmentWriter]) -> list[Events]:
     """Remove what replaced segments did not store, and return it in the order written.
 
-    What is left of a call is joined: parts of it in several segments may go to one.
+    What is left of a call is joined: parts of it in several segments may go to one. So are single events between two
+    calls, if they have sequences: those of several segments alternate.
     """
-    found: list[Events] = []
+    singles: list[Events] = []
     parts: dict[Call, list[Events]] = {}
     for segment in segments:
         for block in segment.remove_all():
             events = block.unpack()
             if block.call is None:
-                found.append(events)
+                singles.append(events)
             else:
                 parts.setdefault(block.call, []).append(events)
-    found += map(joined, parts.values())
-    return sorted(found, key=attrgetter("order"))
+    calls = sorted(map(joined, parts.values()), key=_ORDER)
+    if singles and singles[0].sequences is not None:
+        singles = _between(joined(singles), calls)
+    return sorted([*singles, *calls], key=_ORDER)
+
+
+def _between(singles: Events, calls: Sequence[Events]) -> list[Events]:
+    """Return single events that have sequences in pieces, of which each is before or behind a call."""
+    assert singles.sequences is not None
+    count = len(singles.values)
+    borders = [0, *(bisect_left(singles.sequences, call.order, key=order_of) for call in calls), count]
+    pieces = [singles.at(range(start, end)) for start, end in pairwise(borders) if start < end]
+    pieces[0] = pieces[0]._replace(cost_bytes=singles.cost_bytes)
+    return [piece._replace(order=order_of((piece.sequences or ())[0])) for piece in pieces]
+
+
+def is_block_stored(block: Block, row: SequenceRow) -> bool:
+    """Return whether a block is stored, which may have been sent: it is as a whole, or not at all."""
+    events = block.unpack()
+    assert isinstance(events.keys, list)
+    assert events.sequences is not None
+    first = events.sequences[0]
+    return row.is_stored(first, place=place_of(events.keys[0], sequence=first))
+
+
+def numbers_of(events: Events, targets: Targets) -> list[int]:
+    """Return the number of the segment that each event goes to."""
+    router = targets.router
+    assert isinstance(events.keys, list)
+    if events.sequences is not None:
+        keyed = zip(events.keys, events.sequences, strict=True)
+        return [router.number_at(place_of(key, sequence=sequence)) for key, sequence in keyed]
+    unkeyed = targets.segments.index(targets.current)
+    return [unkeyed if key is None else router.number_of(key) for key in events.keys]
 
 
 def split_events(events: Events, numbers: Sequence[int] | npt.NDArray[np.intp]) -> list[tuple[int, Events]]:

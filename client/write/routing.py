@@ -1,7 +1,8 @@
 """Which segment an event belongs to.
 
 A routing key has one place in the key space forever, and at any time each place belongs to one open segment of the
-stream. Events without a key have no order to keep; they go where the writer's last block did not.
+stream. Events without a key have no order to keep: they go where the writer's last block did not, or, if they have
+sequences, to the place of their sequence.
 """
 
 from bisect import bisect_right
@@ -15,10 +16,11 @@ from millrace.client.errors import StreamSealedError
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.key_range import KeyRange, covers_once
 from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.model.sequence_row import sequence_place
 from millrace.wire import messages as m
 
 
-def encoded_key(key: str) -> bytes:
+def encoded_key(key: str | None) -> bytes:
     """Return the bytes of a routing key.
 
     Raises:
@@ -65,11 +67,28 @@ class Router:
     def __len__(self) -> int:
         return len(self.segment_ids)
 
+    def number_at(self, place: int) -> int:
+        """Return the number of the segment that a place of the key space belongs to."""
+        return bisect_right(self._lows, place) - 1
+
+    def numbers_at(self, places: "npt.NDArray[np.uint64]") -> "npt.NDArray[np.intp]":
+        """Return the number of the segment of each place."""
+        return np.searchsorted(self._lows_array, places, side="right") - 1
+
     def number_of(self, key: str) -> int:
         """Return the number of the segment that a key belongs to. Raises like `encoded_key`."""
         return bisect_right(self._lows, xxh3_64_intdigest(encoded_key(key))) - 1
 
     def numbers_of(self, keys: Sequence[str]) -> npt.NDArray[np.intp]:
         """Return the number of the segment of each key. Raises like `encoded_key`."""
-        places = np.fromiter(map(xxh3_64_intdigest, map(encoded_key, keys)), dtype=np.uint64, count=len(keys))
-        return np.searchsorted(self._lows_array, places, side="right") - 1
+        return self.numbers_at(places_of(keys))
+
+
+def place_of(key: str | None, *, sequence: int) -> int:
+    """Return the place in the key space of an event that has a sequence. Raises like `encoded_key`."""
+    return sequence_place(sequence) if key is None else xxh3_64_intdigest(encoded_key(key))
+
+
+def places_of(keys: Sequence[str | None]) -> "npt.NDArray[np.uint64]":
+    """Return the place of each key. Raises like `encoded_key`."""
+    return np.fromiter(map(xxh3_64_intdigest, map(encoded_key, keys)), dtype=np.uint64, count=len(keys))

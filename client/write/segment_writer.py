@@ -14,10 +14,12 @@ STOP can come.
 
 A segment that was sealed acks what it has stored, also when that is sent again, and stores nothing from the first block
 on that it rejects. So what a REJECTED writer holds is exactly what the successors must get. Of a deleted segment it is
-not known what it had stored: then a block that was sent before on a connection that was lost has an unknown outcome.
+not known what it had stored: a block that was sent before on a connection that was lost has an unknown outcome, unless
+its events have sequences. Then the writer asks the stream for them (`is_lost`, `decide_unknown`).
 """
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum, auto
 from operator import attrgetter
 from typing import Final
@@ -66,7 +68,7 @@ INTERRUPT, REJECT, FAIL, RESUME, STOP = SenderEvent
 
 TRANSITIONS: Final[dict[SenderState, dict[SenderEvent, SenderState]]] = {
     SENDING: {INTERRUPT: INTERRUPTED, REJECT: REJECTED, FAIL: STOPPED, STOP: STOPPED},
-    INTERRUPTED: {INTERRUPT: INTERRUPTED, REJECT: REJECTED, FAIL: STOPPED, RESUME: SENDING, STOP: STOPPED},
+    INTERRUPTED: {INTERRUPT: INTERRUPTED, FAIL: STOPPED, RESUME: SENDING, STOP: STOPPED},
     REJECTED: {INTERRUPT: REJECTED, REJECT: REJECTED, FAIL: STOPPED, RESUME: SENDING, STOP: STOPPED},
     STOPPED: {INTERRUPT: STOPPED, REJECT: STOPPED, FAIL: STOPPED, STOP: STOPPED},
 }
@@ -86,8 +88,8 @@ class SegmentWriter:
     """
 
     __slots__ = (
-        "_queue", "_returned", "_sent", "_unknown_through", "accumulator", "interruption", "is_refusing",
-        "last_acked_number", "segment_id", "state",
+        "_last_sequence", "_queue", "_returned", "_sent", "_unknown_through", "accumulator", "interruption",
+        "is_refusing", "last_acked_number", "segment_id", "state",
     )  # fmt: skip
 
     def __init__(self, segment_id: int, accumulator: Accumulator) -> None:
@@ -106,6 +108,8 @@ class SegmentWriter:
         # The last event number that was sent on a connection that was lost. Of a block up to it that has no ack, only
         # the segment can tell whether it is stored.
         self._unknown_through = 0
+        # Of the last block that was queued.
+        self._last_sequence = -1
 
     @property
     def answered_state(self) -> SenderState | None:
@@ -116,6 +120,13 @@ class SegmentWriter:
     def is_idle(self) -> bool:
         """Whether it holds no block."""
         return not (self._sent or self._returned or self._queue)
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The lowest sequence of what it holds, gathered events included; None if that is none."""
+        held = [blocks[0] for blocks in (self._sent, self._queue) if blocks]
+        sequences = [block.sequences[0] for block in [*held, *self._returned] if block.sequences]
+        return min([*sequences, *self.accumulator.sequences[:1]], default=None)
 
     @property
     def has_unknown(self) -> bool:
@@ -138,7 +149,12 @@ class SegmentWriter:
     @property
     def is_drained(self) -> bool:
         """Whether nothing of what it holds is stored, or ever will be without being sent again."""
-        return self.answered_state is REJECTED or not (self._sent or self.has_unknown)
+        return not (self._sent or self.has_unknown)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its segment is gone, and cannot tell any more what of this it has stored."""
+        return self.answered_state is REJECTED and self.has_unknown
 
     def holds(self, event_number: int) -> bool:
         """Whether an event up to that number is neither stored nor removed."""
@@ -149,7 +165,10 @@ class SegmentWriter:
     # --- blocks out ---
 
     def add(self, block: Block) -> None:
-        """Queue the next block."""
+        """Queue the next block. The sequences of a segment ascend: the server takes others for stored."""
+        if block.sequences is not None:
+            assert block.sequences[0] > self._last_sequence, "sequences of a segment ascend"
+            self._last_sequence = block.sequences[-1]
         self._queue.append(block)
 
     def next_block(self) -> Block | None:
@@ -183,9 +202,10 @@ class SegmentWriter:
         """Keep a block that has no ack; its own `error` is set where that ends the writer."""
         self._returned.append(block)
         self._land(block)
-        if isinstance(error, ConnectionLostError | OutcomeUnknownError):
+        # Behind a block that was rejected nothing is stored, whatever became of the answer.
+        if isinstance(error, ConnectionLostError | OutcomeUnknownError) and self.state is not REJECTED:
             self._unknown_through = max(self._unknown_through, block.last_number)
-        event = self._event_of(error)
+        event = self._event_of(error, block)
         if event is INTERRUPT:
             if self.state is SENDING:  # those after it only follow from it
                 self.interruption = error
@@ -207,6 +227,21 @@ class SegmentWriter:
         """Send again what was recalled or rejected."""
         assert not self._sent, "answers are awaited"
         self._change(RESUME)
+
+    def decide_unknown(self, is_stored: Callable[[Block], bool]) -> list[Block]:
+        """Remove what the segment stored before it was gone, and return it in the order written.
+
+        Args:
+            is_stored: whether a block is; of each it is asked that was sent on a connection that was lost.
+        """
+        assert self.is_lost
+        stored: list[Block] = []
+        # A segment stores blocks in their order.
+        while self._queue and self._queue[0].last_number <= self._unknown_through and is_stored(self._queue[0]):
+            stored.append(self._queue.popleft())
+            self.last_acked_number = stored[-1].last_number
+        self._unknown_through = 0
+        return stored
 
     def stop(self) -> None:
         """Send nothing any more; once nothing is in flight, `remove_all` returns what is held."""
@@ -247,8 +282,14 @@ class SegmentWriter:
             self._queue.extendleft(sorted(self._returned, key=_EVENT_NUMBER, reverse=True))
             self._returned.clear()
 
-    def _event_of(self, error: MillraceError) -> SenderEvent:
-        if isinstance(error, SegmentSealedError) or (isinstance(error, SegmentNotFoundError) and not self.has_unknown):
+    def _event_of(self, error: MillraceError, block: Block) -> SenderEvent:
+        if self.state is INTERRUPTED and isinstance(error, SegmentSealedError | SegmentNotFoundError):
+            # It says nothing of the blocks before: they may be stored, and are asked for by sending them again.
+            return INTERRUPT
+        if isinstance(error, SegmentSealedError):
+            return REJECT
+        # Of events with sequences the stream can tell what is stored, also where their segment is gone.
+        if isinstance(error, SegmentNotFoundError) and (block.sequences is not None or not self.has_unknown):
             return REJECT
         # After a block that was not stored, the numbers of those sent after it leave a gap.
         if may_resend(error) or (isinstance(error, EventNumberError) and self.state is not SENDING):

@@ -4,41 +4,41 @@ Events of one key are stored in the order written, and their futures resolve in 
 are independent. Each write counts against a bound until it is durable: above `drain_high_bytes`, `drain()` waits
 until `drain_low_bytes` are left, and a caller that never waits meets `BufferFullError` at `buffer_bytes_max`.
 
-A writer with an id is persistent: the server knows its last event number per segment, and opening the id again fences
-the writer that had it. After a lost connection the blocks without an ack are sent again as they were packed, under the
-same epoch, and the server stores each event number once; so a writer that was fenced stays so.
+A writer with an id is persistent: opening the id again fences the writer that had it, and tells what the caller has
+stored, by the sequences that it gives its events (`sequences.py`). After a lost connection the blocks without an ack
+are sent again as they were packed, under the same epoch, and the server stores each event number once; so a writer that
+was fenced stays so.
 
     Writer         the calls of the application
     Accumulator    gathers the events of a segment into blocks
     Delivery       sends blocks, within its bounds, until each is durable or the writer has failed
     SegmentWriter  the state of sending to one segment
     Rerouter       finds the successors when the stream is scaled; see there
+    Outcomes       resolves futures in the order written
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, SegmentNotFoundError
+from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers, size_of_single
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
-from millrace.model.limits import EVENT_SIZE_BYTES_MAX, SEGMENTS_PER_STREAM_MAX
-from millrace.wire import messages as m
+from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
 from .delivery import Delivery
-from .events import EVENT_COST_BYTES, Call, Events, Stored
+from .events import EVENT_COST_BYTES, Call, Events, Stored, order_of
+from .opening import open_writer
 from .options import WriterOptions, delivery_limit_s
 from .reroute import Rerouter, split_events
-from .routing import Router, encoded_key
-from .writer_info import stream_changed
+from .routing import encoded_key, place_of, places_of
+from .sequences import NO_SEQUENCES, STORED_BEFORE, places_without_key
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Writer:
         self._guard = channel.guard
         self.stream = stream
         self.writer_id = writer_id
-        self._start_over = int(start_over_if_expired)
+        self._start_over = start_over_if_expired
         self._options = options
         self.number = 0
         self.epoch = 0
@@ -82,6 +82,7 @@ class Writer:
         self._buffer_bytes_max = options.buffer_bytes_max
         limit_s = delivery_limit_s(options.delivery_timeout_s, is_named=writer_id is not None)
         self._delivery = Delivery(channel, stream, options, limit_s=limit_s)
+        self._sequences = NO_SEQUENCES
 
     # --- life ---
 
@@ -110,39 +111,19 @@ class Writer:
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
+            SequencesRefusedError: two events of this id had one sequence; see `client.reset_sequences`.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
         """
-        retry = self._channel.retry()
-        while True:
-            stream = await self._channel.request(m.GetStream(self.stream))
-            router = Router.of_stream(self.stream, stream.segments)
-            try:
-                opened = await self._channel.request(
-                    m.OpenWriter(self.writer_id or "", _asked(stream, router), self._start_over)
-                )
-                break
-            except SegmentNotFoundError as error:
-                # Truncated away, or the stream deleted, between the two requests.
-                await retry.wait(stream_changed("the writer was not opened", self.stream, retry, error))
-        self.number, self.epoch, self.known = opened.writer_number, opened.writer_epoch, bool(opened.known)
-        # The writer that had the id may have found successors just before it was fenced. Now it writes no more.
-        while opened.known:
-            stream = await self._channel.request(m.GetStream(self.stream))
-            router = Router.of_stream(self.stream, stream.segments)
-            asked = _asked(stream, router)
-            if {state.segment_id for state in opened.states}.issuperset(asked):
-                break
-            with suppress(SegmentNotFoundError):
-                opened = await self._channel.request(m.GetWriter(self.writer_id or "", asked))
-            # At once: the two answers agree only if the stream is not scaled between them.
-            retry.next_wait_s(stream_changed("the writer was not opened", self.stream, retry))
-        self._delivery.start(
-            self.number,
-            self.epoch,
-            router=router,
-            last={state.segment_id: state.last_event_number for state in opened.states},
-            rerouter=Rerouter(self._channel, stream, writer_id=self.writer_id or ""),
+        opening = await open_writer(
+            self._channel,
+            self.stream,
+            self.writer_id,
+            start_over=self._start_over,
+            retry=self._channel.retry(),
         )
+        self.number, self.epoch, self.known = opening.number, opening.epoch, opening.known
+        self._sequences = opening.sequences
+        self._delivery.start(opening, Rerouter(self._channel, opening.stream, writer_id=self.writer_id or ""))
 
     async def close(self) -> None:
         """Wait until everything is durable, and close. Cancelling abandons what is not.
@@ -153,6 +134,7 @@ class Writer:
         if self._delivery.refusal is None:
             try:
                 await self.flush()
+                self._delivery.tell_stored()
             finally:
                 self._delivery.stop(ClientClosedError("the writer was closed"))
         else:
@@ -165,6 +147,7 @@ class Writer:
         value: bytes,
         *,
         key: str | None = None,
+        sequence: int | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[Stored]":
@@ -175,13 +158,17 @@ class Writer:
 
         Args:
             key: events of one key are read in the order written; without one the order is not kept.
+            sequence: the caller's own number of the event; see `stored_through`. An event that an earlier writer of the
+                id has stored is not stored again; its result has no place.
             timestamp_us: Unix microseconds; the clock of this machine if it is left out.
             headers: names (text) to bytes: at most 64, and 64 KiB together.
 
         Raises:
             EventTooLargeError: value above 8 MiB, key or headers above 64 KiB, more than 64 headers, or more than one
                 append of this server can hold; the event was not taken, and the writer remains usable.
-            TypeError, InvalidArgumentError: value, key, timestamp or headers are none; the event was not taken.
+            TypeError, InvalidArgumentError: value, key, sequence, timestamp or headers are none, or the sequence does
+                not ascend; the event was not taken.
+            SequencesMixedError: all events of this writer on the stream have a sequence, or none has; it was not taken.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
             WriterFencedError, WriterExpiredError, StreamSealedError, StreamNotFoundError, ThrottledError,
                 OutcomeUnknownError, ClientClosedError: nothing can be written any more. It is why the writer failed,
@@ -205,10 +192,19 @@ class Writer:
             timestamp_us = self._time_ns() // 1000
         else:
             _check_timestamp(timestamp_us)
-        if key is None:
-            segment = delivery.current
+        targets = delivery.targets
+        sequences = self._sequences
+        if sequence is not None or sequences.is_required:
+            sequence = sequences.check(sequence, has_taken=not sequences.is_required and delivery.has_taken)
+            place = place_of(key, sequence=sequence)
+            if sequences.is_stored(sequence, place=place):
+                return self._recognised(sequence)
+            segment = targets.segments[targets.router.number_at(place)]
+        elif key is None:
+            segment = targets.current
         else:
-            segment = delivery.segments[delivery.router.number_of(key)]
+            segment = targets.segments[targets.router.number_of(key)]
+        if key is not None:
             cost_bytes += len(key)
         pending_bytes = delivery.pending_bytes + cost_bytes
         if pending_bytes > self._buffer_bytes_max:
@@ -221,12 +217,15 @@ class Writer:
         gathered.values.append(value)
         gathered.keys.append(key)
         gathered.times.append(timestamp_us)
+        if sequence is not None:
+            gathered.sequences.append(sequence)
+            sequences.take(sequence)
         future = self._create_future()
         gathered.futures.append(future)
         gathered.gathered_bytes = gathered_bytes = gathered.gathered_bytes + cost_bytes
         if gathered_bytes >= delivery.block_size_bytes:
             delivery.send_gathered(segment)
-            delivery.rotate(segment)
+            targets.rotate(segment)
         elif not gathered.scheduled:
             delivery.schedule(segment)
         return future
@@ -237,16 +236,20 @@ class Writer:
         *,
         key: str | None = None,
         keys: Sequence[str] | None = None,
+        first_sequence: int | None = None,
         timestamps_us: Timestamps = None,
         headers: Headers | Sequence[Headers | None] | None = None,
     ) -> "asyncio.Future[Stored]":
         """Take many events; the future is done when all are durable. Never waits.
 
         With one key, or none, they become one block: contiguous in one segment and stored all or nothing. With a key
-        for each (`keys`) they become one such block per segment; the future then holds where the last one is. If a
-        segment is split before it has stored its block, that block becomes one per successor.
+        for each (`keys`), or with sequences and no keys, they become one such block per segment; the future then holds
+        where the last one is. If a segment is split before it has stored its block, that block becomes one per
+        successor.
 
         Args:
+            first_sequence: of the first event; the others follow without a gap. See `write`: what is stored already is
+                left out.
             timestamps_us: one for all, or one for each; the clock of this machine if they are left out.
             headers: the same for all, or of each its own (None: none).
 
@@ -264,18 +267,25 @@ class Writer:
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
         if timestamps_us is None:
             timestamps_us = self._time_ns() // 1000
-        headers_by_index = _headers_by_index(headers, len(values)) if headers else NO_HEADERS
-        if keys is not None:
-            if key is not None:
-                raise InvalidArgumentError("give key or keys, not both")
-            return self._write_by_keys(values, keys, timestamps_us, headers_by_index)
-        segment = delivery.current if key is None else delivery.segments[delivery.router.number_of(key)]
-        values = values if isinstance(values, list) else list(values)
+        if keys is not None and key is not None:
+            raise InvalidArgumentError("give key or keys, not both")
         call = Call(self._create_future())
-        events = Events(values, key, timestamps_us, [], 0, headers_by_index, call)
+        events = Events(
+            values if isinstance(values, list) else list(values),
+            key if keys is None else list(keys),
+            timestamps_us,
+            [],
+            0,
+            _headers_by_index(headers, len(values)) if headers else NO_HEADERS,
+            call,
+        )
+        if keys is not None or first_sequence is not None or self._sequences.is_required:
+            return self._write_to_several(events, first_sequence)
+        targets = delivery.targets
+        segment = targets.current if key is None else targets.segments[targets.router.number_of(key)]
         delivery.send_packed(call, [(segment, delivery.pack(segment, events))])
         if key is None:
-            delivery.rotate(segment)
+            targets.rotate(segment)
         return call.future
 
     async def send(
@@ -283,12 +293,13 @@ class Writer:
         value: bytes,
         *,
         key: str | None = None,
+        sequence: int | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[Stored]":
         """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
         await self.drain()
-        return self.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
+        return self.write(value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers)
 
     async def drain(self) -> None:
         """Wait if more than `drain_high_bytes` is not yet durable, until it is `drain_low_bytes`. Cancelling is safe.
@@ -326,11 +337,19 @@ class Writer:
     def last_event_numbers(self) -> dict[int, int]:
         """The number of the last durable event of this writer in each segment; 0 where it never wrote.
 
-        Numbers start from 1 in each segment, and leave none out: together they count the durable events of the writer,
-        as long as nothing was truncated. What a producer with one key wrote first is what is counted, so one that was
-        killed resumes after that many; one with many keys has to count by key, or to flush before it moves on.
+        Numbers start from 1 in each segment. They are no place to resume from: that is `stored_through`.
         """
-        return self._delivery.last_event_numbers
+        return self._delivery.targets.last_event_numbers
+
+    @property
+    def stored_through(self) -> int:
+        """Everything that was written with a sequence up to this one is durable; -1 if nothing is.
+
+        When the writer is opened this is what earlier writers of the id have stored. The caller continues behind it,
+        with the same events under the same sequences as before: what is stored above it is recognised, event by event.
+        After a kill it may be lower than what was acknowledged last.
+        """
+        return self._delivery.stored_below() - 1
 
     @property
     def pending_bytes(self) -> int:
@@ -370,34 +389,50 @@ class Writer:
                 f"an event of {size} bytes needs an append of {needed_bytes}; this server takes {append_size_max}"
             )
 
-    def _write_by_keys(
-        self,
-        values: Sequence[bytes],
-        keys: Sequence[str],
-        timestamps_us: int | Sequence[int] | npt.NDArray[np.int64],
-        headers: Mapping[int, Headers],
-    ) -> "asyncio.Future[Stored]":
-        if len(keys) != len(values) or not (isinstance(timestamps_us, int) or len(timestamps_us) == len(values)):
-            raise InvalidArgumentError(f"{len(values)} events need as many keys, and as many timestamps or one")
-        if not len(values):
+    def _recognised(self, last: int) -> "asyncio.Future[Stored]":
+        """Return the outcome of events that were stored before the writer was opened."""
+        self._sequences.take(last)
+        self._delivery.note_idle()
+        future = self._create_future()
+        future.set_result(STORED_BEFORE)
+        return future
+
+    def _write_to_several(self, events: Events, first_sequence: int | None) -> "asyncio.Future[Stored]":
+        """Send a call whose events may belong to several segments, without those that are stored before."""
+        keys, call, count = events.keys, events.call, len(events.values)
+        assert call is not None
+        if not count:
             raise InvalidArgumentError("there are no events")
-        times = timestamps_us if isinstance(timestamps_us, int) else list(timestamps_us)
-        call = Call(self._create_future())
-        events = Events(list(values), list(keys), times, [], 0, headers, call)
-        delivery = self._delivery
+        columns = [each for each in (keys, events.times) if each is not None and not isinstance(each, int | str)]
+        if any(len(column) != count for column in columns):
+            raise InvalidArgumentError(f"{count} events need as many keys, and as many timestamps or one")
+        delivery, sequences = self._delivery, self._sequences
+        is_sequenced = first_sequence is not None or sequences.is_required
+        places = None if isinstance(keys, str | None) else places_of(keys)
+        if is_sequenced:
+            first_sequence = sequences.check(first_sequence, count, has_taken=delivery.has_taken)
+            if isinstance(keys, str):
+                places = np.full(count, place_of(keys, sequence=first_sequence), dtype=np.uint64)
+            elif places is None:
+                places = places_without_key(first_sequence, count)
+            new = sequences.new_among(first_sequence, places)
+            if new == []:
+                return self._recognised(first_sequence + count - 1)
+            events = events._replace(sequences=range(first_sequence, first_sequence + count))
+            if new is not None:
+                events, places = events.at(new), places[new]
+        assert places is not None
         packed = []
-        for number, part in split_events(events, delivery.router.numbers_of(keys)):
-            segment = delivery.segments[number]
+        for number, part in split_events(events, delivery.targets.router.numbers_at(places)):
+            segment = delivery.targets.segments[number]
             packed.append((segment, delivery.pack(segment, part)))
         # Nothing was taken until here, where all is known to fit.
+        if first_sequence is not None:
+            sequences.take(first_sequence + count - 1)
+            call.order = order_of(first_sequence)
+            call.is_partial = len(events.values) < count
         delivery.send_packed(call, packed)
         return call.future
-
-
-def _asked(stream: m.StreamInfo, router: Router) -> list[int]:
-    """Return the segments whose event numbers are asked for: all, or the open ones where all are too many."""
-    everything = [segment.segment_id for segment in stream.segments]
-    return everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(router.segment_ids)
 
 
 def owned(value: object) -> bytes:

@@ -1,6 +1,6 @@
 """What the server knows of a named writer, and what that says of each of its events."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from millrace.client.errors import RequestTimeoutError, SegmentNotFoundError
@@ -8,7 +8,10 @@ from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
+
+from .routing import place_of
 
 
 class Outcome(StrEnum):
@@ -31,6 +34,8 @@ class WriterInfo:
         expired_us: when its event numbers were dropped because it was idle; None while they are kept.
         last_event_numbers: of the last stored event in each segment of the stream, 0 where it never wrote; empty if
             they have expired.
+        sequences: which of the caller's own numbers are stored on the stream.
+        is_refused: whether it cannot be opened for the stream until `client.reset_sequences`.
     """
 
     writer_id: str
@@ -40,6 +45,20 @@ class WriterInfo:
     active_us: int
     expired_us: int | None
     last_event_numbers: dict[int, int]
+    sequences: SequenceRow = field(default_factory=SequenceRow)
+    is_refused: bool = False
+
+    @property
+    def stored_through(self) -> int:
+        """Everything that was written with a sequence up to this one is durable; -1 if nothing is."""
+        return self.sequences.through
+
+    def outcome_of_sequence(self, sequence: int, *, key: str | None = None) -> Outcome:
+        """Return what became of the event with this sequence and key. One that is not stored may still be in flight."""
+        if self.expired_us is not None:
+            return Outcome.EXPIRED
+        is_stored = self.sequences.is_stored(sequence, place=place_of(key, sequence=sequence))
+        return Outcome.STORED if is_stored else Outcome.NOT_STORED
 
     def outcome(self, segment_id: int, event_number: int) -> Outcome:
         """Return what became of one event. One that is not stored may still be in flight.
@@ -68,7 +87,8 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
         info = await channel.request(m.GetStream(stream))
         segment_ids = [segment.segment_id for segment in info.segments]
         try:
-            reply = await channel.request(m.GetWriter(writer_id, segment_ids[:SEGMENTS_PER_STREAM_MAX]))
+            first_page = segment_ids[:SEGMENTS_PER_STREAM_MAX]
+            reply = await channel.request(m.GetWriter(writer_id, first_page, info.stream_id))
             states = list(reply.states)
             for start in range(SEGMENTS_PER_STREAM_MAX, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
                 page = m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
@@ -86,6 +106,8 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
             active_us=reply.active_us,
             expired_us=reply.expired_us or None,
             last_event_numbers={state.segment_id: state.last_event_number for state in states} if reply.known else {},
+            sequences=SequenceRow(reply.stored_through, reply.marks),
+            is_refused=bool(reply.is_refused),
         )
 
 

@@ -18,12 +18,18 @@ from millrace.client.transport.connection import Connection
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.address import Address
 from millrace.model.event_block import unpack_block
-from millrace.model.key_range import equal_ranges
+from millrace.model.key_range import KeyRange, equal_ranges
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
+from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
-from millrace.wire.framing import APPEND_HEADER, decode, decode_header, encode
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, FRAME_SIZE_BYTES_MAX
+from millrace.wire.framing import APPEND_HEADER, SEQUENCES, decode, decode_header, encode
+from millrace.wire.limits import (
+    APPEND_HEADER_SIZE_BYTES,
+    FRAME_SIZE_BYTES_MAX,
+    SEQUENCED_APPEND_HEADER_SIZE_BYTES,
+)
 from tests.support.clock import ManualClock
 
 STREAM = "tests/stream"
@@ -38,6 +44,8 @@ class Append(NamedTuple):
     segment_id: int
     event_number: int
     event_count: int
+    writer_epoch: int
+    sequences: Sequences | None
     payload: bytes
 
 
@@ -62,8 +70,11 @@ class FakeTransport(asyncio.Transport):
         self._connection = connection
         self._received = bytearray()
         self._closing = False
+        self._is_muted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_muted:
+            return
         self._received += data
         while len(self._received) >= 4 and (size := int.from_bytes(self._received[:4], "little")) <= len(
             self._received
@@ -87,6 +98,10 @@ class FakeTransport(asyncio.Transport):
             self._closing = True
             self._connection.connection_lost(ConnectionResetError("lost by the test"))
 
+    def mute(self) -> None:
+        """Let the peer be dead: nothing comes from it, and it hears nothing."""
+        self._closing = self._is_muted = True
+
     def close(self) -> None:
         if not self._closing:
             self._closing = True
@@ -99,7 +114,12 @@ class FakeTransport(asyncio.Transport):
 
 
 class ModelServer:
-    """One stream with events of one writer."""
+    """One stream with events of one writer, and the row of its sequences.
+
+    Attributes:
+        epoch: under which the writer was opened last.
+        history: everything that was stored, also in segments that are deleted: segment, key, value.
+    """
 
     def __init__(self, *, segment_count: int = 1, options: ClientOptions | None = None) -> None:
         self.clock = ManualClock()
@@ -112,10 +132,16 @@ class ModelServer:
         self.arrived: deque[Append] = deque()
         self.requests: list[m.Message] = []
         self.connects = 0
+        self.epoch = 0
+        self.row = SequenceRow()
+        self.history: list[tuple[int, str | None, bytes]] = []
+        # Of the openings, the newest one last.
+        self._nonces: list[bytes] = []
         # What a request of a class is answered with, in place of the truth.
         self.answers: dict[type[m.Message], m.Message] = {}
         self._ids = count(1)
-        self._transport: FakeTransport | None = None
+        # The last one of each session.
+        self.transports: dict[bytes, FakeTransport] = {}
         for part in equal_ranges(segment_count):
             self.segments[next(self._ids)] = Segment(part.low, part.high - 1)
 
@@ -136,8 +162,8 @@ class ModelServer:
         if self.down:
             raise ServerUnreachableError(str(address), "it is down")
         connection = Connection(options, address, session_id)
-        self._transport = FakeTransport(self, connection)
-        connection.connection_made(self._transport)
+        self.transports[session_id] = transport = FakeTransport(self, connection)
+        connection.connection_made(transport)
         await connection.handshake()
         self.connects += 1
         return connection
@@ -168,10 +194,16 @@ class ModelServer:
             append.transport.send(error_frame(code, append.request_id, retriable=retriable))
 
     def lose(self) -> None:
-        """Lose the connection, with all that was not answered."""
+        """Lose all connections, with all that was not answered."""
         self.arrived.clear()
-        if self._transport is not None:
-            self._transport.lose()
+        for transport in self.transports.values():
+            transport.lose()
+
+    def forget(self, transport: FakeTransport, *, kept: int) -> None:
+        """Lose what arrived on a connection, but for so many appends."""
+        mine = [append for append in self.arrived if append.transport is transport]
+        for append in mine[kept:]:
+            self.arrived.remove(append)
 
     def replace(self, sealed_ids: list[int], number: int) -> list[int]:
         """Seal segments, and return as many successors of their joint range, which is one."""
@@ -201,11 +233,8 @@ class ModelServer:
     def receive(self, transport: FakeTransport, frame: bytes) -> None:
         """Take a frame of the client."""
         header = decode_header(frame)
-        if header.type == m.Append.type:
-            values = APPEND_HEADER.unpack_from(frame)
-            event_count, request_id, segment_id, _, event_number = values[5:10]
-            payload = frame[APPEND_HEADER_SIZE_BYTES:]
-            self.arrived.append(Append(transport, request_id, segment_id, event_number, event_count, payload))
+        if header.type in m.APPENDS:
+            self.arrived.append(_append(transport, frame, is_sequenced=header.type == m.SequencedAppend.type))
             return
         message = decode(frame)[1]
         self.requests.append(message)
@@ -216,6 +245,8 @@ class ModelServer:
     def _store(self, append: Append) -> bytes:
         segment = self.segments.get(append.segment_id)
         last = append.event_number + append.event_count - 1
+        if append.writer_epoch < self.epoch:
+            return error_frame(ErrorCode.WRITER_FENCED, append.request_id)
         if segment is None:
             return error_frame(ErrorCode.SEGMENT_NOT_FOUND, append.request_id)
         if last <= segment.last_number:
@@ -224,10 +255,17 @@ class ModelServer:
             return error_frame(ErrorCode.SEGMENT_SEALED, append.request_id)
         if append.event_number != segment.last_number + 1:
             return error_frame(ErrorCode.EVENT_NUMBER_GAP, append.request_id)
+        if append.sequences is not None:
+            keys = KeyRange.inclusive(segment.low, segment.last)
+            if append.sequences.first <= self.row.lowest_in(keys):
+                return error_frame(ErrorCode.SEQUENCES_REFUSED, append.request_id)
+            self.row.store(keys, last=append.sequences.last, stored_below=append.sequences.stored_below)
         block = unpack_block(append.payload)
         assert block.fields.first_event_number == append.event_number
         assert block.fields.event_count == append.event_count
-        segment.events += zip(block.keys(), block.values(), strict=True)
+        events = list(zip(block.keys(), block.values(), strict=True))
+        segment.events += events
+        self.history += [(append.segment_id, key, value) for key, value in events]
         segment.last_number = last
         offset, segment.length = segment.length, segment.length + len(append.payload)
         return ack_frame(append.request_id, offset=offset)
@@ -248,17 +286,34 @@ class ModelServer:
         if isinstance(message, m.GetStream):
             return self.stream()
         if isinstance(message, m.OpenWriter | m.GetWriter):
-            if any(each not in self.segments for each in message.segment_ids):
-                return error_reply(ErrorCode.SEGMENT_NOT_FOUND)
-            return m.WriterOpened(
-                writer_number=WRITER_NUMBER,
-                writer_epoch=1,
-                known=1,
-                active_us=0,
-                expired_us=0,
-                states=[m.WriterState(each, self.segments[each].last_number) for each in message.segment_ids],
-            )
+            return self._writer(message)
+        if isinstance(message, m.TellStored):
+            if message.writer_epoch < self.epoch:
+                return error_reply(ErrorCode.WRITER_FENCED)
+            return m.Done(changed=int(self.row.raise_through(message.stored_below)))
         return m.Pong() if isinstance(message, m.Ping) else None
+
+    def _writer(self, message: m.OpenWriter | m.GetWriter) -> m.Message:
+        if any(each not in self.segments for each in message.segment_ids):
+            return error_reply(ErrorCode.SEGMENT_NOT_FOUND)
+        if isinstance(message, m.GetWriter):
+            if message.writer_epoch and message.writer_epoch < self.epoch:
+                return error_reply(ErrorCode.WRITER_FENCED)
+        elif message.writer_id and message.nonce in self._nonces[:-1]:
+            return error_reply(ErrorCode.WRITER_FENCED)
+        elif not message.writer_id or message.nonce not in self._nonces:
+            self._nonces.append(message.nonce)
+            self.epoch += 1
+        return m.WriterOpened(
+            writer_number=WRITER_NUMBER,
+            writer_epoch=self.epoch,
+            known=1,
+            active_us=0,
+            expired_us=0,
+            states=[m.WriterState(each, self.segments[each].last_number) for each in message.segment_ids],
+            stored_through=self.row.through,
+            marks=[m.SequenceMark(low, mark) for low, mark in self.row.pieces()],
+        )
 
     def stream(self) -> m.StreamInfo:
         """Return what the server tells of the stream."""
@@ -275,6 +330,14 @@ class ModelServer:
                 for number, each in self.segments.items()
             ],
         )
+
+
+def _append(transport: FakeTransport, frame: bytes, *, is_sequenced: bool) -> Append:
+    values = APPEND_HEADER.unpack_from(frame)
+    event_count, request_id, segment_id, _, event_number = values[5:10]
+    size = SEQUENCED_APPEND_HEADER_SIZE_BYTES if is_sequenced else APPEND_HEADER_SIZE_BYTES
+    sequences = Sequences(*SEQUENCES.unpack_from(frame, APPEND_HEADER_SIZE_BYTES)) if is_sequenced else None
+    return Append(transport, request_id, segment_id, event_number, event_count, values[11], sequences, frame[size:])
 
 
 def ack_frame(request_id: int, *, offset: int, duplicate: bool = False) -> bytes:

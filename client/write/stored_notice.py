@@ -1,0 +1,80 @@
+"""Tells the server below which sequence a writer has everything stored, when no more blocks come that would say so.
+
+Without it nothing is lost or doubled: the next writer of the id would only find a lower `stored_through`, and the
+server would keep more marks. So nobody waits for it, and a notice that fails is forgotten.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from millrace.client.transport.channel import Channel
+from millrace.model.errors import MillraceError
+from millrace.wire import messages as m
+
+from .opening import Opening
+
+logger = logging.getLogger(__name__)
+
+IDLE_S: Final = 0.1
+"""A writer that has had nothing to send for so long tells what it has stored."""
+
+
+class StoredNotice:
+    """The notices of one writer.
+
+    Args:
+        stored_below: returns the sequence below which everything is stored, or None while something is on its way.
+    """
+
+    def __init__(self, channel: Channel, opening: Opening, *, stored_below: Callable[[], int | None]) -> None:
+        self._channel = channel
+        self._opening = opening
+        self._stored_below = stored_below
+        # What the server knows.
+        self._told = opening.sequences.stored_below(None)
+        self._task: asyncio.Task[None] | None = None
+
+    def fell_idle(self) -> None:
+        """Tell it in a while, if the writer is idle then."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._tell_later(), name="writer tells what it has stored")
+
+    def tell_now(self) -> None:
+        """Tell it at once, without an answer: the writer ends."""
+        below = self._stored_below()
+        connection = self._channel.live
+        if below is None or below <= self._told or connection is None:
+            return
+        try:
+            # Written at once, so that it leaves before the connection is closed.
+            connection.send_request(self._message(below)).add_done_callback(_forget)
+        except MillraceError as error:
+            logger.debug("what is stored was not told error=%s", error)
+
+    def stop(self) -> None:
+        """Tell nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tell_later(self) -> None:
+        await self._channel.clock.sleep(IDLE_S)
+        below = self._stored_below()
+        if below is None or below <= self._told:
+            return
+        try:
+            await self._channel.request(self._message(below))
+        except MillraceError as error:
+            logger.debug("what is stored was not told error=%s", error)
+        else:
+            self._told = below
+
+    def _message(self, stored_below: int) -> m.TellStored:
+        opening = self._opening
+        return m.TellStored(opening.number, opening.epoch, opening.stream.stream_id, stored_below)
+
+
+def _forget(reply: "asyncio.Future[Any]") -> None:
+    if not reply.cancelled():
+        reply.exception()

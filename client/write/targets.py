@@ -1,0 +1,72 @@
+"""Where a writer sends: the open segments of its stream, with a segment writer for each."""
+
+from collections.abc import Iterable, Mapping
+
+from millrace.model.compression import Compression
+
+from .accumulator import Accumulator
+from .routing import Router
+from .segment_writer import SegmentWriter
+
+
+class Targets:
+    """The segment writers of one writer.
+
+    Args:
+        compression: of the blocks.
+
+    Attributes:
+        router: says which of `segments` an event belongs to.
+        segments: in the order of their keys.
+        current: takes the events without a key and a sequence until its next block is full.
+    """
+
+    __slots__ = ("_compression", "_past_numbers", "current", "router", "segments")
+
+    def __init__(self, compression: Compression) -> None:
+        self._compression = compression
+        # The last event numbers in segments that were replaced and are still there.
+        self._past_numbers: dict[int, int] = {}
+        self.router = Router((), ())
+        self.segments: list[SegmentWriter] = []
+        self.current: SegmentWriter
+
+    def route(self, router: Router, numbers: Mapping[int, int], *, remaining_ids: Iterable[int], start: int) -> None:
+        """Send to the segments of `router` from now on.
+
+        Args:
+            numbers: the last event numbers of the writer.
+            remaining_ids: all segments that the stream still has.
+            start: says which segment is `current` first: writers that start together do not fill the same one.
+        """
+        known = {segment.segment_id: segment for segment in self.segments}
+        self.router = router
+        self.segments = [
+            known.get(segment_id)
+            or SegmentWriter(
+                segment_id,
+                Accumulator(last_event_number=numbers.get(segment_id, 0), compression=self._compression),
+            )
+            for segment_id in router.segment_ids
+        ]
+        self._past_numbers = {
+            each: numbers[each] for each in remaining_ids if numbers.get(each) and each not in router.segment_ids
+        }
+        if not known or self.current not in self.segments:
+            self.current = self.segments[start % len(self.segments)]
+
+    def rotate(self, segment: SegmentWriter) -> None:
+        """Let events without a key go to another segment, if it is this one's block that is full."""
+        if segment is self.current:
+            self.current = self.segments[(self.segments.index(segment) + 1) % len(self.segments)]
+
+    @property
+    def last_event_numbers(self) -> dict[int, int]:
+        """The number of the last durable event in each segment; 0 where nothing was written."""
+        return {**self._past_numbers, **{segment.segment_id: segment.last_acked_number for segment in self.segments}}
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The lowest sequence that is held, and so not known to be stored; None if that is none."""
+        held = (segment.first_sequence for segment in self.segments)
+        return min((each for each in held if each is not None), default=None)
