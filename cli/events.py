@@ -4,8 +4,9 @@ import base64
 import os
 import sys
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
@@ -75,6 +76,14 @@ def write(
         ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="One key for all events.")] = None,
+    writer_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Resume: the same input, given again from its first line under the same ID, is continued where it "
+            "ended, and each line is stored once.",
+        ),
+    ] = None,
 ) -> None:
     """Write each line of standard input as an event; every one is durable when this returns.
 
@@ -89,31 +98,35 @@ def write(
         # A progress bar would disturb typing.
         progress(f"writing to {stream}", total=None, is_shown=not sys.stdin.isatty()) as update,
         server.connect(on_waiting=update.show_waiting) as client,
-        client.writer(stream, options=options) as writer,
+        client.writer(stream, writer_id=writer_id, options=options) as writer,
     ):
+        stored_through = writer.stored_through
         in_flight: deque[Future[Stored]] = deque()
         key_of: KeyOf | None = None
-        line_number = 0
-        for lines in _line_groups():
+        for group in _line_groups():
             if key_field is not None and key_of is None:
-                key_of, is_header = key_reader(key_field, lines[0])
+                key_of, is_header = key_reader(key_field, group.lines[0])
                 if is_header:
-                    lines, line_number = lines[1:], 1
-            keys = _keys(key_of, lines, line_number) if key_of else None
-            line_number += len(lines)
-            if lines:
-                in_flight.append(writer.write_many(lines, key=key, keys=keys))
-            while in_flight and (in_flight[0].done() or len(in_flight) > BLOCKS_IN_FLIGHT_MAX):
-                in_flight.popleft().result()
-            count += len(lines)
-            size += sum(map(len, lines))
-            update(advance=len(lines))
+                    group = group.behind(group.numbers[0])
+            group = group.behind(stored_through)
+            # The number of a line is the sequence of its event; so those of an append follow without a gap.
+            for part in group.runs() if writer_id is not None else [group]:
+                if part.lines:
+                    keys = _keys(key_of, part) if key_of else None
+                    first_sequence = part.numbers[0] if writer_id is not None else None
+                    in_flight.append(writer.write_many(part.lines, key=key, keys=keys, first_sequence=first_sequence))
+                while in_flight and (in_flight[0].done() or len(in_flight) > BLOCKS_IN_FLIGHT_MAX):
+                    in_flight.popleft().result()
+            count += len(group.lines)
+            size += sum(map(len, group.lines))
+            update(advance=len(group.lines))
         while in_flight:
             in_flight.popleft().result()
     elapsed_s = max(time.monotonic() - started_s, 1e-9)
+    resumed = f", behind line {stored_through:,}, through which all was stored" if stored_through > 0 else ""
     print_done(
         f"wrote {count_text(count, 'event')} ({size_text(size)}) to {stream} in {duration_text(elapsed_s)}, "
-        f"{rate_text(count / elapsed_s)}"
+        f"{rate_text(count / elapsed_s)}{resumed}"
     )
 
 
@@ -176,29 +189,61 @@ def _header_json(value: bytes) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _line_groups() -> Iterator[list[bytes]]:
-    """Yield the lines of standard input, as many at a time as there are, without their ends; empty ones are left out.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Some lines of the input that are not empty, and their numbers, counted from 1."""
+
+    numbers: Sequence[int]
+    lines: list[bytes]
+
+    def behind(self, number: int) -> "_Group":
+        """Return the lines of higher numbers."""
+        start = bisect_right(self.numbers, number)
+        return self if start == 0 else _Group(self.numbers[start:], self.lines[start:])
+
+    def runs(self) -> "Iterator[_Group]":
+        """Yield the lines in parts of which each has no empty line in it."""
+        start = 0
+        for end in range(1, len(self.lines) + 1):
+            if end == len(self.lines) or self.numbers[end] != self.numbers[end - 1] + 1:
+                yield _Group(self.numbers[start:end], self.lines[start:end])
+                start = end
+
+
+def _line_groups() -> Iterator[_Group]:
+    """Yield the lines of standard input, as many at a time as there are, without their ends.
 
     Raises:
         typer.BadParameter: a line is longer than an event may be.
     """
     descriptor = sys.stdin.fileno()
     rest = b""
+    number = 1
     while data := os.read(descriptor, INPUT_BYTES):
         *whole, rest = (rest + data).split(b"\n")
-        if lines := [line for raw in whole if (line := raw.removesuffix(b"\r"))]:
-            yield lines
+        if group := _group(number, whole):
+            yield group
+        number += len(whole)
         if len(rest) > EVENT_SIZE_BYTES_MAX:
             raise typer.BadParameter(f"a line is longer than {size_text(EVENT_SIZE_BYTES_MAX)}, the most of an event")
-    if last := rest.removesuffix(b"\r"):
-        yield [last]
+    if group := _group(number, [rest]):
+        yield group
 
 
-def _keys(key_of: KeyOf, lines: list[bytes], line_number: int) -> list[str]:
+def _group(number: int, lines: list[bytes]) -> _Group | None:
+    """Return the lines from a number on that are not empty, None if all are."""
+    lines = [line.removesuffix(b"\r") for line in lines]
+    if all(lines):
+        return _Group(range(number, number + len(lines)), lines) if lines else None
+    kept = [(each, line) for each, line in enumerate(lines, start=number) if line]
+    return _Group([each for each, _ in kept], [line for _, line in kept]) if kept else None
+
+
+def _keys(key_of: KeyOf, group: _Group) -> list[str]:
     keys = []
-    for index, line in enumerate(lines, start=1):
+    for number, line in zip(group.numbers, group.lines, strict=True):
         try:
             keys.append(key_of(line))
         except KeyFieldError as error:
-            raise KeyFieldError(f"line {line_number + index}: {error}") from None
+            raise KeyFieldError(f"line {number}: {error}") from None
     return keys

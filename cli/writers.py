@@ -92,7 +92,7 @@ def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:
 def _print_json(found: WriterInfo, event: int | None, outcome: Outcome | None) -> None:
     print_json(
         {
-            **picked(found, "writer_id", "stream", "number", "epoch", "active_us", "expired_us"),
+            **picked(found, "writer_id", "stream", "number", "epoch", "active_us", "expired_us", "stored_through"),
             "segments": [
                 {"segment_id": segment_id, "last_event_number": last}
                 for segment_id, last in found.last_event_numbers.items()
@@ -110,6 +110,8 @@ def _print_facts(found: WriterInfo, event: int | None, outcome: Outcome | None) 
         "last active": time_text(found.active_us),
         "state": "kept" if found.expired_us is None else f"expired at {time_text(found.expired_us)}",
     }
+    if not found.sequences.is_empty:
+        facts["stored through"] = f"sequence {found.stored_through:,}"
     if outcome is not None:
         text = "not known any more: the writer has expired" if outcome is Outcome.EXPIRED else outcome.value
         facts[f"event {event}"] = text

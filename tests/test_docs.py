@@ -120,11 +120,19 @@ def test_the_programs_about_streams_run_in_their_order() -> None:
     assert len(programs) > 10
 
 
-def test_the_shell_sessions_about_streams(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_sessions_about_streams(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with server() as running:
         for session in blocks("docs/streams.md", "bash"):
             for line in session.splitlines():
-                assert main([*shlex.split(line)[1:], "--address", running.address]) == 0, line + capsys.readouterr().err
+                source, _, command = line.rpartition(" | ")
+                lines = tmp_path / "lines"
+                lines.write_bytes(subprocess.run(["sh", "-c", source], capture_output=True, check=True).stdout)
+                with lines.open() as file:
+                    monkeypatch.setattr(sys, "stdin", file)
+                    code = main([*shlex.split(command)[1:], "--address", running.address])
+                assert code == 0, line + capsys.readouterr().err
 
     out = capsys.readouterr().out
     assert "replaced 6, 7, 8 into 9, 10" in out

@@ -67,11 +67,39 @@ def test_a_field_of_json_lines_is_the_key(write: Write, ask: Run) -> None:
     assert sorted(ask("read", "events/json", "--keys").lines) == ['a\t{"k": "a", "n": 1}', 'b\t{"k": "b", "n": 2}']
 
 
+LINES = [b"" if number % 50 == 7 else b'{"n": %d, "k": "k%d"}' % (number, number % 13) for number in range(1, 3001)]
+
+
+@pytest.mark.parametrize("options", [(), ("--key-field", "k"), ("--key", "k")])
+def test_a_named_writer_resumes_an_input_by_line_number(write: Write, ask: Run, options: tuple[str, ...]) -> None:
+    """Behaviour 66: empty lines count, and have no event."""
+    stream = f"events/resumed{'-'.join(options)}"
+    options = (*options, "--writer-id", f"{stream}:w")
+    write(stream, b"\n".join(LINES[:2000]), *options)
+    outcome = write(stream, b"\n".join(LINES), *options)
+    again = write(stream, b"\n".join(LINES), *options)
+
+    assert "wrote 980 events" in outcome.err
+    assert "behind line 2,000, through which all was stored" in outcome.err
+    assert "wrote 0 events" in again.err
+    numbers = [json.loads(line)["n"] for line in ask("read", stream).lines]
+    assert sorted(numbers) == [number for number, line in enumerate(LINES, start=1) if line]
+
+
+def test_the_header_is_line_1_of_a_resumed_input(write: Write, ask: Run) -> None:
+    lines = [b"amount,till", *(b"%d,till-%d" % (number, number % 7) for number in range(500))]
+    options = ("--key-field", "till", "--writer-id", "events/header:w")
+    write("events/header", b"\n".join(lines[:300]), *options)
+    write("events/header", b"\n".join(lines), *options)
+
+    assert sorted(ask("read", "events/header").lines) == sorted(line.decode() for line in lines[1:])
+
+
 def test_a_line_without_the_key_is_wrong_usage_and_named(write: Write) -> None:
-    outcome = write("events/wrong", b'{"k": "a"}\n{"x": "b"}\n', "--key-field", "k")
+    outcome = write("events/wrong", b'{"k": "a"}\n\n{"x": "b"}\n', "--key-field", "k")
 
     assert outcome.code == 2
-    assert "line 2" in outcome.err
+    assert "line 3" in outcome.err
 
 
 def test_a_value_that_is_no_text_is_given_in_base_64(write: Write, ask: Run) -> None:
@@ -155,6 +183,24 @@ def test_a_pipe_is_written_and_tailed_as_lines_come(running: TestServer, ask: Ru
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_is_given_its_input_again(running: TestServer, ask: Run, tmp_path: Path) -> None:
+    """Behaviour 66."""
+    ask("stream", "create", "events/killed", "--segments", 3)
+    path = tmp_path / "lines"
+    path.write_bytes(b"\n".join(b'{"n": %d, "k": "k%d"}' % (number, number % 13) for number in range(300_000)))
+    arguments = ["write", "events/killed", "--key-field", "k", "--writer-id", "killed", "--address", running.address]
+    for delay_s in (1.0, 1.5, 2.0, None):
+        with path.open("rb") as lines, subprocess.Popen([*PROGRAM, *arguments], stdin=lines) as process:
+            try:
+                process.wait(delay_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    assert process.returncode == 0
+    numbers = [json.loads(line)["n"] for line in ask("read", "events/killed").lines]
+    assert sorted(numbers) == list(range(300_000))
 
 
 @pytest.mark.slow

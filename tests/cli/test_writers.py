@@ -35,8 +35,18 @@ def test_a_writer_is_shown(ask: Run, running: TestServer) -> None:
         "writer", "number", "epoch", "last", "state", "segment", str(segment_id),
     ]  # fmt: skip
     assert shown.lines[-1].split() == [str(segment_id), "3"]
-    assert (found["epoch"], found["expired_us"], found["event"]) == (1, None, None)
+    assert (found["epoch"], found["expired_us"], found["event"], found["stored_through"]) == (1, None, None, -1)
     assert found["segments"] == [{"segment_id": segment_id, "last_event_number": 3}]
+
+
+def test_the_sequence_through_which_all_is_stored_is_shown(ask: Run, running: TestServer) -> None:
+    with millrace.blocking.connect(running.address) as client:
+        client.create_stream("writers/sequences")
+        with client.writer("writers/sequences", writer_id="writers/sequences:w") as writer:
+            writer.write(b"x", sequence=4711).result()
+
+    shown = ask("writer", "info", "writers/sequences", "writers/sequences:w")
+    assert ["stored", "through", "sequence", "4,711"] in [line.split() for line in shown.lines]
 
 
 @pytest.mark.parametrize(("number", "outcome", "code"), [(1, "stored", 0), (3, "stored", 0), (4, "not stored", 1)])
