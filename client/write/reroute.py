@@ -139,9 +139,13 @@ def _between(singles: Events, calls: Sequence[Events]) -> list[Events]:
     assert singles.sequences is not None
     count = len(singles.values)
     borders = [0, *(bisect_left(singles.sequences, call.order, key=order_of) for call in calls), count]
-    pieces = [singles.at(range(start, end)) for start, end in pairwise(borders) if start < end]
-    pieces[0] = pieces[0]._replace(cost_bytes=singles.cost_bytes)
-    return [piece._replace(order=order_of((piece.sequences or ())[0])) for piece in pieces]
+    pieces: list[Events] = []
+    for start, end in pairwise(borders):
+        if start < end:
+            cost_bytes = 0 if pieces else singles.cost_bytes
+            order = order_of(singles.sequences[start])
+            pieces.append(singles.at(range(start, end))._replace(cost_bytes=cost_bytes, order=order))
+    return pieces
 
 
 def is_block_stored(block: Block, row: SequenceRow) -> bool:
