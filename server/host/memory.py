@@ -12,6 +12,7 @@ counts, and giving back is rare: it takes time, in which threads that want memor
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import sys
@@ -81,6 +82,24 @@ class FreedMemory:
         self._slack_bytes = slack_bytes
         self._used: deque[int] = deque(maxlen=window_count)
         self._rest_bytes: int | None = None
+        # What was in use when it was known that there is no garbage in it.
+        self._clean_bytes: int | None = None
+
+    def has_garbage(self) -> bool:
+        """Return whether there may be much garbage: more is in use than it was, and the process is quiet.
+
+        The collector of Python runs by the number of objects, however large they are, and rarely in a server. What a
+        connection leaves in cycles, with buffers of megabytes, would stay for as long as nothing else happens.
+        """
+        least, most = min(self._used), max(self._used)
+        if self._clean_bytes is None:
+            self._clean_bytes = least
+        is_quiet = len(self._used) == self._used.maxlen and most - least <= self._slack_bytes // 4
+        return is_quiet and least > self._clean_bytes + self._slack_bytes // 4
+
+    def collected(self, use: MemoryUse) -> None:
+        """Take what is so after garbage was collected."""
+        self._clean_bytes = use.used_bytes
 
     def observe(self, use: MemoryUse) -> bool:
         """Take an observation; return whether memory should be given back now."""
@@ -125,7 +144,11 @@ async def give_back_memory(clock: Clock) -> None:
     """
     freed = FreedMemory()
     while (use := memory_use()) is not None:
-        if freed.observe(use):
+        is_kept = freed.observe(use)
+        if freed.has_garbage():
+            gc.collect()
+            freed.collected(memory_use() or use)
+        elif is_kept:
             await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
             after = memory_use() or use
             freed.given_back(after)

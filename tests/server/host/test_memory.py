@@ -42,6 +42,19 @@ def test_what_is_not_the_heaps_is_not_taken_for_freed(freed: FreedMemory) -> Non
     assert not any(freed.observe(grown) for _ in range(20))
 
 
+def test_garbage_is_collected_once_when_the_process_is_quiet(freed: FreedMemory) -> None:
+    """Behaviour 86: what connections leave in cycles is not kept until something else happens."""
+    found = []
+    for each in [use(50), use(200), use(90), use(91), use(92), use(90), use(90), use(90)]:
+        freed.observe(each)
+        found.append(freed.has_garbage())
+    assert found == [False] * 6 + [True] * 2
+    freed.collected(use(89))
+    for _ in range(10):
+        freed.observe(use(90))
+        assert not freed.has_garbage()
+
+
 def test_little_is_not_given_back(freed: FreedMemory) -> None:
     assert not any(freed.observe(use(60, 32)) for _ in range(20))
 
