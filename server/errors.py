@@ -9,6 +9,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- DiskUnavailableError      the disk cannot be read or written now; nothing was done; try again later
 |   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
 |   +-- LogClosedError            the log takes no more; reopen it
+|   +-- RefusalUnknownError       the log failed before it was known whether to refuse; nothing was stored
 |   +-- LogCorruptError           what is left of the log does not tell what there was; nothing can be started
 |   +-- ContentLostError          acknowledged content of the log is missing; an operator has to accept that
 |   +-- ChunkCorruptError         a chunk does not match its checksum
@@ -42,9 +43,11 @@ class ServerError(Exception):
         subject: what the error is about (a segment, a stream, a path), empty where there is none.
         start_offset, length: the valid range of a segment, -1 where it does not apply.
         retry_after_ms: when to try again, 0 where it does not apply.
+        tells_state: whether it tells what the container holds; such an answer waits until that is durable.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    tells_state: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
         """Give a class its code; without one it has that of its base."""
@@ -105,6 +108,16 @@ class LogFailedError(StorageError, code=ErrorCode.OUTCOME_UNKNOWN):
 
 class LogClosedError(StorageError, code=ErrorCode.SHUTTING_DOWN):
     """The log takes no more runs; only reopening it helps."""
+
+
+class RefusalUnknownError(StorageError, code=ErrorCode.SHUTTING_DOWN):
+    """The log failed before that was durable which a refusal rested on. Nothing was stored; send it again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the log failed before it was known whether this is to be refused; it was not stored, send it again",
+            retry_after_ms=1000,
+        )
 
 
 class LogCorruptError(StorageError):
@@ -169,9 +182,13 @@ class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
 class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
     """A request that can never succeed unchanged."""
 
+    tells_state = True
+
 
 class SegmentError(ServerError):
     """Something about one segment."""
+
+    tells_state = True
 
 
 class SegmentNotFoundError(SegmentError, code=ErrorCode.SEGMENT_NOT_FOUND):
@@ -213,13 +230,19 @@ class AttributesFullError(SegmentError, code=ErrorCode.ATTRIBUTES_FULL):
 class PipelineBrokenError(SegmentError, code=ErrorCode.PIPELINE_BROKEN):
     """An earlier append of this connection to this segment failed, so this one was not applied."""
 
+    tells_state = False  # that one is told first, and has waited
+
 
 class AppendTooLargeError(SegmentError, code=ErrorCode.APPEND_TOO_LARGE):
     """An append above the limit."""
 
+    tells_state = False
+
 
 class WriterError(ServerError):
     """Something about one writer."""
+
+    tells_state = True
 
 
 class WriterFencedError(WriterError, code=ErrorCode.WRITER_FENCED):
@@ -252,6 +275,8 @@ class SequencesMixedError(WriterError, code=ErrorCode.SEQUENCES_MIXED):
 
 class StreamError(ServerError):
     """Something about one stream."""
+
+    tells_state = True
 
 
 class StreamNotFoundError(StreamError, code=ErrorCode.STREAM_NOT_FOUND):

@@ -27,6 +27,8 @@ RECORD_SIZE_BYTES_MAX: Final = 16 * MIB
 
 EVENT_NUMBER_MAX: Final = (1 << 63) - 1
 """The last number an event of a writer can have: also a database of signed numbers holds it."""
+EVENT_COUNT_MAX: Final = (1 << 63) - 1
+"""The most events that a segment counts, for the same reason."""
 RUN_EVENT_COUNT_MAX: Final = (1 << 32) - 1
 """The most events of appends that the log enters as one run."""
 

@@ -14,7 +14,9 @@ from millrace.server.errors import (
     ConditionFailedError,
     EventNumberGapError,
     EventNumberOverlapError,
-    ServerError,
+    InvalidArgumentError,
+    LogFailedError,
+    RefusalUnknownError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -22,6 +24,7 @@ from millrace.server.errors import (
 from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import decode_header
+from millrace.wire.limits import EVENT_COUNT_MAX
 
 from .entity_cache import Pins
 
@@ -37,22 +40,23 @@ class Owner(Protocol):
 class PendingAppend(TakenAppends):
     """Appends of one owner on their way to one outcome.
 
+    One that is refused has its error from the beginning, and so breaks its pipeline at once; it is told when settled.
+
     Attributes:
         pins: keep segment and writer in memory until it is settled.
-        followers: appends that were sent again while this one was on its way: they end as it does.
     """
 
-    __slots__ = ("followers", "owner", "pins")
+    __slots__ = ("owner", "pins")
 
     def __init__(self, owner: Owner, run: AppendRun) -> None:
         super().__init__(run)
         self.owner = owner
         self.pins: Pins | None = None
-        self.followers: list[PendingAppend] = []
 
-    def settle(self, error: ServerError | None = None) -> None:
-        """End as durable, or as failed."""
-        self.error = error
+    def settle(self, failure: LogFailedError | None = None) -> None:
+        """End as durable or as refused, or as failed."""
+        if failure is not None:
+            self.error = failure if self.error is None else RefusalUnknownError()
         self.settled = True
         if self.pins is not None:
             self.pins.release()
@@ -73,6 +77,16 @@ def check_size(segment: Segment, size: int, *, size_max: int) -> None:
     """Raise AppendTooLargeError if a run is above the limit, which only a run of a single append can be."""
     if size > size_max:
         raise AppendTooLargeError(f"an append holds at most {size_max} bytes, this one {size}", subject=segment.name)
+
+
+def check_event_count(segment: Segment, event_count: int) -> None:
+    """Raise InvalidArgumentError if the segment cannot count so many events more."""
+    if event_count > EVENT_COUNT_MAX - segment.next_event_count:
+        raise InvalidArgumentError(
+            f"a segment counts at most {EVENT_COUNT_MAX} events; it has {segment.next_event_count}, and {event_count}"
+            " more do not fit: continue in another segment",
+            subject=segment.name,
+        )
 
 
 def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:

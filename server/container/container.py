@@ -3,6 +3,7 @@
 The way of an append:
 
     append      checks it against the admitted view, pins what it is about, gives it an offset and the log
+    refuse      takes one that was refused; it is told when that is durable which it was refused for (`in_flight`)
     (the log)   makes a batch durable
     durable     applies the batch in the order of the log (`state.apply`), wakes readers at the tail, settles the owners
 
@@ -14,11 +15,9 @@ Only `start` and `read`, and what `decide` and `start_read` return, wait; all of
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from millrace.server.cache import PendingRead
 from millrace.server.container.state.apply import apply_batch
@@ -54,6 +53,7 @@ from .admission import (
     Owner,
     PendingAppend,
     check_condition,
+    check_event_count,
     check_event_number,
     check_size,
     check_writer,
@@ -61,6 +61,7 @@ from .admission import (
 )
 from .catch_up_reader import CatchUpReader
 from .entity_cache import Pins
+from .in_flight import InFlight, PendingDecision
 from .loader import EntityLoader
 from .loss import LogLoss
 from .memtable import LinkedExtent
@@ -69,32 +70,6 @@ from .options import ContainerOptions
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_MS: Final = 200
-
-
-@dataclass(slots=True, eq=False)
-class PendingDecision:
-    """A record on its way through the log.
-
-    Attributes:
-        key: its type, and what its requester calls its subject.
-        future: resolves when it is settled; those who wait for it shield it.
-        pins: keep what it is about in memory until it is settled: its admitted view is nowhere else.
-        followers: appends that end when it does.
-    """
-
-    record: Any
-    key: tuple[type[m.Record] | int | str, ...]
-    future: asyncio.Future[None]
-    pins: Pins
-    followers: list[PendingAppend] = field(default_factory=list)
-
-    def settle(self, error: ServerError | None = None) -> None:
-        """End as durable and applied, or as failed."""
-        if error is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(error)
-        self.pins.release()
 
 
 class SegmentContainer:
@@ -134,10 +109,7 @@ class SegmentContainer:
         self._failure: ServerError | None = None if loss is None else loss.error()
         # Those who wait for room: each is called, and forgotten, once there is some.
         self._waiting_for_room: set[Callable[[], None]] = set()
-        # What the log was given and did not say durable yet, in order.
-        self._in_flight: deque[PendingAppend | PendingDecision] = deque()
-        # Of the decisions among these, the last one of each type about a subject.
-        self._queued: dict[tuple[type[m.Record] | int | str, ...], PendingDecision] = {}
+        self.in_flight = InFlight()
 
     async def start(self) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
@@ -186,6 +158,7 @@ class SegmentContainer:
         if progress is not None:
             check_event_number(segment, progress, run)
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
+        check_event_count(segment, run.event_count)
         check_condition(segment, run)
         on_stream = None if progress is None else self._check_sequences(segment, run)
         self._check_room()
@@ -210,7 +183,8 @@ class SegmentContainer:
         if on_stream is not None:
             on_stream.admit(segment, run.sequences)
         segment.next_offset += run.payload_size
-        self._in_flight.append(pending)
+        segment.next_event_count += run.event_count
+        self.in_flight.add(pending)
         return pending
 
     def _check_sequences(self, segment: Segment, run: AppendRun) -> StreamProgress | None:
@@ -264,16 +238,23 @@ class SegmentContainer:
                 result.append(self._admit(new, owner, segment, progress))
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
-                refused = PendingAppend(owner, new)
-                refused.settle(error)
-                result.append(refused)
+                result.append(self.refuse(new, owner, error))
         if known.last_event_number <= progress.durable:
             again.settle()
         else:
-            # Stored by an earlier append that is still on its way: no ack before that one is durable. It is in flight,
-            # so what was submitted last ends no earlier than it does.
-            self._in_flight[-1].followers.append(again)
+            # Stored by an earlier append that is still on its way: no ack before that one is durable.
+            self.in_flight.follow(again)
         return result
+
+    def refuse(self, run: AppendRun, owner: Owner, error: ServerError) -> PendingAppend:
+        """Return the appends of a run that was refused: settled, or to be settled when the reason is durable."""
+        refused = PendingAppend(owner, run)
+        refused.error = error
+        if error.tells_state:
+            self.in_flight.follow(refused)
+        else:
+            refused.settle()
+        return refused
 
     @property
     def refusal(self) -> str:
@@ -329,10 +310,6 @@ class SegmentContainer:
             for callback in callbacks:
                 callback()
 
-    def writers_in_flight(self) -> set[int]:
-        """Return the numbers of the writers of which the log was given appends that it did not say durable yet."""
-        return {pending.writer_number for pending in self._in_flight if isinstance(pending, PendingAppend)}
-
     # --- decisions ---
 
     def decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
@@ -356,17 +333,12 @@ class SegmentContainer:
             decision = PendingDecision(record, (type(record), *subject), future, pins)
             self.log.submit(AppendRun.of_record(frame))
             decision.pins = pins.transfer()
-        self._in_flight.append(decision)
-        self._queued[decision.key] = decision
+        self.in_flight.add(decision)
         return asyncio.shield(future)
 
     def queued(self, kind: type[m.Record], *subject: int | str) -> PendingDecision | None:
         """Return the last decision of a type about a subject, if it is not settled yet: the admitted view of that."""
-        return self._queued.get((kind, *subject))
-
-    def decisions_in_flight(self) -> list[m.Record]:
-        """Return the records that the log was given and did not say durable yet, in order."""
-        return [pending.record for pending in self._in_flight if isinstance(pending, PendingDecision)]
+        return self.in_flight.queued((kind, *subject))
 
     def is_resident(self, run: AppendRun) -> bool:
         """Return whether `append` finds segment and writer of a run without loading, also that there are none."""
@@ -397,10 +369,7 @@ class SegmentContainer:
             woken = apply_batch(
                 state,
                 # The log hands back in the order in which it was given.
-                [
-                    pending.record if isinstance(pending, PendingDecision) else run
-                    for run, pending in zip(runs, self._in_flight, strict=False)
-                ],
+                self.in_flight.items(runs),
                 sequence=sequence,
                 wall_time_us=wall_time_us,
                 bytes_sink=state.hold,
@@ -410,11 +379,7 @@ class SegmentContainer:
             logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
             return
-        owners: set[Owner] = set()
-        for run in runs:
-            pending = self._in_flight.popleft()
-            assert isinstance(pending, PendingDecision) or pending.offset == run.offset
-            self._settle(pending, owners)
+        owners = self.in_flight.durable(runs)
         # Readers at the tail first: who waits for the ack, and reads then, finds what was pushed already sent.
         for segment in woken:
             segment.notify()
@@ -423,29 +388,14 @@ class SegmentContainer:
         self.room_changed()
         self.on_progress()
 
-    def _settle(
-        self, pending: PendingAppend | PendingDecision, owners: set[Owner], *, error: ServerError | None = None
-    ) -> None:
-        """End a request and those which end with it; add the owners of appends, which are to be told."""
-        for ended in (pending, *pending.followers):
-            ended.settle(error)
-            if isinstance(ended, PendingAppend):
-                owners.add(ended.owner)
-            elif self._queued[ended.key] is ended:
-                del self._queued[ended.key]
-
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
         failure = LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000)
         self.has_failed = True
         # What comes from now on was certainly not stored, and may be tried again.
         self.stay_failed(f"the log failed and is being recovered: {error}")
-        logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self._in_flight), error)
-        owners: set[Owner] = set()
-        for pending in self._in_flight:
-            self._settle(pending, owners, error=failure)
-        self._in_flight.clear()
-        for owner in owners:
+        logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self.in_flight), error)
+        for owner in self.in_flight.fail(failure):
             owner.settle()
         self.room_changed()
         self.on_failure(failure)

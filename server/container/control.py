@@ -3,9 +3,8 @@
 Each method checks, queues its record and moves the admitted view in one step, without waiting, and then waits for the
 log. A log that refuses the record has changed nothing. Cancelling the wait does not undo the decision, and what is
 queued stays in the admitted view until it is applied, also when its requester was cancelled. Repeating one is harmless.
+A refusal may rest on what is queued: whoever passes it on waits first until that is durable (`in_flight`).
 """
-
-import asyncio
 
 from millrace.model.names import checked_name, internal_name
 from millrace.server.container.state.apply_segments import merge_marker
@@ -21,6 +20,7 @@ from millrace.server.errors import (
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
 
+from .admission import check_event_count
 from .container import SegmentContainer
 
 ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
@@ -67,7 +67,10 @@ class SegmentControl:
         return await self._create(internal_name(kind, name))
 
     async def _create(self, name: str) -> Segment:
-        if self._container.queued(m.SegmentCreated, name) or self._state.segments.find(name) is not None:
+        find = self._state.segments.find
+        while (found := find(name)) is not None and found.leaving:
+            await self._container.in_flight.settled()  # then the name is free
+        if found is not None or self._container.queued(m.SegmentCreated, name):
             raise SegmentExistsError("the segment exists", subject=name)
         segment_id = self._state.take_id()
         await self._container.decide(m.SegmentCreated(segment_id, self._container.clock.unix_us(), name), name)
@@ -94,7 +97,6 @@ class SegmentControl:
                 f"cannot truncate at {offset}; the segment holds [{segment.start_offset}, {segment.length})",
             )
         if offset > segment.start_offset:
-            self._refuse_merging(segment)
             await self._container.decide(m.SegmentTruncated(segment.segment_id, offset), segment.segment_id)
 
     async def merge(self, target: Segment, source_id: int) -> None:
@@ -104,18 +106,15 @@ class SegmentControl:
         afterwards. Merging it into the same target again is a success without effect.
 
         Raises:
-            InvalidArgumentError: the source is not sealed, or is the target.
+            InvalidArgumentError: the source is not sealed, or is the target, or has too many events for it.
             SegmentError: the target takes no appends, or there is no such source.
         """
         self._check_raw(target)
         # How much there is to merge is known when it is truncated.
-        while (truncating := self._container.queued(m.SegmentTruncated, source_id)) is not None:
-            await asyncio.shield(truncating.future)
+        queued = self._container.queued
+        while queued(m.SegmentTruncated, source_id) or queued(m.SegmentMerged, source_id):
+            await self._container.in_flight.settled()
         if merge_marker(source_id) in target.attributes:
-            return
-        under_way = self._container.queued(m.SegmentMerged, source_id)
-        if under_way is not None and under_way.record.target_id == target.segment_id:
-            await asyncio.shield(under_way.future)
             return
         source = self._container.segment(source_id)
         self._check_raw(source)
@@ -123,10 +122,8 @@ class SegmentControl:
             raise InvalidArgumentError("a segment cannot be merged into itself", subject=source.name)
         if not source.sealed:
             raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=source.name)
-        self._refuse_merging(source)
-        if self._container.queued(m.SegmentDeleted, source_id):
-            raise SegmentNotFoundError("the segment is being deleted", subject=source.name)
         target.check_appendable()
+        check_event_count(target, source.event_count)
         size = source.length - source.start_offset
         record = m.SegmentMerged(
             target_id=target.segment_id,
@@ -138,14 +135,15 @@ class SegmentControl:
         )
         decided = self._container.decide(record, source_id)
         target.next_offset += size
+        target.next_event_count += source.event_count
+        source.leaving = True
         await decided
 
     async def delete(self, segment: Segment) -> None:
         """Delete the segment with everything in it."""
         self._check_raw(segment)
-        self._refuse_merging(segment)
         decided = self._container.decide(m.SegmentDeleted(segment.segment_id), segment.segment_id)
-        segment.closing = True
+        segment.leaving = True
         await decided
 
     async def set_attribute(self, segment: Segment, key: str, *, expected: bytes | None, value: bytes | None) -> None:
@@ -156,6 +154,7 @@ class SegmentControl:
             AttributesFullError: the attributes of the segment, or of all, would get too large.
         """
         segment.check_changeable()
+        segment.check_present()
         if key.startswith("#") or not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
             raise InvalidArgumentError(
                 f"the key of an attribute has 1 to {NAME_SIZE_BYTES_MAX} bytes and does not start with #"
@@ -197,11 +196,8 @@ class SegmentControl:
                     subject=segment.name,
                 )
 
-    def _refuse_merging(self, segment: Segment) -> None:
-        if self._container.queued(m.SegmentMerged, segment.segment_id):
-            raise SegmentNotFoundError("the segment is being merged into another", subject=segment.name)
-
     def _check_raw(self, segment: Segment) -> None:
         segment.check_changeable()
+        segment.check_present()
         if segment.stream_id:
             raise InvalidArgumentError("the segment belongs to a stream; ask for the stream", subject=segment.name)

@@ -162,6 +162,7 @@ class WriterControl:
         self._stream(stream_id)
         view = check_told(writer.streams.get(stream_id), stored_below, subject=writer.writer_id)
         if stored_below <= view.row.through + 1:
+            await self._container.in_flight.settled()  # what says so may be on its way
             return False
         decided = self._container.decide(m.StoredTold(writer_number, stream_id, stored_below))
         view.row.raise_through(stored_below)
@@ -182,6 +183,7 @@ class WriterControl:
             raise _expired(writer, expired_us)
         progress = writer.streams.get(stream_id)
         if progress is None or progress.admitted.refusal is None:
+            await self._container.in_flight.settled()  # the reset before may be on its way
             return False
         if stored_through < NO_SEQUENCE:
             raise InvalidArgumentError(f"{stored_through} is no sequence; {NO_SEQUENCE} is before the first one")

@@ -6,7 +6,6 @@ it: a later append may not overtake it, a CREDIT must find its subscription.
 
 from collections.abc import Awaitable, Callable
 
-from millrace.server.container.admission import PendingAppend
 from millrace.server.container.container import RETRY_AFTER_MS
 from millrace.server.container.entity_cache import Pins
 from millrace.server.errors import CheckpointDamagedError, PipelineBrokenError, ServerError, ShuttingDownError
@@ -144,9 +143,7 @@ class Dispatcher:
             taken = self._container.append(run, self)
         except ServerError as error:
             counters.requests_failed_total += run.frame_count
-            refused = PendingAppend(self, run)
-            refused.settle(error)
-            taken = [refused]
+            taken = [self._container.refuse(run, self, error)]
         session.appends.add(taken)
         if session.appends.count >= APPENDS_IN_FLIGHT_MAX:
             self._flow.set(Reason.APPENDS_IN_FLIGHT, True)

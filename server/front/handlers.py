@@ -1,6 +1,7 @@
 """One function per request that is neither an append nor a read: message in, message out.
 
-Errors are raised; the dispatcher turns them into replies in one place.
+Errors are raised; the dispatcher turns them into replies in one place. A refusal tells only what is durable: that is
+waited for here, for every request that is no query, before the error goes on.
 """
 
 import json
@@ -18,7 +19,7 @@ from millrace.server.container.seek import seek_before_event_time, seek_event_ti
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.writer_control import WriterControl
-from millrace.server.errors import InvalidArgumentError
+from millrace.server.errors import InvalidArgumentError, ServerError
 from millrace.server.streams import Catalog, StreamController
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
@@ -60,13 +61,20 @@ class Handlers:
         """Carry a request out and return its reply. Cancelling does not undo what was decided.
 
         Raises:
+            RefusalUnknownError: it was refused for something that did not become durable.
             ServerError, InvalidNameError: the request failed.
         """
         handler: Handler | None = getattr(self, f"_{message.type.name.lower()}", None)
         if handler is None:
             raise InvalidArgumentError(f"{message.type.name} is not a request")
         with await self.pin(message):
-            return await handler(message)
+            try:
+                return await handler(message)
+            except ServerError as error:
+                # Refused in this very turn of the loop: what it can rest on is durable already, or in flight now.
+                if error.tells_state and not isinstance(message, m.Query):
+                    await self.container.in_flight.settled()
+                raise
 
     async def pin(self, message: m.Message) -> Pins:
         """Load what a request names, and keep it in memory until that is released.

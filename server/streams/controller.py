@@ -4,8 +4,8 @@ The segments of a stream are created, sealed, truncated and deleted by the recor
 them change together, also when the server is killed between any two instructions.
 """
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from millrace.model.errors import CutInvalidError as NoCutError
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
@@ -14,6 +14,7 @@ from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.names import checked_name
 from millrace.model.policy import StreamConfig
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import (
     CutInvalidError,
@@ -31,6 +32,10 @@ from millrace.wire.limits import KIB
 
 from .boundaries import check_border
 
+_DECISIONS: Final = (
+    m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamTruncated, m.StreamDeleted,
+)  # fmt: skip
+"""About a stream as a whole; each is queued under its name."""
 CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
 CUT_NAME_SIZE_BYTES_MAX = 255
 CUTS_PER_STREAM_COUNT_MAX = 1000
@@ -131,13 +136,12 @@ class StreamController:
         Raises:
             StreamNotFoundError: there is none.
         """
-        stream = self.find(name)
         await self._settled(name)
+        stream = self.find(name)
         if not stream.sealed:
-            decided = self._container.decide(m.StreamSealed(stream.stream_id))
-            stream.closing = True
-            for segment_id in stream.segment_ids:
-                self._container.segment(segment_id).closing = True
+            decided = self._container.decide(m.StreamSealed(stream.stream_id), name)
+            for segment in self._segments(stream.segment_ids):
+                segment.closing = True
             await decided
         return stream
 
@@ -155,11 +159,11 @@ class StreamController:
             InvalidArgumentError: the ranges do not cover exactly what the sealed segments cover, or a segment is not
                 an open one of the stream.
         """
-        stream = self.find(name)
         await self._settled(name)
+        stream = self.find(name)
         if self._was_done(stream, sealed_ids, ranges):
             return stream
-        if stream.sealed or stream.closing:
+        if stream.sealed:
             raise StreamSealedError("the stream is sealed", subject=name)
         self._check_scale(stream, sealed_ids, ranges)
         epoch = stream.epoch + 1
@@ -172,17 +176,26 @@ class StreamController:
             created=[m.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
         decided = self._container.decide(record, name)
-        stream.admitted_epoch = epoch
-        for segment_id in sealed_ids:
-            self._container.segment(segment_id).closing = True
+        for segment in self._segments(sealed_ids):
+            segment.closing = True
         await decided
         return stream
 
     async def _settled(self, name: str) -> None:
-        """Wait until no creation or scale of the stream is on its way: what comes next must know all its segments."""
-        queued = self._container.queued
-        while (changing := queued(m.StreamCreated, name) or queued(m.StreamScaled, name)) is not None:
-            await asyncio.shield(changing.future)
+        """Wait until no decision about the stream is on its way: the next one is made on what is durable.
+
+        Raises:
+            RefusalUnknownError: the log failed first.
+        """
+        while any(self._container.queued(kind, name) for kind in _DECISIONS):
+            await self._container.in_flight.settled()
+
+    def _segments(self, segment_ids: Iterable[int]) -> Iterator[Segment]:
+        """Yield those of some segments that were not lost to damage."""
+        for segment_id in segment_ids:
+            segment = self._state.segments.get(segment_id)
+            if segment is not None:
+                yield segment
 
     async def update(self, name: str, *, configuration: str) -> Stream:
         """Give a stream another configuration.
@@ -191,10 +204,11 @@ class StreamController:
             StreamNotFoundError: there is none.
             InvalidArgumentError: the configuration is too long, or asks for something that makes no sense.
         """
-        stream = self.find(name)
         _check_configuration(configuration, name)
+        await self._settled(name)
+        stream = self.find(name)
         if configuration != stream.configuration:
-            await self._container.decide(m.StreamUpdated(stream.stream_id, configuration))
+            await self._container.decide(m.StreamUpdated(stream.stream_id, configuration), name)
         return stream
 
     async def save_cuts(self, stream_name: str, cuts: Sequence[m.NamedCut]) -> None:
@@ -220,7 +234,8 @@ class StreamController:
             self._check_retained(stream, cut.positions)
         self._check_room_beside(stream, cuts)
         await self._container.decide(
-            m.CutsSaved(stream_id=stream.stream_id, saved_us=self._container.clock.unix_us(), cuts=list(cuts))
+            m.CutsSaved(stream_id=stream.stream_id, saved_us=self._container.clock.unix_us(), cuts=list(cuts)),
+            stream.stream_id,
         )
 
     async def forget_cut(self, stream_name: str, name: str, *, kind: int) -> bool:
@@ -229,10 +244,12 @@ class StreamController:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        stream = self.find(stream_name)
-        if (kind, name) not in stream.cuts:
+        stream_id = self.find(stream_name).stream_id
+        while self._container.queued(m.CutsSaved, stream_id) or self._container.queued(m.CutForgotten, stream_id):
+            await self._container.in_flight.settled()
+        if (kind, name) not in self.find(stream_name).cuts:
             return False
-        await self._container.decide(m.CutForgotten(stream.stream_id, kind, name))
+        await self._container.decide(m.CutForgotten(stream_id, kind, name), stream_id)
         return True
 
     async def truncate(self, name: str, positions: Sequence[m.CutPosition]) -> Stream:
@@ -260,7 +277,7 @@ class StreamController:
         everything |= {segment_id: length_of(segment_id) for segment_id in sorted(lineage.before(everything))}
         if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything.items()):
             record = m.StreamTruncated(stream.stream_id, [m.CutPosition(*each) for each in everything.items()])
-            await self._container.decide(record)
+            await self._container.decide(record, name)
         return stream
 
     async def delete(self, name: str) -> bool:
@@ -269,12 +286,16 @@ class StreamController:
         Raises:
             StreamNotSealedError: it is not sealed.
         """
+        await self._settled(name)
         stream = self._state.streams.find(name)
         if stream is None:
             return False
         if not stream.sealed:
             raise StreamNotSealedError("only a sealed stream can be deleted; seal it first", subject=name)
-        await self._container.decide(m.StreamDeleted(stream.stream_id))
+        decided = self._container.decide(m.StreamDeleted(stream.stream_id), name)
+        for segment in self._segments(stream.segment_ids):
+            segment.leaving = True
+        await decided
         return True
 
     def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord]) -> bool:
@@ -353,7 +374,7 @@ class StreamController:
         counts += [len(cut.positions) for key, cut in stream.cuts.items() if key not in new]
         counts += [
             len(cut.positions)
-            for record in self._container.decisions_in_flight()
+            for record in self._container.in_flight.records()
             if isinstance(record, m.CutsSaved) and record.stream_id == stream.stream_id
             for cut in record.cuts
         ]

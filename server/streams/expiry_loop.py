@@ -85,7 +85,7 @@ class ExpiryRunner:
         """Let those of some writers expire that are idle: at most a page of them, which is a record."""
         with await self._container.loader.pin(writers=numbers):
             writers = {number: writer for number in numbers if (writer := self._state.writers.get(number)) is not None}
-            busy = self._container.writers_in_flight().union(self._state.expiring_writers)
+            busy = self._container.in_flight.writers().union(self._state.expiring_writers)
             plan = decide(writers.values(), limits, busy=busy)
             if plan.marked or plan.forgotten:
                 await self._control.expire(marked=plan.marked, forgotten=plan.forgotten)

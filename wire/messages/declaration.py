@@ -10,8 +10,8 @@ else is derived from these: codecs (`wire.framing`), what may arrive at which en
 loads before a request (`required_entities`), the dispatch of requests, what the inspector shows, the tables of
 `docs/formats.md`, and the strategies of the property tests. A field that is constant is a `ClassVar` with a `Const`.
 
-Who sends a message is its base, and there is no default: `Request`, `FromClient` (answered by nothing), `FromServer`,
-`FromBoth`, and `Record` for what is in the log only.
+Who sends a message is its base, and there is no default: `Request`, `Query` (a request that changes nothing),
+`FromClient` (answered by nothing), `FromServer`, `FromBoth`, and `Record` for what is in the log only.
 """
 
 import re
@@ -140,6 +140,12 @@ class Request(FromClient, Generic[Reply]):
 
     __slots__ = ()
     reply: ClassVar[type[Message]]
+
+
+class Query(Request[Reply], Generic[Reply]):
+    """A request that changes nothing: it is answered from what is durable, and so at once."""
+
+    __slots__ = ()
 
 
 MESSAGES: Final[dict[int, type[Message]]] = {}

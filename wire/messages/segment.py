@@ -17,6 +17,7 @@ from .declaration import (
     FromClient,
     FromServer,
     List32,
+    Query,
     Request,
     Rest,
     SegmentId,
@@ -122,7 +123,7 @@ class CreateSegment(Request[SegmentInfo]):
 
 
 @message(19)
-class GetSegment(Request[SegmentInfo]):
+class GetSegment(Query[SegmentInfo]):
     """Ask for a segment by id, or by name where the id is 0."""
 
     segment_id: SegmentId
@@ -168,7 +169,7 @@ class SegmentList(FromServer):
 
 
 @message(25)
-class ListSegments(Request[SegmentList]):
+class ListSegments(Query[SegmentList]):
     """List segments by name: those with the prefix, after `after`; no internal ones."""
 
     prefix: Text
@@ -195,7 +196,7 @@ class Data(FromServer):
 
 
 @message(27, kw_only=True)
-class Read(Request[Data]):
+class Read(Query[Data]):
     """Read up to `size_max` bytes from `offset`; at the tail wait for up to `wait_ms`."""
 
     segment_id: SegmentId
@@ -205,7 +206,7 @@ class Read(Request[Data]):
 
 
 @message(29)
-class Subscribe(Request[Data]):
+class Subscribe(Query[Data]):
     """Push the bytes of a segment from `offset` on, as they become durable, for as long as there is credit."""
 
     segment_id: SegmentId
@@ -246,7 +247,7 @@ class SetAttribute(Request[Attribute]):
 
 
 @message(33)
-class GetAttribute(Request[Attribute]):
+class GetAttribute(Query[Attribute]):
     """Ask for an attribute of a segment."""
 
     segment_id: SegmentId
@@ -269,7 +270,7 @@ class Index(FromServer):
 
 
 @message(38, kw_only=True)
-class GetIndex(Request[Index]):
+class GetIndex(Query[Index]):
     """Ask for append borders in [start, end], at least `spacing_bytes` apart."""
 
     segment_id: SegmentId
@@ -280,7 +281,7 @@ class GetIndex(Request[Index]):
 
 
 @message(39)
-class Seek(Request[Index]):
+class Seek(Query[Index]):
     """Ask for an append border near before the first event with this event time or a newer one; none if none has."""
 
     segment_id: SegmentId

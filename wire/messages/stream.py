@@ -16,6 +16,7 @@ from .declaration import (
     List16,
     List32,
     LongText,
+    Query,
     Request,
     StreamName,
     Text,
@@ -69,7 +70,7 @@ class CreateStream(Request[StreamInfo]):
 
 
 @message(49)
-class GetStream(Request[StreamInfo]):
+class GetStream(Query[StreamInfo]):
     """Ask for a stream."""
 
     name: StreamName
@@ -90,7 +91,7 @@ class StreamList(FromServer):
 
 
 @message(51)
-class ListStreams(Request[StreamList]):
+class ListStreams(Query[StreamList]):
     """List streams by name: those with the prefix and the tag (if any), after `after`."""
 
     prefix: Text
@@ -180,7 +181,7 @@ class StreamHistory(FromServer):
 
 
 @message(57)
-class GetStreamHistory(Request[StreamHistory]):
+class GetStreamHistory(Query[StreamHistory]):
     """Ask for the epochs of a stream."""
 
     name: StreamName
@@ -202,7 +203,7 @@ class Explanation(FromServer):
 
 
 @message(60)
-class ExplainStream(Request[Explanation]):
+class ExplainStream(Query[Explanation]):
     """Ask why a stream is as it is: scaling, retention, cursors."""
 
     name: StreamName
@@ -265,7 +266,7 @@ class CutList(FromServer):
 
 
 @message(64)
-class ListCuts(Request[CutList]):
+class ListCuts(Query[CutList]):
     """Ask for the saved cuts of a stream."""
 
     name: StreamName

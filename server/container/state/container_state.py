@@ -247,10 +247,7 @@ class ContainerState:
         """
         self.admitted_attribute_bytes = self.attribute_bytes
         for segment in self.segments.present():
-            segment.next_offset = segment.length
-            segment.admitted_attribute_bytes = segment.attribute_bytes
-            for progress in segment.writers.values():
-                progress.admitted = progress.durable
+            segment.admit_as_durable()
         for writer in self.writers.present():
             writer.admit_as_durable()
 

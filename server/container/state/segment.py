@@ -1,9 +1,9 @@
 """The state of one segment in memory.
 
 There are two views of a segment. The *durable* one (`length`, `sealed`, `event_count`, ...) is what readers see and
-what a checkpoint stores; it changes only when the log has synced. The *admitted* one (`next_offset`, `closing`, the
-admitted numbers of its writers) runs ahead of it by what is queued for the log; decisions about new requests are made
-on it. Both change in the same order, the order of the log.
+what a checkpoint stores; it changes only when the log has synced. The *admitted* one (`next_offset`, `closing`,
+`leaving`, the admitted numbers of its writers) runs ahead of it by what is queued for the log; decisions about new
+requests are made on it. Both change in the same order, the order of the log.
 """
 
 from bisect import bisect_left
@@ -99,22 +99,37 @@ class Segment:
     # What the attributes count against their limits, durable and admitted.
     attribute_bytes: int = field(init=False)
     admitted_attribute_bytes: int = field(init=False)
-    # Admitted: where the next append goes, and whether a seal or a delete is queued.
+    # Admitted: where the next append goes, the events before it; whether a seal is queued; whether something is queued
+    # that ends the segment: its own delete, that of its stream, a merge into another.
     next_offset: int = field(init=False)
+    next_event_count: int = field(init=False)
     closing: bool = False
+    leaving: bool = False
     # Whether it is the server's own: requests do not change it, and no list or count for users has it.
     is_internal: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
-        self.next_offset = self.length
         self.replace_attributes(self.attributes)
+        self.admit_as_durable()
         self.is_internal = is_internal(self.name)
+
+    def admit_as_durable(self) -> None:
+        """Let the admitted view be the durable one: nothing is queued."""
+        self.next_offset = self.length
+        self.next_event_count = self.event_count
+        self.admitted_attribute_bytes = self.attribute_bytes
+        for progress in self.writers.values():
+            progress.admitted = progress.durable
+
+    def check_present(self) -> None:
+        """Raise if the segment is not there any more once everything is durable that is queued."""
+        if self.deleted or self.leaving:
+            raise SegmentNotFoundError("the segment was deleted", subject=self.name)
 
     def check_appendable(self) -> None:
         """Raise if the segment takes no more appends."""
-        if self.deleted:
-            raise SegmentNotFoundError("the segment was deleted", subject=self.name)
+        self.check_present()
         if self.sealed or self.closing:
             raise SegmentSealedError(
                 "the segment is sealed", subject=self.name, start_offset=self.start_offset, length=self.next_offset

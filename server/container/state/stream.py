@@ -34,13 +34,6 @@ class Stream:
     # By kind and name.
     cuts: dict[tuple[int, str], m.SavedCut] = field(default_factory=dict)
     sealed: bool = False
-    # Admitted: a seal or a delete is queued; the epoch that a queued scale begins.
-    closing: bool = False
-    admitted_epoch: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with the admitted view of the durable one."""
-        self.admitted_epoch = self.epoch
 
     @property
     def memory_bytes(self) -> int:
@@ -84,5 +77,4 @@ class Stream:
             for segment_id, low, last in record.created
         ]
         self.epoch = record.number
-        self.admitted_epoch = max(self.admitted_epoch, self.epoch)
         self.epochs.append(record)

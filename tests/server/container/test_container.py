@@ -12,7 +12,7 @@ from millrace.server.container.state.sparse_index import SparseIndex
 from millrace.server.errors import NoSpaceError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from millrace.wire.limits import KIB
+from millrace.wire.limits import EVENT_COUNT_MAX, KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.internal import Appender
 from tests.support.protocol import Peer, Stored, code_of
@@ -107,6 +107,36 @@ async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_after(tmp
         after = await peer.settled(await peer.append(segment_id, *[b"y"] * 10))
         assert after == [ErrorCode.SEGMENT_SEALED] + [ErrorCode.SEGMENT_SEALED] * 9
         assert sum(isinstance(outcome, Stored) for outcome in outcomes) == info.length
+
+
+@pytest.mark.asyncio
+async def test_the_events_of_a_segment_are_counted_up_to_what_a_checkpoint_can_store(
+    server: Server, peer: Peer
+) -> None:
+    """A sum above that is refused before it is one: of appends, of what is in flight, of a merge."""
+    assert server._open is not None
+    segment_id, source_id = [await peer.create_segment(name) for name in ("raw/a", "raw/b")]
+    for each in (segment_id, source_id):
+        await peer.store(each, b"x")
+    segment = server._open.container.segment(segment_id)
+    segment.event_count = EVENT_COUNT_MAX - 5
+    segment.admit_as_durable()
+
+    ids = await peer.append(segment_id, b"two", event_count=2)
+    ids += await peer.append(segment_id, b"expects", expected_offset=4, event_count=3)
+    ids += await peer.append(segment_id, b"more", expected_offset=11)
+    assert await peer.settled(ids) == [
+        Stored(1, duplicate=False),
+        Stored(4, duplicate=False),
+        ErrorCode.INVALID_ARGUMENT,
+    ]
+    assert "events" in peer.errors[ids[-1]].message
+    await peer.ask(m.SealSegment(source_id), m.SegmentInfo)
+    merge = m.MergeSegment(target_id=segment_id, source_id=source_id)
+    assert await code_of(peer.ask(merge, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
+    assert (await peer.info(segment_id)).event_count == EVENT_COUNT_MAX
+    await server._open.flusher.checkpoint()
+    assert await peer.store(segment_id, b"none", event_count=0) == [11]
 
 
 @pytest.mark.asyncio

@@ -55,7 +55,7 @@ async def test_a_name_stays_taken_when_its_requester_is_cancelled(tmp_path: Path
             await gone.start(m.CreateStream("raw/s", 2, ""))
             assert server._open is not None
             async with asyncio.timeout(PATIENCE_S):
-                while len(server._open.container._in_flight) < 2:
+                while len(server._open.container.in_flight) < 2:
                     await gone.ask(m.ListStreams("", "", 10), m.StreamList)
         async with asyncio.timeout(PATIENCE_S):
             while server.statistics()["server"].connections > 1:
@@ -227,9 +227,11 @@ async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_pat
             await gone.start(m.MergeSegment(target_id=target, source_id=source))
             await gone.ask(m.ListStreams("", "", 10), m.StreamList)
         merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
-        assert await code_of(peer.ask(m.TruncateSegment(source, 2), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
-        assert await code_of(peer.ask(m.DeleteSegment(source), m.Done)) is ErrorCode.SEGMENT_NOT_FOUND
+        cut, delete = await peer.start(m.TruncateSegment(source, 2)), await peer.start(m.DeleteSegment(source))
+        await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         files.resume()
+        assert await code_of(peer.reply(cut, m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+        assert await code_of(peer.reply(delete, m.Done)) is ErrorCode.SEGMENT_NOT_FOUND
         await peer.reply(merge, m.SegmentInfo)
         assert await peer.read_all(target) == b"0123456789"
 
@@ -381,7 +383,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             control = WriterControl(container)
             expired = control.expire(marked=[named.writer_number], forgotten=[unnamed.writer_number])
             async with asyncio.timeout(PATIENCE_S):
-                while len(container._in_flight) < len(requests) + 1:
+                while len(container.in_flight) < len(requests) + 1:
                     await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         async with asyncio.timeout(PATIENCE_S):
             while server.statistics()["server"].connections > 1:
@@ -396,7 +398,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
         files.resume()
         async with asyncio.timeout(PATIENCE_S):
             await expired
-            while container._in_flight:
+            while container.in_flight:
                 await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         assert reads == []
         assert (await peer.info(ids[3])).length == 200

@@ -246,7 +246,7 @@ async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path
         assert server._expiry is not None
         request_id = peer.next_id()
         peer.push(append_frame(segment_id, b"one", request_id=request_id, event_number=1, **writer))
-        while not server._open.container.writers_in_flight():  # noqa: ASYNC110  # the very turn of the loop matters here
+        while not server._open.container.in_flight.writers():  # noqa: ASYNC110  # the very turn of the loop matters here
             await asyncio.sleep(0)
         await server._expiry._expire_idle([writer["writer_number"]], all_of_them)
         assert await peer.settled([request_id]) == [Stored(0, duplicate=False)]

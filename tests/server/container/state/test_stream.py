@@ -25,7 +25,7 @@ def stream() -> Stream:
 def test_an_epoch_replaces_segments_by_their_successors() -> None:
     it = stream()
 
-    assert it.epoch == it.admitted_epoch == 3
+    assert it.epoch == 3
     assert [(part.segment_id, part.epoch, part.sealed_epoch) for part in it.parts] == [
         (1, 0, 1), (2, 1, 3), (3, 1, 2), (4, 2, 3), (5, 2, 0), (6, 3, 0),
     ]  # fmt: skip

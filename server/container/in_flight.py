@@ -1,0 +1,164 @@
+"""What the log was given and has not said durable yet, and what waits for it.
+
+New requests are decided on the admitted view, which runs ahead of what is durable by what is in flight. So a refusal,
+and the answer that something was stored before, may rest on an append or a decision that a crash or a failed sync can
+still undo. Who heard such an answer would know of something that never was. Each of these answers therefore *follows*
+what was submitted last: it is given when that is durable, and so everything that it can rest on. With nothing in flight
+it is given at once. If the log fails first, what was refused is told that nothing was stored and that it may be sent
+again (`RefusalUnknownError`); what was already on its way is of unknown outcome, like that.
+
+What is in flight is one queue in the order of the log: there is no need to know which of it an answer rests on.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millrace.server.errors import LogFailedError, RefusalUnknownError
+from millrace.wire import messages as m
+from millrace.wire.append_run import AppendRun
+
+from .admission import Owner, PendingAppend
+from .entity_cache import Pins
+
+DecisionKey = tuple[type[m.Record] | int | str, ...]
+"""The type of a record, and what its requester calls its subject."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingDecision:
+    """A record on its way through the log.
+
+    Attributes:
+        future: resolves when it is settled; those who wait for it shield it.
+        pins: keep what it is about in memory until it is settled: its admitted view is nowhere else.
+    """
+
+    record: Any
+    key: DecisionKey
+    future: asyncio.Future[None]
+    pins: Pins
+
+    def settle(self, failure: LogFailedError | None = None) -> None:
+        """End as durable and applied, or as failed."""
+        if failure is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(failure)
+        self.pins.release()
+
+
+class Follower(Protocol):
+    """An answer that is given when what was in flight before it is durable."""
+
+    def settle(self, failure: LogFailedError | None = None) -> None:
+        """Called once, when everything before it is durable, or has failed."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Barrier:
+    """The answer to a request that has a task of its own."""
+
+    future: asyncio.Future[None]
+
+    def settle(self, failure: LogFailedError | None = None) -> None:
+        if self.future.done():
+            return  # its requester was cancelled
+        if failure is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(RefusalUnknownError())
+
+
+class InFlight:
+    """Appends and decisions in the order of the log, and their followers."""
+
+    def __init__(self) -> None:
+        self._pending: deque[PendingAppend | PendingDecision] = deque()
+        # Of the decisions among these, the last one of each type about a subject.
+        self._queued: dict[DecisionKey, PendingDecision] = {}
+        # How many were added and settled so far: each is known by its number, the first one is 1.
+        self._added = 0
+        self._settled = 0
+        # By the number of what they follow.
+        self._followers: dict[int, list[Follower]] = {}
+        # Set once the log has failed: the admitted view then holds what may never have been.
+        self._failure: LogFailedError | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, pending: PendingAppend | PendingDecision) -> None:
+        """Add what the log was given last."""
+        self._pending.append(pending)
+        self._added += 1
+        if isinstance(pending, PendingDecision):
+            self._queued[pending.key] = pending
+
+    def follow(self, follower: Follower) -> None:
+        """Settle a follower when all that is in flight now is durable: at once if nothing is, or the log has failed."""
+        if self._pending:
+            self._followers.setdefault(self._added, []).append(follower)
+        else:
+            follower.settle(self._failure)
+
+    async def settled(self) -> None:
+        """Wait until everything that is in flight now is durable. Safe to cancel.
+
+        Raises:
+            RefusalUnknownError: the log failed first.
+        """
+        if self._pending or self._failure is not None:
+            barrier = _Barrier(asyncio.get_running_loop().create_future())
+            self.follow(barrier)
+            await barrier.future
+
+    def queued(self, key: DecisionKey) -> PendingDecision | None:
+        """Return the last decision of a type about a subject, if it is in flight."""
+        return self._queued.get(key)
+
+    def records(self) -> list[m.Record]:
+        """Return the records of the decisions, in order."""
+        return [pending.record for pending in self._pending if isinstance(pending, PendingDecision)]
+
+    def writers(self) -> set[int]:
+        """Return the numbers of the writers of the appends."""
+        return {pending.writer_number for pending in self._pending if isinstance(pending, PendingAppend)}
+
+    def items(self, runs: Iterable[AppendRun]) -> list[Any]:
+        """Return what the runs at the front are to the fold: decisions as their records, appends as they are."""
+        return [
+            pending.record if isinstance(pending, PendingDecision) else run
+            for run, pending in zip(runs, self._pending, strict=False)
+        ]
+
+    def durable(self, runs: Iterable[AppendRun]) -> set[Owner]:
+        """Settle what is at the front, in its order, and its followers; return the owners of appends among these."""
+        owners: set[Owner] = set()
+        for run in runs:
+            pending = self._pending.popleft()
+            assert isinstance(pending, PendingDecision) or pending.offset == run.offset
+            self._settle(pending, owners)
+        return owners
+
+    def fail(self, failure: LogFailedError) -> set[Owner]:
+        """Settle everything as failed, and what comes from now on; return the owners of appends."""
+        self._failure = failure
+        owners: set[Owner] = set()
+        while self._pending:
+            self._settle(self._pending.popleft(), owners, failure)
+        return owners
+
+    def _settle(
+        self, pending: PendingAppend | PendingDecision, owners: set[Owner], failure: LogFailedError | None = None
+    ) -> None:
+        self._settled += 1
+        if isinstance(pending, PendingDecision) and self._queued[pending.key] is pending:
+            del self._queued[pending.key]
+        for ended in (pending, *self._followers.pop(self._settled, ())):
+            ended.settle(failure)
+            if isinstance(ended, PendingAppend):
+                owners.add(ended.owner)

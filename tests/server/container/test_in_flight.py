@@ -1,0 +1,379 @@
+"""A refusal tells only what is durable: it waits for what is in flight, and for nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from millrace.model.key_range import KEY_SPACE
+from millrace.server.app import Server
+from millrace.server.container.entity_cache import Pins
+from millrace.server.container.in_flight import InFlight, PendingDecision
+from millrace.server.container.writer_control import WriterControl
+from millrace.server.errors import LogFailedError, RefusalUnknownError
+from millrace.wire import messages as m
+from millrace.wire.append_run import AppendRun
+from millrace.wire.errors import ErrorCode
+from tests.support.files import MemoryFileSystem
+from tests.support.protocol import Peer, RefusedError, Stored, code_of, set_attribute
+from tests.support.servers import server_options
+from tests.support.waiting import until
+
+HALVES = [m.KeyRangeRecord(0, 9), m.KeyRangeRecord(10, KEY_SPACE - 1)]
+
+
+@dataclass
+class Scene:
+    """A server on a disk that can stall, and two clients of it: what one has in flight, the other one is refused for.
+
+    Attributes:
+        ids: what `prepare` made, by name.
+    """
+
+    server: Server
+    files: MemoryFileSystem
+    first: Peer
+    second: Peer
+    ids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def in_flight(self) -> int:
+        assert self.server._open is not None
+        return len(self.server._open.container.in_flight)
+
+    async def prepare(self) -> None:
+        """Make one of everything."""
+        peer = self.first
+        for name in ("a", "b", "sealed"):
+            self.ids[name] = await peer.create_segment(f"raw/{name}")
+        await peer.store(self.ids["sealed"], b"bytes")
+        await peer.ask(m.SealSegment(self.ids["sealed"]), m.SegmentInfo)
+        opened = await peer.open_writer("w", self.ids["a"])
+        self.ids["writer"] = opened.writer_number
+        for name in ("s", "gone"):
+            stream = await peer.ask(m.CreateStream(f"raw/{name}", 1, ""), m.StreamInfo)
+            self.ids[name] = stream.segments[0].segment_id
+        await peer.ask(m.SealStream("raw/gone"), m.StreamInfo)
+        await peer.ask(m.SaveCuts("raw/s", [m.NamedCut(1, "cut", [m.SavedPosition(self.ids["s"], 0, 0)])]), m.Done)
+
+    async def stall(self, start: "Case | None" = None) -> None:
+        """Let the disk of the log stand still; with a case, when the log was given what it puts in flight."""
+        self.files.stall(folder="wal")
+        if start is not None:
+            await start.begin(self)
+            await until(lambda: self.in_flight)
+
+    async def append(self, peer: Peer, name: str, **fields: int) -> "ErrorCode | Stored":
+        """Return the outcome of an append of one event."""
+        (outcome,) = await peer.settled(await peer.append(self.ids[name], b"x", **fields))
+        return outcome
+
+    async def append_of_writer(self, peer: Peer, number: int, epoch: int = 1) -> "ErrorCode | Stored":
+        """Return the outcome of an append of the writer."""
+        return await self.append(peer, "a", writer_number=self.ids["writer"], writer_epoch=epoch, event_number=number)
+
+
+@pytest_asyncio.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    async with (
+        Server(server_options(tmp_path), files=files) as server,
+        await Peer.connect(server.address) as first,
+        await Peer.connect(server.address) as second,
+    ):
+        made = Scene(server, files, first, second)
+        await made.prepare()
+        yield made
+        files.resume()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is in flight, and what is answered because of it.
+
+    Attributes:
+        begin: sends the first request and does not wait for its answer.
+        ask: sends the second one, and returns its answer.
+        answer: the right one.
+        is_refusal: whether it is void, to be tried again, if the log fails; else it is of unknown outcome.
+    """
+
+    begin: Callable[[Scene], Awaitable[object]]
+    ask: Callable[[Scene], Awaitable[object]]
+    answer: object
+    is_refusal: bool = True
+
+
+def sent(request: Callable[[Scene], m.Message]) -> Callable[[Scene], Awaitable[object]]:
+    return lambda scene: scene.first.start(request(scene))
+
+
+def asked(request: Callable[[Scene], m.Message], kind: type[m.Message]) -> Callable[[Scene], Awaitable[object]]:
+    async def ask(scene: Scene) -> object:
+        try:
+            return await scene.second.ask(request(scene), kind)
+        except RefusedError as error:
+            return error.code
+
+    return ask
+
+
+async def expire(scene: Scene) -> None:
+    assert scene.server._open is not None
+    expired = WriterControl(scene.server._open.container).expire(marked=[scene.ids["writer"]], forgotten=[])
+    expired.add_done_callback(lambda done: done.exception())
+
+
+def append(scene: Scene) -> Awaitable[object]:
+    return scene.first.append(scene.ids["a"], b"x")
+
+
+def append_of_writer(scene: Scene) -> Awaitable[object]:
+    return scene.first.append(scene.ids["a"], b"x", writer_number=scene.ids["writer"], writer_epoch=1, event_number=1)
+
+
+def attribute(expected: bytes | None, value: bytes) -> Callable[[Scene], m.Message]:
+    return lambda scene: set_attribute(scene.ids["a"], "key", expected=expected, value=value)
+
+
+def delete(scene: Scene) -> m.Message:
+    return m.DeleteSegment(scene.ids["a"])
+
+
+def merge(scene: Scene) -> m.Message:
+    return m.MergeSegment(target_id=scene.ids["a"], source_id=scene.ids["sealed"])
+
+
+def scale(scene: Scene) -> m.Message:
+    return m.ScaleStream("raw/s", [scene.ids["s"]], HALVES)
+
+
+CASES = {
+    "wrong offset": Case(
+        append, lambda scene: scene.append(scene.second, "a", expected_offset=0), ErrorCode.CONDITION_FAILED
+    ),
+    "attribute mismatch": Case(
+        sent(attribute(None, b"1")),
+        asked(attribute(None, b"2"), m.Attribute),
+        ErrorCode.ATTRIBUTE_CONDITION_FAILED,
+    ),
+    "exists": Case(
+        sent(lambda _: m.CreateSegment("raw/new")),
+        asked(lambda _: m.CreateSegment("raw/new"), m.SegmentInfo),
+        ErrorCode.SEGMENT_EXISTS,
+    ),
+    "sealed": Case(
+        sent(lambda scene: m.SealSegment(scene.ids["a"])),
+        lambda scene: scene.append(scene.second, "a"),
+        ErrorCode.SEGMENT_SEALED,
+    ),
+    "an append to what is being deleted": Case(
+        sent(delete), lambda scene: scene.append(scene.second, "a"), ErrorCode.SEGMENT_NOT_FOUND
+    ),
+    "deleted twice": Case(sent(delete), asked(delete, m.Done), ErrorCode.SEGMENT_NOT_FOUND),
+    "sealed while it is being deleted": Case(
+        sent(delete), asked(lambda scene: m.SealSegment(scene.ids["a"]), m.SegmentInfo), ErrorCode.SEGMENT_NOT_FOUND
+    ),
+    "an attribute of what is being deleted": Case(
+        sent(delete), asked(attribute(None, b"1"), m.Attribute), ErrorCode.SEGMENT_NOT_FOUND
+    ),
+    "an append to what is being merged": Case(
+        sent(merge), lambda scene: scene.append(scene.second, "sealed"), ErrorCode.SEGMENT_NOT_FOUND
+    ),
+    "deleted while it is being merged": Case(
+        sent(merge), asked(lambda scene: m.DeleteSegment(scene.ids["sealed"]), m.Done), ErrorCode.SEGMENT_NOT_FOUND
+    ),
+    "fenced": Case(
+        sent(lambda scene: m.OpenWriter("w", [scene.ids["a"]], 0)),
+        lambda scene: scene.append_of_writer(scene.second, 1),
+        ErrorCode.WRITER_FENCED,
+    ),
+    "expired": Case(expire, lambda scene: scene.append_of_writer(scene.second, 1), ErrorCode.WRITER_EXPIRED),
+    "a gap in the numbers": Case(
+        append_of_writer, lambda scene: scene.append_of_writer(scene.second, 3), ErrorCode.EVENT_NUMBER_GAP
+    ),
+    "stored already": Case(
+        append_of_writer,
+        lambda scene: scene.append_of_writer(scene.second, 1),
+        Stored(-1, duplicate=True),
+        is_refusal=False,
+    ),
+    "a stream that exists": Case(
+        sent(lambda _: m.CreateStream("raw/new", 1, "")),
+        asked(lambda _: m.CreateStream("raw/new", 1, ""), m.StreamInfo),
+        "created 0",
+    ),
+    "a stream deleted twice": Case(
+        sent(lambda _: m.DeleteStream("raw/gone")), asked(lambda _: m.DeleteStream("raw/gone"), m.Done), m.Done(0)
+    ),
+    "a sealed stream scaled": Case(
+        sent(lambda _: m.SealStream("raw/s")), asked(scale, m.StreamInfo), ErrorCode.STREAM_SEALED
+    ),
+    "a cut forgotten twice": Case(
+        sent(lambda _: m.ForgetCut("raw/s", 1, "cut")),
+        asked(lambda _: m.ForgetCut("raw/s", 1, "cut"), m.Done),
+        m.Done(0),
+    ),
+    "an argument, which may be too many": Case(
+        sent(lambda scene: m.SaveCuts("raw/s", [m.NamedCut(1, "one", [m.SavedPosition(scene.ids["s"], 0, 0)])])),
+        asked(lambda scene: m.SaveCuts("raw/s", [m.NamedCut(1, "", [m.SavedPosition(scene.ids["s"], 0, 0)])]), m.Done),
+        ErrorCode.INVALID_ARGUMENT,
+    ),
+}
+PARAMETERS = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+
+
+def shown(answer: object) -> object:
+    return f"created {answer.created}" if isinstance(answer, m.StreamInfo) else answer
+
+
+@PARAMETERS
+@pytest.mark.asyncio
+async def test_an_answer_that_rests_on_what_is_in_flight_waits_for_its_sync(scene: Scene, case: Case) -> None:
+    """Behaviour 84."""
+    await scene.stall(case)
+    answering = asyncio.ensure_future(case.ask(scene))
+    async with await Peer.connect(scene.server.address) as other:
+        for _ in range(20):
+            await other.ask(m.ListStreams("", "", 10), m.StreamList)
+    assert not answering.done()
+
+    scene.files.resume()
+
+    assert shown(await answering) == case.answer
+
+
+@PARAMETERS
+@pytest.mark.asyncio
+async def test_if_that_sync_fails_the_answer_is_to_try_again(scene: Scene, case: Case) -> None:
+    """Behaviour 84: nothing was stored, and what it would have been refused for may never have been."""
+    await scene.stall(case)
+    answering = asyncio.ensure_future(case.ask(scene))
+    async with await Peer.connect(scene.server.address) as other:
+        for _ in range(20):
+            await other.ask(m.ListStreams("", "", 10), m.StreamList)
+
+    scene.files.fail_syncs()
+    scene.files.resume()
+
+    assert await answering is (ErrorCode.SHUTTING_DOWN if case.is_refusal else ErrorCode.OUTCOME_UNKNOWN)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_waits_for_the_last_that_is_in_flight() -> None:
+    """Behaviour 84: what was queued during a sync needs another one."""
+    in_flight = InFlight()
+    runs = [AppendRun.of_record(b"record") for _ in range(2)]
+    for number in range(2):
+        future = asyncio.get_running_loop().create_future()
+        in_flight.add(PendingDecision(m.SegmentSealed(number), (m.SegmentSealed, number), future, Pins()))
+    waiting = asyncio.ensure_future(in_flight.settled())
+    await asyncio.sleep(0)
+
+    in_flight.durable(runs[:1])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    in_flight.durable(runs[1:])
+
+    await waiting
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_refused_for_what_a_failed_log_has_lost() -> None:
+    """Behaviour 84: a request that is decided after the failure still meets what was admitted before it."""
+    in_flight = InFlight()
+    await in_flight.settled()
+    in_flight.fail(LogFailedError("the log failed"))
+
+    with pytest.raises(RefusalUnknownError):
+        await in_flight.settled()
+
+
+@pytest.mark.asyncio
+async def test_where_nothing_is_in_flight_a_refusal_waits_for_nothing(scene: Scene) -> None:
+    """Behaviour 84: here the disk does not even answer."""
+    await scene.first.store(scene.ids["a"], b"x")
+    await scene.stall()
+
+    assert await scene.append(scene.second, "a", expected_offset=0) is ErrorCode.CONDITION_FAILED
+    assert await code_of(scene.second.create_segment("raw/a")) is ErrorCode.SEGMENT_EXISTS
+    assert await scene.append(scene.second, "sealed") is ErrorCode.SEGMENT_SEALED
+
+
+@pytest.mark.asyncio
+async def test_a_question_is_answered_from_what_is_durable_and_at_once(scene: Scene) -> None:
+    """Behaviour 84: what is in flight is not told, and not waited for."""
+    await scene.stall(CASES["exists"])
+
+    assert await code_of(scene.second.ask(m.GetSegment(0, "raw/new"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+    assert await code_of(scene.second.read(scene.ids["a"], 1)) is ErrorCode.OFFSET_BEYOND_END
+
+
+@pytest.mark.asyncio
+async def test_what_does_not_tell_the_state_is_refused_at_once(scene: Scene) -> None:
+    """Behaviour 84: an append that is too large, a name that is none."""
+    await scene.stall(CASES["wrong offset"])
+
+    (request_id,) = await scene.second.append(scene.ids["a"], bytes(70_000))
+    assert await scene.second.settled([request_id]) == [ErrorCode.APPEND_TOO_LARGE]
+    assert await code_of(scene.second.create_segment("no name")) is ErrorCode.INVALID_NAME
+
+
+@pytest.mark.asyncio
+async def test_acks_come_before_the_refusal_and_the_pipeline_after_it_is_broken(scene: Scene) -> None:
+    """Behaviours 6 and 84: a refusal that waits keeps its turn, and what was sent after it is not applied."""
+    await scene.stall()
+    peer, segment_id = scene.second, scene.ids["a"]
+    stored = await peer.append(segment_id, b"one", b"two")
+    await until(lambda: scene.in_flight)
+    refused = await peer.append(segment_id, b"x", expected_offset=1)
+    broken = await peer.append(segment_id, b"y", b"z")
+    elsewhere = await peer.append(scene.ids["b"], b"elsewhere")
+    scene.files.resume()
+
+    assert await peer.settled([*stored, *refused, *broken, *elsewhere]) == [
+        Stored(0, duplicate=False),
+        Stored(3, duplicate=False),
+        ErrorCode.CONDITION_FAILED,
+        ErrorCode.PIPELINE_BROKEN,
+        ErrorCode.PIPELINE_BROKEN,
+        Stored(0, duplicate=False),
+    ]
+    assert list(peer.outcomes)[-6:] == [*stored, *refused, *broken, *elsewhere]
+    assert peer.errors[refused[0]].length == 6
+    assert await peer.store(segment_id, b"again", expected_offset=6) == [6]
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_while_its_refusal_waits_disturbs_nobody(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behaviour 84: neither a request with a task nor an append is answered then."""
+    await scene.stall(CASES["exists"])
+    async with await Peer.connect(scene.server.address) as gone:
+        await gone.start(m.CreateSegment("raw/new"))
+        await gone.append(scene.ids["a"], b"x", expected_offset=7)
+        await gone.ask(m.ListStreams("", "", 10), m.StreamList)
+    await until(lambda: scene.server.statistics()["server"].connections == 2)
+
+    scene.files.resume()
+
+    assert await scene.second.store(scene.ids["a"], b"x") == [0]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.asyncio
+async def test_a_name_is_free_once_its_delete_is_durable(scene: Scene) -> None:
+    """Behaviour 84: a creation that meets a delete on its way is neither refused nor carried out before it."""
+    await scene.stall(CASES["deleted twice"])
+    created = asyncio.ensure_future(scene.second.create_segment("raw/a"))
+    await scene.first.ask(m.ListStreams("", "", 10), m.StreamList)
+
+    scene.files.resume()
+
+    assert await created not in scene.ids.values()
