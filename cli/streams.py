@@ -74,32 +74,47 @@ def update(
     is_fixed: Annotated[
         bool, typer.Option("--fixed", help="Let it scale by hand only.", rich_help_panel="Policies")
     ] = False,
+    segments: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=SEGMENTS_PER_STREAM_MAX,
+            metavar="N",
+            help="Split or merge it into so many segments now, and let it scale by hand only from then on.",
+            rich_help_panel="Policies",
+        ),
+    ] = None,
     retain_all: Annotated[
         bool, typer.Option("--retain-all", help="Drop nothing by itself.", rich_help_panel="Policies")
     ] = False,
     tags: TagOption = None,
     untags: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Take a tag away.")] = None,
 ) -> None:
-    """Change the policies and tags of a stream; what is not named stays. Events and segments stay as they are."""
+    """Change the policies and tags of a stream; what is not named stays. Events stay as they are."""
     retention = policies.retention()
     if retain_all and retention is not None:
         raise typer.BadParameter("--retain-all excludes the other ways to retain")
+    if is_fixed and segments is not None:
+        raise typer.BadParameter("--fixed keeps the segments as they are; --segments says how many there are to be")
     with server.connect() as client:
         found = client.stream_info(stream)
         current = found.configuration
-        segments = len(found.open_segments) if is_fixed else None
-        scaling = policies.scaling(segments=segments, current=current.scaling)
+        count = len(found.open_segments)
+        scaling = policies.scaling(segments=count if is_fixed else segments, current=current.scaling)
         wanted = replace(
             current,
             scaling=scaling or current.scaling,
             retention=None if retain_all else retention or current.retention,
             tags=tuple(({*current.tags} | {*(tags or ())}) - {*(untags or ())}),
         )
-        if wanted == current:
+        if wanted == current and segments in (None, count):
             print_note(f"{stream} is so already; nothing was changed")
             return
-        client.update_stream(stream, wanted)
-    print_done(f"updated {stream}: {_differences(current, wanted)}")
+        updated = client.update_stream(stream, wanted)
+    changes = _differences(current, wanted)
+    if len(updated.open_segments) != count:
+        changes += [f"{count_text(len(updated.open_segments), 'segment')} instead of {count}"]
+    print_done(f"updated {stream}: {'; '.join(changes)}")
 
 
 @app.command("list")
@@ -232,16 +247,16 @@ app.command()(history)
 app.command()(explain)
 
 
-def _differences(before: StreamConfig, after: StreamConfig) -> str:
+def _differences(before: StreamConfig, after: StreamConfig) -> list[str]:
     """Return in words what an update changes."""
-    said = []
+    said: list[str] = []
     if after.scaling != before.scaling:
         said.append(f"scaling {scaling_text(after.scaling)}")
     if after.retention != before.retention:
         said.append(f"it keeps {retention_text(after.retention)}")
     if after.tags != before.tags:
         said.append(f"tags {', '.join(after.tags) or 'none'}")
-    return "; ".join(said)
+    return said
 
 
 def _json(info: StreamInfo) -> dict[str, Any]:

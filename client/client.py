@@ -158,7 +158,11 @@ class Client:
             after = page.names[-1].name
 
     async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
-        """Give a stream another configuration; its segments stay as they are until a policy changes them.
+        """Give a stream another configuration; return what it is then.
+
+        With a new `ScalingPolicy.fixed(n)` it has n open segments then: some were split, or neighbours merged, and the
+        order per key holds across. A stream that was scaled by hand since stays so while only something else changes,
+        and gets its n segments back from an update that changes nothing. By any other policy, segments change later.
 
         Raises:
             StreamNotFoundError: there is none.

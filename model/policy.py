@@ -34,7 +34,7 @@ KindT = TypeVar("KindT", bound=StrEnum)
 class ScalingKind(StrEnum):
     """What the target of scaling counts."""
 
-    FIXED = "fixed"  # nothing: the segments change only on request
+    FIXED = "fixed"  # nothing: the segments change only on request, or when another number is given
     BYTES = "bytes"
     EVENTS = "events"
 

@@ -4,6 +4,7 @@ The segments of a stream are created, sealed, truncated and deleted by the recor
 them change together, also when the server is killed between any two instructions.
 """
 
+from asyncio import Future, gather
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -12,8 +13,9 @@ from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.names import checked_name
-from millrace.model.policy import StreamConfig
+from millrace.model.policy import ScalingKind, StreamConfig
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.labels import config_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import (
@@ -31,6 +33,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 
 from .boundaries import check_border
+from .resizing import resize
 
 _DECISIONS: Final = (
     m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamTruncated, m.StreamDeleted,
@@ -109,7 +112,7 @@ class StreamController:
             raise InvalidArgumentError(
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
-        _check_configuration(configuration, name)
+        _checked_configuration(configuration, name)
         _check_cut_keys([(m.CutKind.CURSOR, cursor) for cursor in cursors], name)
         _check_room_for_cuts([segment_count] * len(cursors), name)
         await self._settled(name)
@@ -165,21 +168,26 @@ class StreamController:
             return stream
         if stream.sealed:
             raise StreamSealedError("the stream is sealed", subject=name)
+        await self._scale(stream, sealed_ids=sealed_ids, ranges=ranges, cause=cause)
+        return stream
+
+    def _scale(
+        self, stream: Stream, *, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord], cause: str
+    ) -> Future[None]:
+        """Decide a scale of a stream about which nothing else is on its way."""
         self._check_scale(stream, sealed_ids, ranges)
-        epoch = stream.epoch + 1
         record = m.StreamScaled(
             stream_id=stream.stream_id,
-            epoch=epoch,
+            epoch=stream.epoch + 1,
             scaled_us=self._container.clock.unix_us(),
             cause=cause,
             sealed_ids=list(sealed_ids),
             created=[m.SegmentRangeRecord(self._state.take_id(), low, last) for low, last in sorted(ranges)],
         )
-        decided = self._container.decide(record, name)
+        decided = self._container.decide(record, stream.name)
         for segment in self._segments(sealed_ids):
             segment.closing = True
-        await decided
-        return stream
+        return decided
 
     async def _settled(self, name: str) -> None:
         """Wait until no decision about the stream is on its way: the next one is made on what is durable.
@@ -200,15 +208,32 @@ class StreamController:
     async def update(self, name: str, *, configuration: str) -> Stream:
         """Give a stream another configuration.
 
+        Where that asks for a fixed number of segments which it did not ask for before, the stream has that number then;
+        also where the stream was scaled since, if nothing else is asked for. Repeating it is fine.
+
         Raises:
             StreamNotFoundError: there is none.
             InvalidArgumentError: the configuration is too long, or asks for something that makes no sense.
         """
-        _check_configuration(configuration, name)
+        wanted = _checked_configuration(configuration, name)
         await self._settled(name)
         stream = self.find(name)
-        if configuration != stream.configuration:
-            await self._container.decide(m.StreamUpdated(stream.stream_id, configuration), name)
+        decided: list[Future[None]] = []
+        scaling = wanted.scaling
+        is_other = configuration != stream.configuration
+        if (
+            scaling.kind is ScalingKind.FIXED
+            and not stream.sealed
+            # A change of something else leaves a stream alone that was scaled by hand.
+            and (not is_other or scaling != config_of(stream.configuration).scaling)
+            and (plan := resize(stream.open_parts, scaling.segment_count)) is not None
+        ):
+            ranges = [m.KeyRangeRecord(low, last) for low, last in plan.ranges]
+            decided.append(self._scale(stream, sealed_ids=plan.sealed_ids, ranges=ranges, cause=plan.reason))
+        if is_other:
+            # Second: who finds the new configuration, also after a crash, finds the segments that it asks for.
+            decided.append(self._container.decide(m.StreamUpdated(stream.stream_id, configuration), name))
+        await gather(*decided)
         return stream
 
     async def save_cuts(self, stream_name: str, cuts: Sequence[m.NamedCut]) -> None:
@@ -391,10 +416,10 @@ class StreamController:
                 continue
 
 
-def _check_configuration(configuration: str, name: str) -> None:
+def _checked_configuration(configuration: str, name: str) -> StreamConfig:
     if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
         raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)
-    StreamConfig.from_json(configuration)
+    return StreamConfig.from_json(configuration)
 
 
 def _check_cut_keys(keys: Sequence[tuple[int, str]], stream_name: str) -> None:

@@ -94,6 +94,18 @@ def test_an_update_leaves_alone_what_it_does_not_name(ask: Run) -> None:
     assert ask("stream", "update", "streams/updated", "--retain-all", "--retain-age", "7d").code == 2
 
 
+def test_a_stream_is_given_a_fixed_number_of_segments(ask: Run) -> None:
+    ask("stream", "create", "streams/resized", "--events-per-s", "1000")
+
+    resized = ask("stream", "update", "streams/resized", "--segments", "4")
+    info = ask("stream", "info", "streams/resized", "--json").json
+
+    assert "4 segments instead of 1" in resized.out + resized.err
+    assert (info["scaling"]["kind"], sum(not each["sealed"] for each in info["segments"])) == ("fixed", 4)
+    assert "nothing was changed" in ask("stream", "update", "streams/resized", "--segments", "4").err
+    assert ask("stream", "update", "streams/resized", "--segments", "4", "--fixed").code == 2
+
+
 def test_streams_are_listed_by_tag(ask: Run) -> None:
     ask("stream", "create", "tagged/x", "--tag", "winter")
     ask("stream", "create", "tagged/y", "--tag", "summer")

@@ -10,6 +10,7 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
+from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, code_of
 from tests.support.servers import server_options
 
@@ -117,3 +118,61 @@ async def test_streams_survive_a_restart(tmp_path: Path) -> None:
             "shop/old",
             "shop/orders",
         ]
+
+
+FIXED = '{"scaling": {"kind": "fixed", "segment_count": %d}, "tags": %s}'
+
+
+async def open_count(peer: Peer, name: str) -> int:
+    stream = await peer.ask(m.GetStream(name), m.StreamInfo)
+    return sum(not segment.sealed_epoch for segment in stream.segments)
+
+
+async def updated(peer: Peer, name: str, count: int, tags: str = "[]") -> int:
+    """Update a stream and return how many open segments it has then."""
+    stream = await peer.ask(m.UpdateStream(name, FIXED % (count, tags)), m.StreamInfo)
+    return sum(not segment.sealed_epoch for segment in stream.segments)
+
+
+@pytest.mark.asyncio
+async def test_a_fixed_number_that_is_new_is_what_the_stream_has_then(peer: Peer) -> None:
+    await peer.ask(m.CreateStream("shop/orders", 1, FIXED % (1, "[]")), m.StreamInfo)
+
+    assert [await updated(peer, "shop/orders", count) for count in (3, 8, 8, 2, 1)] == [3, 8, 8, 2, 1]
+    history = await peer.ask(m.GetStreamHistory("shop/orders"), m.StreamHistory)
+    assert [epoch.number for epoch in history.epochs] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.asyncio
+async def test_a_stream_scaled_by_hand_stays_so_unless_the_number_alone_is_asked_for(peer: Peer) -> None:
+    stream = await peer.ask(m.CreateStream("shop/orders", 1, FIXED % (1, "[]")), m.StreamInfo)
+    halves = [m.KeyRangeRecord(0, 9), m.KeyRangeRecord(10, KEY_SPACE - 1)]
+    await peer.ask(m.ScaleStream("shop/orders", [stream.segments[0].segment_id], halves), m.StreamInfo)
+
+    assert await updated(peer, "shop/orders", 1, '["new"]') == 2
+    assert await updated(peer, "shop/orders", 1, '["new"]') == 1
+
+
+@pytest.mark.asyncio
+async def test_a_sealed_stream_is_reconfigured_and_not_scaled(peer: Peer) -> None:
+    await peer.ask(m.CreateStream("shop/orders", 2, FIXED % (2, "[]")), m.StreamInfo)
+    await peer.ask(m.SealStream("shop/orders"), m.StreamInfo)
+
+    assert await updated(peer, "shop/orders", 5) == 2
+
+
+@pytest.mark.asyncio
+async def test_scaling_and_configuration_are_durable_when_the_update_is_answered(tmp_path: Path) -> None:
+    """Killed at any instant before, it is repeated: nothing then but what is missing is done."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
+        await updated(peer, "shop/orders", 4)
+        after = files.copy()
+    after.crash(seed=1)
+    async with Server(server_options(tmp_path), files=after) as server, await Peer.connect(server.address) as peer:
+        stream = await peer.ask(m.GetStream("shop/orders"), m.StreamInfo)
+        assert (await open_count(peer, "shop/orders"), stream.configuration) == (4, FIXED % (4, "[]"))
+        assert await updated(peer, "shop/orders", 4) == 4
+        assert len((await peer.ask(m.GetStreamHistory("shop/orders"), m.StreamHistory)).epochs) == 2

@@ -118,3 +118,56 @@ async def test_a_configuration_that_makes_no_sense_is_refused(client: Client) ->
     await client.create_stream("a/b")
     with pytest.raises(InvalidArgumentError, match=r"scaling\.target_per_s"):
         await client._writes.request(m.UpdateStream("a/b", wrong))
+
+
+@pytest.mark.asyncio
+async def test_a_stream_gets_the_fixed_number_of_segments_that_it_is_given(client: Client) -> None:
+    """Behaviours 22 and 27: at once, under load, and every key is read in order across."""
+    await client.create_stream("a/b", StreamConfig(scaling=ScalingPolicy.fixed(2)))
+    keys = [f"key-{n}" for n in range(30)]
+    written = dict.fromkeys(keys, 0)
+    ended = asyncio.Event()
+
+    async def write() -> None:
+        async with client.writer("a/b") as writer:
+            while not ended.is_set():
+                for key in keys:
+                    _ = writer.write(str(written[key]).encode(), key=key)
+                    written[key] += 1
+                await writer.flush()
+
+    writing = asyncio.create_task(write())
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            for count in (8, 3, 1, 5):
+                before = dict(written)
+                info = await client.update_stream("a/b", StreamConfig(scaling=ScalingPolicy.fixed(count)))
+                assert len(info.open_segments) == count
+                while written == before:
+                    await client.ping()
+    finally:
+        ended.set()
+        await writing
+    seen = dict.fromkeys(keys, 0)
+    async with client.reader("a/b", start=millrace.HEAD, end=millrace.TAIL) as reader:
+        async for event in reader:
+            assert event.key is not None
+            assert int(event.value) == seen[event.key]
+            seen[event.key] += 1
+    assert seen == written
+    causes = [epoch.cause for epoch in await client.stream_history("a/b")]
+    assert causes[1:] == [
+        "split: the stream is to have 8 segments instead of 2",
+        "merge: the stream is to have 3 segments instead of 8",
+        "merge: the stream is to have 1 segments instead of 3",
+        "split: the stream is to have 5 segments instead of 1",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_scaled_by_itself_gets_a_fixed_number_of_segments(client: Client) -> None:
+    await client.create_stream("a/b", StreamConfig(scaling=ScalingPolicy.by_events_per_s(500, min_segments=4)))
+
+    info = await client.update_stream("a/b", StreamConfig(scaling=ScalingPolicy.fixed(2)))
+
+    assert len(info.open_segments) == 2
