@@ -229,12 +229,19 @@ class Segments:
     async def merge(self, target: str, *, source: str) -> SegmentInfo:
         """Move all bytes of the sealed segment `source` to the end of `target`, as one; return the target.
 
+        Repeating it changes nothing: a source that is gone because it was merged into that target is no error.
+
         Raises:
             SegmentNotFoundError: one of them does not exist.
         """
-        target_id, source_id = await self._resolve(target), await self._resolve(source)
+        target_id = await self._resolve(target)
+        try:
+            source_id = await self._resolve(source)
+        except SegmentNotFoundError:
+            source_id = 0  # the server knows whether it was merged
         self._ids.pop(source, None)
-        return _info(await self._writes.request(m.MergeSegment(target_id=target_id, source_id=source_id)))
+        request = m.MergeSegment(target_id=target_id, source_id=source_id, source=source)
+        return _info(await self._writes.request(request))
 
     async def list(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Yield the segments whose names start with `prefix`, in the order of their names."""

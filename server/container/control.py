@@ -7,7 +7,7 @@ A refusal may rest on what is queued: whoever passes it on waits first until tha
 """
 
 from millrace.model.names import checked_name, internal_name
-from millrace.server.container.state.apply_segments import merge_marker
+from millrace.server.container.state.apply_segments import has_merged, merge_marker
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment, attribute_size
 from millrace.server.errors import (
     AttributeConditionFailedError,
@@ -99,44 +99,54 @@ class SegmentControl:
         if offset > segment.start_offset:
             await self._container.decide(m.SegmentTruncated(segment.segment_id, offset), segment.segment_id)
 
-    async def merge(self, target: Segment, source_id: int) -> None:
+    async def merge(self, target: Segment, *, source_id: int, source: str = "") -> None:
         """Move all bytes of a sealed segment to the end of another, in one step that is seen whole or not at all.
 
         Nothing is copied here: the bytes stay where they are until the flusher copies them. The source is deleted
         afterwards. Merging it into the same target again is a success without effect.
+
+        Args:
+            source_id: of the source; 0: it is named `source`, or was when it was merged.
 
         Raises:
             InvalidArgumentError: the source is not sealed, or is the target, or has too many events for it.
             SegmentError: the target takes no appends, or there is no such source.
         """
         self._check_raw(target)
-        # How much there is to merge is known when it is truncated.
+        if not source_id:
+            named = self._state.segments.find(source)
+            if named is None:
+                if has_merged(target, source):
+                    return
+                raise SegmentNotFoundError("there is no such segment", subject=source)
+            source_id = named.segment_id
         queued = self._container.queued
+        # How much there is to merge is known when it is truncated.
         while queued(m.SegmentTruncated, source_id) or queued(m.SegmentMerged, source_id):
             await self._container.in_flight.settled()
         if merge_marker(source_id) in target.attributes:
             return
-        source = self._container.segment(source_id)
-        self._check_raw(source)
-        if source is target:
-            raise InvalidArgumentError("a segment cannot be merged into itself", subject=source.name)
-        if not source.sealed:
-            raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=source.name)
+        merged = self._container.segment(source_id)
+        self._check_raw(merged)
+        if merged is target:
+            raise InvalidArgumentError("a segment cannot be merged into itself", subject=merged.name)
+        if not merged.sealed:
+            raise InvalidArgumentError("only a sealed segment can be merged; seal it first", subject=merged.name)
         target.check_appendable()
-        check_event_count(target, source.event_count)
-        size = source.length - source.start_offset
+        check_event_count(target, merged.event_count)
+        size = merged.length - merged.start_offset
         record = m.SegmentMerged(
             target_id=target.segment_id,
             source_id=source_id,
             target_offset=target.next_offset,
-            source_start=source.start_offset,
+            source_start=merged.start_offset,
             size=size,
-            event_count=source.event_count,
+            event_count=merged.event_count,
         )
         decided = self._container.decide(record, source_id)
         target.next_offset += size
-        target.next_event_count += source.event_count
-        source.leaving = True
+        target.next_event_count += merged.event_count
+        merged.leaving = True
         await decided
 
     async def delete(self, segment: Segment) -> None:

@@ -110,7 +110,7 @@ class Handlers:
 
     async def _merge_segment(self, message: m.MergeSegment) -> m.SegmentInfo:
         target = self.container.segment(message.target_id)
-        await self._control.merge(target, message.source_id)
+        await self._control.merge(target, source_id=message.source_id, source=message.source)
         return segment_info(target)
 
     async def _list_segments(self, message: m.ListSegments) -> m.SegmentList:

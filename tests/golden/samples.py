@@ -52,7 +52,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.SealSegment(11),
     m.TruncateSegment(11, 1 << 34),
     m.DeleteSegment(11),
-    m.MergeSegment(target_id=11, source_id=12),
+    m.MergeSegment(target_id=11, source_id=12, source="raw/b"),
     m.ListSegments("raw/", "raw/a", 100),
     m.SegmentList(
         [

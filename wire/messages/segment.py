@@ -154,10 +154,14 @@ class DeleteSegment(Request[Done]):
 
 @message(24, kw_only=True)
 class MergeSegment(Request[SegmentInfo]):
-    """Move all bytes of a sealed segment to the end of another; the reply describes the target."""
+    """Move all bytes of a sealed segment to the end of another; the reply describes the target.
+
+    Repeating it changes nothing: also by name, when the source is gone because it was merged into that target.
+    """
 
     target_id: SegmentId
-    source_id: SegmentId
+    source_id: SegmentId  # 0: the one that `source` names
+    source: SegmentName = ""
 
 
 @message(26)

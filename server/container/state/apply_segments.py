@@ -14,6 +14,8 @@ from .container_state import ContainerState
 from .garbage import DeleteAfter
 from .segment import DamagedRange, Segment
 
+_MERGED: Final = "#merged/"
+
 
 @dataclass(slots=True)
 class CurrentBatch:
@@ -29,8 +31,16 @@ class CurrentBatch:
 
 
 def merge_marker(source_id: int) -> str:
-    """Return the attribute that says, on the target, that a segment was merged into it. Clients cannot set it."""
-    return f"#merged/{source_id}"
+    """Return the attribute that says, on the target, that a segment was merged into it. Clients cannot set it.
+
+    Its value is the name that the segment had.
+    """
+    return f"{_MERGED}{source_id}"
+
+
+def has_merged(target: Segment, name: str) -> bool:
+    """Return whether a segment of that name was merged into the target."""
+    return any(key.startswith(_MERGED) and value == name.encode() for key, value in target.attributes.items())
 
 
 def create_segment(
@@ -103,7 +113,8 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
     target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
     if target is None:
         return
-    _set_attribute(state, target, merge_marker(record.source_id), b"")
+    name = b"" if source is None else source.name.encode()
+    _set_attribute(state, target, merge_marker(record.source_id), name)
     if record.size:
         target.index.add(record.target_offset, events=target.event_count, wall_time_us=batch.wall_time_us)
     target.length = max(target.length, record.target_offset + record.size)

@@ -225,3 +225,17 @@ async def test_arguments_that_make_no_sense_are_refused(client: Client, name: st
         await client.segments.read(name, -1)
     with pytest.raises(TypeError):
         await client.segments.append(name, "text")  # type: ignore[arg-type]  # wrong on purpose
+
+
+async def test_a_merge_can_be_repeated(client: Client, name: str) -> None:
+    """Behaviour 20: by name, though the source is gone then."""
+    segments = client.segments
+    source = f"{name}-source"
+    for each in (name, source):
+        await segments.create(each)
+    await segments.append(source, b"bytes")
+    await segments.seal(source)
+
+    assert [(await segments.merge(name, source=source)).length for _ in range(3)] == [5, 5, 5]
+    with pytest.raises(SegmentNotFoundError):
+        await segments.merge(name, source=f"{name}-other")

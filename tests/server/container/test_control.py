@@ -197,6 +197,24 @@ async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: Container
 
 
 @pytest.mark.asyncio
+async def test_a_merge_by_name_can_be_repeated(tmp_path: Path) -> None:
+    """Behaviour 20: also when the name is gone because of it, and after a restart; any other name is an error."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
+        other = await peer.create_segment("raw/other")
+        await peer.store(source, b"bytes")
+        await peer.ask(m.SealSegment(source), m.SegmentInfo)
+        request = m.MergeSegment(target_id=target, source_id=0, source="raw/source")
+        for _ in range(2):
+            assert (await peer.ask(request, m.SegmentInfo)).length == 5
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        assert (await peer.ask(request, m.SegmentInfo)).length == 5
+        for target_id, name in ((other, "raw/source"), (target, "raw/none"), (target, "")):
+            wrong = m.MergeSegment(target_id=target_id, source_id=0, source=name)
+            assert await code_of(peer.ask(wrong, m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
+
+
+@pytest.mark.asyncio
 async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Path) -> None:
     """Behaviour 20: truncating or deleting the source after a merge that is queued takes nothing from the target."""
     files = stalled_machine(tmp_path)
