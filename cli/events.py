@@ -6,7 +6,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
@@ -14,10 +14,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from millrace.client import blocking
 from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
+from millrace.model.cut import HEAD, CutChoice
 from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
+from millrace.model.selection import is_pattern
+from millrace.model.slice import Slice, is_slice
 from millrace.wire.limits import MIB
 
 from .connecting import Server, StreamArgument
@@ -41,21 +45,29 @@ class Printing:
         bool, typer.Option("--json", help="One JSON object a line: value, key, timestamp and position.")
     ] = False
     with_keys: Annotated[bool, typer.Option("--keys", help="Print the key and a tab before each value.")] = False
+    with_names: Annotated[
+        bool, typer.Option("--names", help="Print the stream and a tab before each value, where there are several.")
+    ] = False
 
-    def print(self, events: Iterable[Event], *, at_once: bool = False) -> int:
+    def print(
+        self, events: Iterable[Event], *, at_once: bool = False, stream_of: Callable[[Event], str] | None = None
+    ) -> int:
         """Print events up to the limit; return how many.
 
         Args:
             at_once: print each before the next one is waited for.
+            stream_of: returns the stream of an event, where there are several.
         """
         count = 0
         try:
             for event in islice(events, self.limit):
+                stream = stream_of(event) if stream_of is not None else None
                 if self.as_json:
-                    print_json_line(event_json(event))
+                    print_json_line(event_json(event) | ({"stream": stream} if stream is not None else {}))
                 else:
-                    prefix = f"{event.key or ''}\t".encode() if self.with_keys else b""
-                    sys.stdout.buffer.write(prefix + event.value + b"\n")
+                    prefix = f"{stream}\t" if self.with_names and stream is not None else ""
+                    prefix += f"{event.key or ''}\t" if self.with_keys else ""
+                    sys.stdout.buffer.write(prefix.encode() + event.value + b"\n")
                 count += 1
                 if at_once:
                     sys.stdout.flush()
@@ -130,42 +142,123 @@ def write(
     )
 
 
+StreamsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STREAM...",
+        help="Streams, patterns like `plant/sensor-*`, and slices like `shop/orders@head..tail#customer-3`, which have "
+        "start, end and key in them.",
+    ),
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Only the events of this key.", show_default="all")
+]
+
+
 def read(
     server: Server,
-    stream: StreamArgument,
-    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.")] = "head",
+    streams: StreamsArgument,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.", show_default="head"),
+    ] = None,
     end: Annotated[
-        str, typer.Option("--to", metavar="PLACE", help=f"Where to stop: {PLACES_HELP}; the tail is that of now.")
-    ] = "tail",
+        str | None,
+        typer.Option(
+            "--to", metavar="PLACE", help=f"Where to stop: {PLACES_HELP}; the tail is that of now.", show_default="tail"
+        ),
+    ] = None,
+    key: KeyOption = None,
     *,
     printing: Printing,
 ) -> None:
     """Print the events between two cuts, a line each; those of one key in the order written."""
-    first_place, last_place = parse_place(start), parse_place(end)
-    with (
-        server.connect() as client,
-        client.reader(stream, start=first_place(client, stream), end=last_place(client, stream)) as reader,
-    ):
-        count = printing.print(reader)
+    asked = _Asked(streams, start=start, end=end, key=key, start_default="head", end_default="tail")
+    with server.connect() as client, asked.open(client) as reader:
+        count = _print(printing, reader)
         if count == printing.limit and sys.stderr.isatty():
-            print_note(f"read on with --from '{reader.position()}'")
+            _print_position(reader)
 
 
 def tail(
     server: Server,
-    stream: StreamArgument,
-    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.")] = "tail",
+    streams: StreamsArgument,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.", show_default="tail"),
+    ] = None,
+    key: KeyOption = None,
     *,
     printing: Printing,
 ) -> None:
-    """Print events as they become durable, until Ctrl-C or the end of a sealed stream."""
-    place = parse_place(start)
-    with server.connect() as client, client.reader(stream, start=place(client, stream)) as reader:
+    """Print events as they become durable, until Ctrl-C or the end of a sealed stream.
+
+    Streams that come to match a pattern join from their heads on.
+    """
+    asked = _Asked(streams, start=start, end=None, key=key, start_default="tail", end_default=None)
+    with server.connect() as client, asked.open(client) as reader:
         try:
-            printing.print(reader, at_once=True)
+            _print(printing, reader, at_once=True)
         except KeyboardInterrupt:
             if sys.stderr.isatty():
-                print_note(f"\nread on with --from '{reader.position()}'")
+                _print_position(reader)
+
+
+AnyReader = blocking.Reader | blocking.StreamsReader
+
+
+class _Asked:
+    """What is to be read, as it was given on the command line: checked before the server is asked.
+
+    Raises:
+        typer.BadParameter, InvalidArgumentError: it is nothing that can be read.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[str],
+        *,
+        start: str | None,
+        end: str | None,
+        key: str | None,
+        start_default: str,
+        end_default: str | None,
+    ) -> None:
+        self._parts = [Slice.parse(text) if is_slice(text) else text for text in streams]
+        if isinstance(self._parts[0], Slice) and len(streams) == 1 and (start or end or key is not None):
+            raise typer.BadParameter("a slice has a start, an end and a key of its own")
+        self._start = parse_place(start or start_default)
+        last = end or end_default
+        self._end = parse_place(last) if last else None
+        self._key = key
+
+    def open(self, client: blocking.Client) -> AnyReader:
+        """Return a reader of it."""
+        (first, *others), names = self._parts, [part for part in self._parts if isinstance(part, str)]
+        if isinstance(first, Slice) and not others:
+            return client.reader(first)
+        if isinstance(first, str) and not others and not is_pattern(first):
+            end = self._end(client, first) if self._end else None
+            return client.reader(first, start=self._start(client, first), end=end, key=self._key)
+        starts = {name: self._start(client, name) for name in names}
+        ends = {name: self._end(client, name) for name in names} if self._end else {}
+        return client.reader(self._parts, start=_one_or_each(starts) or HEAD, end=_one_or_each(ends), key=self._key)
+
+
+def _one_or_each(choices: Mapping[str, CutChoice]) -> CutChoice | Mapping[str, CutChoice] | None:
+    """Return the choice that serves all streams, those which a pattern finds, too; else one for each."""
+    return next(iter(choices.values()), None) if len(set(choices.values())) <= 1 else choices
+
+
+def _print(printing: Printing, reader: AnyReader, *, at_once: bool = False) -> int:
+    stream_of = reader.stream_of if isinstance(reader, blocking.StreamsReader) else None
+    return printing.print(reader, at_once=at_once, stream_of=stream_of)
+
+
+def _print_position(reader: AnyReader) -> None:
+    cuts = reader.positions().values() if isinstance(reader, blocking.StreamsReader) else [reader.position()]
+    for cut in cuts:
+        print_note(f"read on with --from '{cut}'")
 
 
 def event_json(event: Event) -> dict[str, Any]:

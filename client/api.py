@@ -50,6 +50,7 @@ from millrace.client.read.cut_resolution import Distance as Distance
 from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
+from millrace.client.read.streams_reader import StreamsReader as StreamsReader
 from millrace.client.waiting import Waiting as Waiting
 from millrace.client.waiting import WaitReason as WaitReason
 from millrace.client.write.byte_writer import ByteWriter as ByteWriter
@@ -81,5 +82,6 @@ from millrace.model.policy import RetentionPolicy as RetentionPolicy
 from millrace.model.policy import ScalingPolicy as ScalingPolicy
 from millrace.model.policy import StreamConfig as StreamConfig
 from millrace.model.position import Position as Position
+from millrace.model.slice import Slice as Slice
 from millrace.model.stream import StreamInfo as StreamInfo
 from millrace.model.stream import StreamSegment as StreamSegment

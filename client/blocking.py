@@ -18,23 +18,27 @@ import concurrent.futures
 import io
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from millrace.client.admin.bookmarks import Bookmarks as AsyncBookmarks
 from millrace.client.admin.bookmarks import Cursors as AsyncCursors
+from millrace.client.admin.readers import Choices, OneChoice
 from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.read.reader import Reader as AsyncReader
+from millrace.client.read.reader import ReaderOptions
+from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
 from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.client.write.writer import owned
 from millrace.model.block_packing import Headers, checked_headers
-from millrace.model.cut import StreamCut
+from millrace.model.cut import HEAD, StreamCut
 from millrace.model.event import Event
+from millrace.model.slice import Slice
 
 from .client import Client as AsyncClient
 from .client import ClientStatistics
@@ -195,6 +199,43 @@ class Writer(Opened[AsyncWriter]):
         return self._target.known
 
 
+class _Handout:
+    """Hands out events one by one, of which the loop gives a block at a time."""
+
+    def __init__(self, loop: LoopThread, next_events: Callable[[], Awaitable[list[Event]]]) -> None:
+        self._loop = loop
+        self._next_events = next_events
+        # The block in hand, and how many of its events were handed out.
+        self._events: list[Event] = []
+        self._given = 0
+
+    def take(self) -> Event:
+        """Return the next event, waiting for it; raise StopIteration at the end."""
+        if self._given == len(self._events):
+            self._events = self._loop.call(self._next_events)
+            self._given = 0
+            if not self._events:
+                raise StopIteration
+        event = self._events[self._given]
+        self._given += 1
+        return event
+
+    @property
+    def first_left(self) -> Event | None:
+        """The event that comes next, if it is in hand."""
+        return self._events[self._given] if self._given < len(self._events) else None
+
+    def check_empty(self) -> None:
+        """Raise if events are in hand."""
+        if self._given < len(self._events):
+            raise RuntimeError("events of the block in hand are left: take them first")
+
+
+def _before(event: Event, cut: StreamCut) -> StreamCut:
+    """Return a cut that is before an event in its segment."""
+    return StreamCut.of(cut.stream, {**cut.places, event.segment: (event.offset, event.index)})
+
+
 class Reader(Opened[AsyncReader]):
     """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events.
 
@@ -203,9 +244,7 @@ class Reader(Opened[AsyncReader]):
 
     def __init__(self, loop: LoopThread, reader: AsyncReader, manager: AbstractAsyncContextManager[Any]) -> None:
         super().__init__(loop, reader, manager)
-        # The block in hand, and how many of its events were handed out.
-        self._events: list[Event] = []
-        self._given = 0
+        self._handout = _Handout(loop, reader.next_events)
 
     def __iter__(self) -> Self:
         """Iterate over the events."""
@@ -213,30 +252,58 @@ class Reader(Opened[AsyncReader]):
 
     def __next__(self) -> Event:
         """Return the next event, waiting for it."""
-        if self._given == len(self._events):
-            self._events = self._loop.call(self._target.next_events)
-            self._given = 0
-            if not self._events:
-                raise StopIteration
-        event = self._events[self._given]
-        self._given += 1
-        return event
+        return self._handout.take()
 
     _arrow_batches = iterated(AsyncReader.arrow_batches)
 
     def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
         """Yield the events as record batches; not after events were taken one by one from a block that has more."""
-        if self._given < len(self._events):
-            raise RuntimeError("events of the block in hand are left: take them first")
+        self._handout.check_empty()
         return self._arrow_batches()
 
     def position(self) -> StreamCut:
         """Return the cut after everything that was handed out."""
         cut = self._target.position()
-        if self._given == len(self._events):
-            return cut
-        left = self._events[self._given]
-        return StreamCut.of(cut.stream, {**cut.places, left.segment: (left.offset, left.index)})
+        left = self._handout.first_left
+        return cut if left is None else _before(left, cut)
+
+
+class StreamsReader(Opened[AsyncStreamsReader]):
+    """Reads several streams: see `millrace.client.read.streams_reader`. An iterator of events.
+
+    Made, opened and closed as a `Reader`.
+    """
+
+    def __init__(self, loop: LoopThread, reader: AsyncStreamsReader, manager: AbstractAsyncContextManager[Any]) -> None:
+        super().__init__(loop, reader, manager)
+        self._handout = _Handout(loop, reader.next_events)
+
+    def __iter__(self) -> Self:
+        """Iterate over the events."""
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event, waiting for it; `stream_of` says of which stream."""
+        return self._handout.take()
+
+    _arrow_batches = iterated(AsyncStreamsReader.arrow_batches)
+
+    def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
+        """Yield the events as record batches; not after events were taken one by one from a block that has more."""
+        self._handout.check_empty()
+        return self._arrow_batches()
+
+    def stream_of(self, event: Event) -> str:
+        """Return the name of the stream of an event that this reader handed out."""
+        return self._target.stream_of(event)
+
+    def positions(self) -> dict[str, StreamCut]:
+        """Return for each stream the cut after everything that was handed out of it."""
+        cuts = self._target.positions()
+        if (left := self._handout.first_left) is not None:
+            name = self.stream_of(left)
+            cuts[name] = _before(left, cuts[name])
+        return cuts
 
 
 class ByteWriter(io.RawIOBase):
@@ -327,6 +394,18 @@ class ByteReader(io.RawIOBase):
         return self._reader.tell()
 
 
+def _reader_of_one(
+    client: AsyncClient, stream: str | Slice, /, **arguments: Any
+) -> AbstractAsyncContextManager[AsyncReader]:
+    return client.reader(stream, **arguments)
+
+
+def _reader_of_several(
+    client: AsyncClient, streams: list[str | Slice], /, **arguments: Any
+) -> AbstractAsyncContextManager[AsyncStreamsReader]:
+    return client.reader(streams, **arguments)
+
+
 class Client(Blocking[AsyncClient]):
     """A client of one server for threads. Made by `connect`; a context manager."""
 
@@ -379,7 +458,38 @@ class Client(Blocking[AsyncClient]):
     writer_info = waited(AsyncClient.writer_info)
     reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)
-    reader = opened(AsyncClient.reader, Reader)
+    stream_cuts = waited(AsyncClient.stream_cuts)
+    _reader_of_one = opened(_reader_of_one, Reader)
+    _reader_of_several = opened(_reader_of_several, StreamsReader)
+
+    @overload
+    def reader(
+        self,
+        stream: str | Slice,
+        *,
+        start: OneChoice = HEAD,
+        end: OneChoice | None = None,
+        key: str | None = None,
+        options: ReaderOptions | None = None,
+    ) -> Reader: ...
+
+    @overload
+    def reader(
+        self,
+        stream: list[str] | list[Slice] | list[str | Slice],
+        *,
+        start: Choices = HEAD,
+        end: Choices | None = None,
+        key: str | None = None,
+        options: ReaderOptions | None = None,
+    ) -> StreamsReader: ...
+
+    @documented(AsyncClient.reader)
+    def reader(self, stream: Any, **arguments: Any) -> Any:
+        """Return a reader: see `millrace.client.client.Client.reader`."""
+        enter = self._reader_of_one if isinstance(stream, str | Slice) else self._reader_of_several
+        return enter(stream, **arguments)
+
     plan_ranges = waited(AsyncClient.plan_ranges)
     read_range = iterated(AsyncClient.read_range)
     fetch_event = waited(AsyncClient.fetch_event)

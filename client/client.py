@@ -11,22 +11,24 @@ for reads, so that a slow reader delays no acks. A client belongs to one event l
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Generator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from millrace.client.admin.bookmarks import Bookmarks, Cursors
 from millrace.client.admin.cuts import CutRequest, Cuts
+from millrace.client.admin.readers import Choices, OneChoice, Readers
 from millrace.client.admin.segments import Segments
 from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import Distance, distance, fetch_event
 from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
+from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.fork_guard import ForkGuard
@@ -34,15 +36,17 @@ from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
-from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut, TimeCut
+from millrace.model.cut import HEAD, CutChoice, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.lineage import Epoch, StreamPart, parts_of_history
 from millrace.model.names import checked_name, checked_writer_id
 from millrace.model.policy import StreamConfig
+from millrace.model.selection import Selection
+from millrace.model.slice import Slice, slice_of
 from millrace.model.stream import Border, StreamInfo, scaled_ranges
 from millrace.wire import messages as m
-from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB
+from millrace.wire.limits import MIB
 
 from .errors import WriterExpiredError
 from .options import ClientOptions, parse_address
@@ -77,6 +81,7 @@ class Client:
         self._reads = Channel(self.address, options, guard, session_id=self._writes.session_id, waits=self._waits)
         self.segments = Segments(writes=self._writes, reads=self._reads)
         self._cuts = Cuts(writes=self._writes, reads=self._reads)
+        self._readers = Readers(writes=self._writes, reads=self._reads, cuts=self._cuts)
 
     async def __aenter__(self) -> Self:
         """Connect, in one attempt.
@@ -148,14 +153,8 @@ class Client:
 
     async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
         """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
-        after = ""
-        while True:
-            page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag))
-            for name in page.names:
-                yield name.name
-            if not page.more or not page.names:
-                return
-            after = page.names[-1].name
+        async for name in self._readers.listed(prefix, tag=tag):
+            yield name
 
     async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
         """Give a stream another configuration; return what it is then.
@@ -382,62 +381,103 @@ class Client:
         request = m.ResetSequences(checked_writer_id(writer_id), info.stream_id, stored_through)
         return bool((await self._writes.request(request)).changed)
 
-    @asynccontextmanager
-    async def reader(
+    @overload
+    def reader(
         self,
-        stream: str,
+        stream: str | Slice,
         *,
-        start: CutChoice = HEAD,
-        end: CutChoice | None = None,
+        start: OneChoice = HEAD,
+        end: OneChoice | None = None,
+        key: str | None = None,
         options: ReaderOptions | None = None,
-    ) -> AsyncIterator[Reader]:
+    ) -> AbstractAsyncContextManager[Reader]: ...
+
+    @overload
+    def reader(
+        self,
+        stream: list[str] | list[Slice] | list[str | Slice],
+        *,
+        start: Choices = HEAD,
+        end: Choices | None = None,
+        key: str | None = None,
+        options: ReaderOptions | None = None,
+    ) -> AbstractAsyncContextManager[StreamsReader]: ...
+
+    def reader(
+        self,
+        stream: str | Slice | Sequence[str | Slice],
+        *,
+        start: Choices = HEAD,
+        end: Choices | None = None,
+        key: str | None = None,
+        options: ReaderOptions | None = None,
+    ) -> AbstractAsyncContextManager[Reader] | AbstractAsyncContextManager[StreamsReader]:
         """Return a reader of the events from `start` to `end`, to be entered with `async with`.
 
         Args:
-            start, end: cuts, or a `TimeCut`: then no event of that time or newer lies before the start, and no older
-                one after the end.
-            end: None reads on as events come, until the stream is sealed; TAIL is the tail at this moment.
+            stream: its name, or a slice, which has start, end and key in it. With a list of these, and of patterns like
+                `plant/sensor-*`, it is a `StreamsReader`; streams that come to match join from their heads on.
+            start, end: cuts, or their texts. Of a `TimeCut` no event of that time or newer lies before the start, and
+                no older one after the end. For several streams one for all, or one for each by its name; without a
+                start of its own a stream is read from its head. TAIL is that of all of them at one moment.
+            end: None reads on as events come, until the stream is sealed; TAIL is the tail at this moment. With an end
+                no streams join.
+            key: read the events of this key only, and only from the segments that may hold it.
 
         Raises:
             StreamNotFoundError: there is none.
             CutTruncatedError: `start` was truncated away.
             CutInvalidError, OffsetBeyondEndError: a cut that does not fit the stream.
             CutOrderError: `start` is after `end`.
+            InvalidArgumentError: a stream is given twice, or a cut for one that is not read.
         """
+        options = options or ReaderOptions()
+        if not isinstance(stream, str | Slice):
+            return self._readers.several(stream, start=start, end=end, key=key, options=options)
+        if isinstance(start, Mapping) or isinstance(end, Mapping):
+            raise InvalidArgumentError("cuts by the names of streams are for a list of streams")
+        return self._readers.one(slice_of(stream, start=start, end=end, key=key), options)
 
-        async def resolve(info: StreamInfo) -> tuple[StreamInfo, StreamCut, StreamCut | None]:
-            return info, *await self._cuts.bounds(start, end, info)
+    async def stream_cuts(self, streams: Iterable[str]) -> dict[str, StreamCut]:
+        """Return the tails of several streams, given by name or pattern, all as of one moment of the server.
 
-        info, first, last = await self._cuts.search(stream, resolve)
-        async with Reader(
-            self._reads,
-            info,
-            start=first,
-            end=last,
-            options=options or ReaderOptions(),
-            is_from_head=start is HEAD,
-        ) as reader:
-            yield reader
+        What was durable before something else is in these cuts if that is, whatever their streams.
+
+        Raises:
+            StreamNotFoundError: there is no stream of one of these names.
+            InvalidArgumentError: they are more than 1,000, or too many segments.
+        """
+        return await self._readers.tails(await self._readers.names(Selection.of(streams)))
 
     # --- parallel reading ---
 
     async def plan_ranges(
-        self, stream: str, *, start: CutChoice = HEAD, end: CutChoice = TAIL, max_bytes: int = 64 * MIB
+        self,
+        stream: str | Slice,
+        *,
+        start: OneChoice = HEAD,
+        end: OneChoice | None = None,
+        key: str | None = None,
+        max_bytes: int = 64 * MIB,
     ) -> list[SegmentRange]:
         """Return ranges that hold exactly the events between two cuts, each about `max_bytes`, to be read in parallel.
+
+        Args:
+            stream, start, key: see `reader`.
+            end: None: the tail at this moment.
 
         Raises like `reader`.
         """
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes={max_bytes} must be above 0")
+        part = slice_of(stream, start=start, end=end, key=key)
 
         async def plan(info: StreamInfo) -> list[SegmentRange]:
-            first, last = await self._cuts.bounds(start, end, info)
-            assert last is not None
-            ranges = ranges_between(first, last, info)
-            return [part for whole in ranges for part in await self.split_range(whole, max_bytes=max_bytes)]
+            first, last = await self._cuts.bounds(part, info)
+            ranges = ranges_between(first, info.tail() if last is None else last, info, key=part.key)
+            return [each for whole in ranges for each in await self.split_range(whole, max_bytes=max_bytes)]
 
-        return await self._cuts.search(stream, plan)
+        return await self._cuts.search(part.stream, plan)
 
     def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `ranges.read_range`."""

@@ -89,6 +89,22 @@ class EventBlock(NamedTuple):
                 keys[index] = None
         return keys
 
+    def indexes_of(self, key: str) -> list[int]:
+        """Return the indexes of the events with this key."""
+        if self.key_offsets is None or self.key_data is None:
+            return []
+        wanted = key.encode()
+        found = np.diff(self.key_offsets) == len(wanted)
+        if self.key_validity is not None:
+            found &= _bits(self.key_validity, self.fields.event_count)
+        starts = self.key_offsets[:-1]
+        data = bytes(self.key_data)
+        return [
+            index
+            for index, start in zip(np.flatnonzero(found).tolist(), starts[found].tolist(), strict=True)
+            if data.startswith(wanted, start)
+        ]
+
     def headers(self) -> list[dict[str, bytes] | None]:
         """Return the headers of each event, None where it has none.
 

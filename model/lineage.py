@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from .errors import CutInvalidError
-from .key_range import KeyRange, covers_once
+from .key_range import KeyRange, covers_once, key_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,10 @@ class StreamPart:
     key_range: KeyRange
     epoch: int = 0
     sealed_epoch: int = 0
+
+    def holds(self, key: str | None) -> bool:
+        """Return whether events of a key may be here; None stands for events of any."""
+        return key is None or key_place(key) in self.key_range
 
     def overlaps(self, other: "StreamPart") -> bool:
         """Return whether there are keys of both."""

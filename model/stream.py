@@ -89,14 +89,21 @@ class StreamInfo:
         """Return how far each segment is before a cut: up to its end, its start, or its position in the cut."""
         return self.lineage().progress(cut.places, start=START, end_of=lambda segment: segment.end.position)
 
-    def check_order(self, start: StreamCut, end: StreamCut) -> None:
+    def check_order(self, start: StreamCut, end: StreamCut, *, key: str | None = None) -> None:
         """Check that one resolved cut is in no segment after another.
+
+        Args:
+            key: whose events are meant: other segments may have any order.
 
         Raises:
             CutOrderError: it is; names both, and the segments.
         """
         starts, ends = self.progress(start), self.progress(end)
-        reversed_ids = [segment_id for segment_id in starts if starts[segment_id] > ends[segment_id]]
+        reversed_ids = [
+            segment.segment_id
+            for segment in self.segments
+            if starts[segment.segment_id] > ends[segment.segment_id] and segment.holds(key)
+        ]
         if reversed_ids:
             message = f"the start, {start}, is after the end, {end}, in segments {reversed_ids}; exchange them"
             raise CutOrderError(ErrorFacts(message=message, subject=self.name))

@@ -10,6 +10,7 @@ from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, CutChoice, StreamCut, parse_choice
 from millrace.model.errors import CutInvalidError
 from millrace.model.quantities import parse_duration, parse_size
+from millrace.model.slice import Slice
 
 from .errors import OptionError
 
@@ -26,6 +27,7 @@ class SourceOptions:
 
     Attributes:
         end_cut: None reads a batch up to its tail, a stream forever.
+        key: read the events of this key only; None for all.
         max_bytes, max_events: the most of one micro-batch; None for no limit.
         partition_bytes: about the bytes that one task reads.
         columns: what is handed to Spark; it cannot ask a Python source for fewer.
@@ -36,6 +38,7 @@ class SourceOptions:
     stream: str
     start_cut: CutChoice = HEAD
     end_cut: CutChoice | None = None
+    key: str | None = None
     max_bytes: int | None = None
     max_events: int | None = None
     partition_bytes: int = PARTITION_SIZE_BYTES
@@ -57,10 +60,13 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         name = _NAME_OF_LOWERED.get(key.lower())
         if name is None:
             raise OptionError(key, f"unknown; {_advice(key)}")
-        given[name] = value.strip()
-    for name in ("address", "stream"):
+        given[name] = value if name in _VERBATIM else value.strip()
+    for name in ("address",) if "slice" in given else ("address", "stream"):
         if not given.get(name):
             raise OptionError(name, "missing")
+    for name in _OF_A_SLICE:
+        if "slice" in given and name in given:
+            raise OptionError(name, f"is given, and the option slice has it: {given['slice']}")
     values: dict[str, Any] = {}
     for name, text in given.items():
         field_name, parse = _OPTIONS[name]
@@ -68,6 +74,9 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             values[field_name] = parse(text)
         except ValueError as error:
             raise OptionError(name, str(error)) from None
+    if "part" in values:
+        part: Slice = values.pop("part")
+        values |= {"stream": part.stream, "start_cut": part.start, "end_cut": part.end, "key": part.key}
     if values.pop("with_headers", False) and "headers" not in values.get("columns", ()):
         values["columns"] = (*values.get("columns", DEFAULT_COLUMNS), "headers")
     for name in ("startCut", "endCut"):
@@ -141,8 +150,10 @@ def _flag(text: str) -> bool:
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "address": ("address", _address),
     "stream": ("stream", str),
+    "slice": ("part", Slice.parse),
     "startCut": ("start_cut", _cut),
     "endCut": ("end_cut", _cut),
+    "key": ("key", str),
     "maxBytesPerTrigger": ("max_bytes", _size),
     "maxEventsPerTrigger": ("max_events", _count),
     "partitionBytes": ("partition_bytes", _size),
@@ -155,4 +166,7 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }
 """Each option of Spark with the field that keeps it, and what reads it: raises ValueError where it is wrong."""
 OPTION_NAMES: Final = tuple(_OPTIONS)
+_VERBATIM: Final = ("key", "slice")
+"""Options whose blanks belong to them."""
+_OF_A_SLICE: Final = ("stream", "startCut", "endCut", "key")
 _NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}

@@ -91,7 +91,7 @@ class Planner:
         name = snapshot.stream.name
         first, last = (cut_of(name, snapshot.clamped(cut)) for cut in (start, end))
         try:
-            snapshot.stream.check_order(first, last)
+            snapshot.stream.check_order(first, last, key=self.options.key)
         except CutOrderError as error:
             raise OptionError("startCut", f"is after endCut: {error}") from None
 
@@ -103,7 +103,7 @@ class Planner:
             DataLossError: it is before the truncation, and `failOnDataLoss` is true.
         """
         cut = await self.named(option, choice, snapshot)
-        missing = snapshot.missing(uncounted(cut))
+        missing = snapshot.missing(uncounted(cut), key=self.options.key)
         self._refuse(missing)
         return snapshot.clamped(cut), missing
 
@@ -133,7 +133,7 @@ class Planner:
             gap
             if gap.end_offset is None
             else replace(gap, events=begin[gap.segment_id].events - offset.marks.get(gap.segment_id, START_MARK).events)
-            for gap in snapshot.missing(offset.marks)
+            for gap in snapshot.missing(offset.marks, key=self.options.key)
         ]
         self._refuse(missing)
         return begin, missing
@@ -236,7 +236,7 @@ class Planner:
         Segments that were replaced come before their successors.
         """
         name = snapshot.stream.name
-        parts = ranges_between(cut_of(name, start), cut_of(name, end), snapshot.stream)
+        parts = ranges_between(cut_of(name, start), cut_of(name, end), snapshot.stream, key=self.options.key)
         size_bytes = self.options.partition_bytes
         planned = await asyncio.gather(*(self.client.split_range(part, max_bytes=size_bytes) for part in parts))
         return pack([part for parts in planned for part in parts], partition_bytes=size_bytes)

@@ -121,8 +121,10 @@ class StreamSnapshot:
         )
         return moved
 
-    def missing(self, cut: Marks) -> list[MissingRange]:
+    def missing(self, cut: Marks, *, key: str | None = None) -> list[MissingRange]:
         """Return the ranges after a cut that were truncated away, in the order of the epochs; uncounted.
+
+        With a key, those that may have held events of it.
 
         A segment that is deleted is named also if the cut is at its end: its end is not known any more.
         """
@@ -132,9 +134,8 @@ class StreamSnapshot:
         for segment in sorted(self._lineage.by_id.values(), key=lambda each: (each.epoch, each.key_range.low)):
             segment_id = segment.segment_id
             start = cut.get(segment_id, START_MARK)
-            if segment_id in read or not (
-                segment_id in truncated or start.position < head.get(segment_id, START_MARK).position
-            ):
+            is_gone = segment_id in truncated or start.position < head.get(segment_id, START_MARK).position
+            if segment_id in read or not is_gone or not segment.holds(key):
                 continue
             found.append(
                 MissingRange(

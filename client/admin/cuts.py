@@ -13,6 +13,7 @@ from millrace.model.cut import HEAD, Cut, CutChoice, StreamCut, TimeCut
 from millrace.model.errors import CutOrderError
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.model.names import checked_name
+from millrace.model.slice import Slice
 from millrace.model.stream import StreamInfo
 
 R = TypeVar("R")
@@ -30,8 +31,11 @@ class Cuts:
         self._timeout_s = timeout_s
         self.reads = reads
 
-    async def resolve(self, cut: Cut, info: StreamInfo) -> StreamCut:
+    async def resolve(self, cut: Cut, info: StreamInfo, *, key: str | None = None) -> StreamCut:
         """Return a cut, checked; segments that the stream no longer has are looked up in its history.
+
+        Args:
+            key: see `resolve_cut`.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
@@ -41,33 +45,34 @@ class Cuts:
             listed = {segment.segment_id for segment in info.segments}
             if not listed.issuperset(cut.places):
                 known = parts_of_history(await fetch_history(self._writes, info.name, timeout_s=self._timeout_s))
-        return resolve_cut(cut, info, known=known)
+        return resolve_cut(cut, info, known=known, key=key)
 
-    async def choose(self, choice: CutChoice, info: StreamInfo, *, is_end: bool = False) -> StreamCut:
+    async def choose(
+        self, choice: CutChoice, info: StreamInfo, *, is_end: bool = False, key: str | None = None
+    ) -> StreamCut:
         """Return a cut as `resolve` does, or the cut at a time.
 
         Raises:
             SegmentTruncatedError, SegmentNotFoundError: some of the stream was truncated during the search.
         """
         if not isinstance(choice, TimeCut):
-            return await self.resolve(choice, info)
+            return await self.resolve(choice, info, key=key)
         find = end_at_time if is_end else start_at_time
         return await find(self.reads, info, choice.unix_us)
 
-    async def bounds(
-        self, start: CutChoice, end: CutChoice | None, info: StreamInfo
-    ) -> tuple[StreamCut, StreamCut | None]:
+    async def bounds(self, part: Slice, info: StreamInfo) -> tuple[StreamCut, StreamCut | None]:
         """Return the cuts between which a stream is to be read. Raises like `choose`.
 
         Raises:
             CutOrderError: the start is after the end.
         """
+        start, end, key = part.start, part.end, part.key
         if isinstance(start, TimeCut) and isinstance(end, TimeCut) and start.unix_us > end.unix_us:
             raise CutOrderError(f"the start, {start}, is after the end, {end}; exchange them")
-        first = await self.choose(start, info)
-        last = None if end is None else await self.choose(end, info, is_end=True)
+        first = await self.choose(start, info, key=key)
+        last = None if end is None else await self.choose(end, info, is_end=True, key=key)
         if last is not None:
-            info.check_order(first, last)
+            info.check_order(first, last, key=key)
         return first, last
 
     async def fetch(self, stream: str) -> StreamInfo:

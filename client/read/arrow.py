@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.model.errors import BlockCorruptError
 from millrace.model.event_block import EventBlock, HeaderColumns
@@ -49,15 +50,21 @@ EVENT_SCHEMA: Final = pa.schema(
 """Of every batch."""
 
 
-def batch_of_many(blocks: Sequence[PlacedBlock]) -> pa.RecordBatch:
-    """Return the events of several blocks as one batch.
+def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> pa.RecordBatch:
+    """Return the events of several blocks as one batch: all of them, or those of one key.
 
     Raises:
         BlockCorruptError: a key, or the name of a header, that is not UTF-8.
     """
-    if len(blocks) == 1:
-        return batch_of(blocks[0])
-    return pa.concat_batches([batch_of(placed) for placed in blocks])
+    batches = [batch_of(placed) for placed in blocks]
+    if key is not None:
+        batches = [batch.filter(pc.equal(batch.column("key"), key)) for batch in batches]
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def with_stream(batch: pa.RecordBatch, stream: str) -> pa.RecordBatch:
+    """Return a batch with a last column `stream`, the same for all events."""
+    return batch.append_column(pa.field("stream", pa.string(), nullable=False), pa.repeat(stream, batch.num_rows))
 
 
 def batch_of(placed: PlacedBlock) -> pa.RecordBatch:

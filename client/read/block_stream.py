@@ -4,7 +4,7 @@ A subscription delivers bytes, cut at any place; here they become whole blocks a
 counts as consumed when it is taken. One that is larger than the window is let through as a whole.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from millrace.client.transport.channel import Channel
@@ -27,6 +27,12 @@ class PlacedBlock(NamedTuple):
     block: EventBlock
     start: int
     end: int
+
+    def indexes(self, key: str | None) -> Sequence[int]:
+        """Return the indexes of the events of the part: all, or those of one key."""
+        if key is None:
+            return range(self.start, self.end)
+        return [index for index in self.block.indexes_of(key) if self.start <= index < self.end]
 
     @property
     def next_place(self) -> Position:

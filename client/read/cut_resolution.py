@@ -5,7 +5,7 @@ that were replaced together are at their ends it continues in their successors. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Final
@@ -42,11 +42,12 @@ class Distance:
     events: int
 
 
-def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = ()) -> StreamCut:
+def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (), key: str | None = None) -> StreamCut:
     """Return the cut, checked, with the places that it has in the stream as it is now.
 
     Args:
         known: segments that the stream once had; its own need not be among them.
+        key: whose events are meant: in segments without any, a cut before the truncation is moved to the start.
 
     Raises:
         CutInvalidError: it is one of another stream, or does not cover each key exactly once.
@@ -66,9 +67,9 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
         raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {stream.name} has {sorted(listed.by_id)}")
     lineage.check_cut(cut.places)
     first = _earliest_readable(cut, stream, lineage)
-    if first != cut:
+    if _place_for(key, first, lineage) != _place_for(key, cut, lineage):
         raise CutTruncatedError(_loss(cut, stream, first), resume_at=first)
-    for segment_id, (offset, event_index) in cut.positions:
+    for segment_id, (offset, event_index) in first.positions:
         segment = listed.by_id[segment_id]
         if offset > segment.length or (offset == segment.length and event_index):
             raise OffsetBeyondEndError(
@@ -79,7 +80,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
                     length=segment.length,
                 )
             )
-    return cut
+    return first
 
 
 async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
@@ -203,6 +204,11 @@ async def _cut_after(
         )
         wanted = [segment_id for segment_id in marks if segment_id not in counted]
     return StreamCut.of(stream.name, {segment_id: mark.position for segment_id, mark in marks.items()})
+
+
+def _place_for(key: str | None, cut: StreamCut, lineage: Lineage[StreamPart]) -> Sequence[tuple[int, Position]]:
+    """Return the positions of a cut in the segments that may hold events of a key, or of any."""
+    return [each for each in cut.positions if lineage.by_id[each[0]].holds(key)]
 
 
 def _earliest_readable(cut: StreamCut, stream: StreamInfo, lineage: Lineage[StreamPart]) -> StreamCut:

@@ -30,16 +30,21 @@ INDEX_PAGE_COUNT: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRange:
-    """Events of one segment: from (start_offset, start_index) up to, not with, (end_offset, end_index)."""
+    """Events of one segment: from (start_offset, start_index) up to, not with, (end_offset, end_index).
+
+    Attributes:
+        key: only events with this key are meant; None for all.
+    """
 
     segment_id: int
     start_offset: int
     start_index: int
     end_offset: int
     end_index: int
+    key: str | None = None
 
     @classmethod
-    def between(cls, segment_id: int, start: Position, end: Position) -> Self:
+    def between(cls, segment_id: int, start: Position, end: Position, *, key: str | None = None) -> Self:
         """Return the range of a segment between two positions."""
         return cls(
             segment_id=segment_id,
@@ -47,6 +52,7 @@ class SegmentRange:
             start_index=start.event_index,
             end_offset=end.offset,
             end_index=end.event_index,
+            key=key,
         )
 
     @property
@@ -65,19 +71,24 @@ class SegmentRange:
         return self.end_offset - self.start_offset
 
 
-def ranges_between(start: StreamCut, end: StreamCut, stream: StreamInfo) -> list[SegmentRange]:
+def ranges_between(
+    start: StreamCut, end: StreamCut, stream: StreamInfo, *, key: str | None = None
+) -> list[SegmentRange]:
     """Return the part between two resolved cuts of each segment that has one, older segments first.
+
+    Args:
+        key: whose events are meant: segments that hold none are left out.
 
     Raises:
         CutOrderError: the start is after the end.
     """
-    stream.check_order(start, end)
+    stream.check_order(start, end, key=key)
     starts, ends = stream.progress(start), stream.progress(end)
     parts = sorted(stream.segments, key=lambda segment: (segment.epoch, segment.key_range.low))
     return [
-        SegmentRange.between(part.segment_id, starts[part.segment_id], ends[part.segment_id])
+        SegmentRange.between(part.segment_id, starts[part.segment_id], ends[part.segment_id], key=key)
         for part in parts
-        if starts[part.segment_id] < ends[part.segment_id]
+        if starts[part.segment_id] < ends[part.segment_id] and part.holds(key)
     ]
 
 
@@ -100,11 +111,13 @@ async def split_range(channel: Channel, part: SegmentRange, *, max_bytes: int) -
             break
         places += borders
     places.append(end)
-    return [SegmentRange.between(part.segment_id, a, b) for a, b in itertools.pairwise(places) if a < b]
+    return [SegmentRange.between(part.segment_id, a, b, key=part.key) for a, b in itertools.pairwise(places) if a < b]
 
 
 async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
-    """Yield the events of a range as record batches, in order; needs pyarrow. Closing the iterator ends the fetching.
+    """Yield the events of a range as record batches, in order; none is empty. Needs pyarrow.
+
+    Closing the iterator ends the fetching.
 
     Raises:
         OffsetBeyondEndError: the segment is sealed and ends before the range does.
@@ -123,7 +136,7 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
                 placed = await blocks.next()
             except (SegmentTruncatedError, SegmentNotFoundError) as error:
                 if gathered:  # what came before the truncation is no loss
-                    yield batch_of_many(gathered)
+                    yield batch_of_many(gathered, key=part.key)
                 if isinstance(error, SegmentTruncatedError):
                     raise
                 raise SegmentTruncatedError(
@@ -133,15 +146,15 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
             if placed is None:
                 break
             place = placed.next_place
-            if placed.start < placed.end:
+            if placed.indexes(part.key):
                 gathered.append(placed)
                 rows += placed.end - placed.start
             # A large block leaves alone, so that it need not be copied.
             if rows >= BATCH_ROWS_MAX or (rows and placed.end - placed.start >= LARGE_BLOCK_ROWS_MIN):
-                yield batch_of_many(gathered)
+                yield batch_of_many(gathered, key=part.key)
                 gathered, rows = [], 0
         if gathered:
-            yield batch_of_many(gathered)
+            yield batch_of_many(gathered, key=part.key)
         if place < end:
             raise OffsetBeyondEndError(f"segment {part.segment_id} ends at {place.offset}, the range at {end.offset}")
     finally:

@@ -13,7 +13,7 @@ While the server is away a reader waits, and then reads on; an end to that is `C
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
 from types import TracebackType
@@ -34,7 +34,7 @@ from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.event import Event
 from millrace.model.lineage import Lineage, StreamPart, parts_of_history
-from millrace.model.position import START
+from millrace.model.position import START, Position
 from millrace.model.stream import StreamInfo
 from millrace.wire.limits import KIB, MIB
 
@@ -54,13 +54,18 @@ class ReaderOptions:
 
     Attributes:
         window_bytes: fetched ahead over all segments together, also after they were split; each has at least 64 KiB.
+            Of several streams each has its share.
+        discover_interval_s: how often a reader of patterns looks for new streams.
     """
 
     window_bytes: int = 32 * MIB
+    discover_interval_s: float = 5.0
 
     def __post_init__(self) -> None:
         if self.window_bytes < SEGMENT_WINDOW_BYTES_MIN:
             raise ValueError(f"window_bytes={self.window_bytes} must be at least {SEGMENT_WINDOW_BYTES_MIN}")
+        if self.discover_interval_s <= 0:
+            raise ValueError(f"discover_interval_s={self.discover_interval_s} must be above 0")
 
 
 class Reader:
@@ -77,12 +82,14 @@ class Reader:
         start: StreamCut,
         end: StreamCut | None,
         options: ReaderOptions,
+        key: str | None = None,
         is_from_head: bool = False,
     ) -> None:
         self._channel = channel
         self.stream = stream.name
         self._stream_id = stream.stream_id
         self._options = options
+        self.key = key
         self._lineage: Lineage[StreamPart] = Lineage(stream.segments)
         self._sealed = stream.sealed
         # Whether it is to start at the head, and has not yet: a truncation moves the head, and the reader with it.
@@ -102,8 +109,12 @@ class Reader:
         # Sources that have something, in the order in which it came; each at most once.
         self._ready: deque[BlockStream] = deque()
         self._waiting: asyncio.Future[None] | None = None
-        # The block that is being handed out, and the rest of its events: the iterator of a list, whose length is known.
+        # Called when `poll` may return something again; for who reads several streams.
+        self.on_change: Callable[[], None] = lambda: None
+        # The block that is being handed out, which of its events, and the rest of these: the iterator of a list, whose
+        # length is known.
         self._current: PlacedBlock | None = None
+        self._indexes: Sequence[int] = ()
         self._events: Iterator[Event] = iter(())
         self._closed = False
 
@@ -170,20 +181,23 @@ class Reader:
             blocks = [placed]
             rows = placed.end - placed.start
             # Only what is here already: nothing waits for company.
-            while rows < LARGE_BLOCK_ROWS_MIN and (more := self._take_company()) is not None:
+            while rows < LARGE_BLOCK_ROWS_MIN and (more := self.take_company()) is not None:
                 blocks.append(more)
                 rows += more.end - more.start
-            batch = batch_of_many(blocks)
+            batch = batch_of_many(blocks, key=self.key)
             for block in blocks:
-                self._leave(block)
+                self.leave(block)
             yield batch
 
     def position(self) -> StreamCut:
-        """Return the cut after what was handed out: a reader started there continues without gap or repeat."""
+        """Return the cut after what was handed out: a reader started there continues without gap or repeat.
+
+        A reader of one key has read nothing else: its position is one for readers of that key.
+        """
         places = dict(self._places)
-        current = self._current
-        if current is not None:
-            places[current.segment_id] = current._replace(end=current.end - length_hint(self._events)).next_place
+        if (current := self._current) is not None:
+            rest = self.rest()
+            places[current.segment_id] = current.next_place if rest is None else Position(rest.offset, rest.start)
         return StreamCut.of(self.stream, places)
 
     # --- inside ---
@@ -193,31 +207,51 @@ class Reader:
         placed = await self._take_block()
         if placed is None:
             return False
-        events = placed.block.events(segment_id=placed.segment_id, offset=placed.offset)
-        if placed.start or placed.end < len(events):
-            events = events[placed.start : placed.end]
-        self._current, self._events = placed, iter(events)
+        self.begin(placed)
         return True
 
+    def begin(self, placed: PlacedBlock) -> Iterator[Event]:
+        """Make a block the current one, and return its events; they count as handed out when they are taken."""
+        events = placed.block.events(segment_id=placed.segment_id, offset=placed.offset)
+        indexes = placed.indexes(self.key)
+        if len(indexes) < len(events):
+            events = [events[index] for index in indexes]
+        self._current, self._indexes, self._events = placed, indexes, iter(events)
+        return self._events
+
+    def rest(self) -> PlacedBlock | None:
+        """Return what is left to hand out of the current block; None if there is none, or all of it was."""
+        current, left = self._current, length_hint(self._events)
+        return None if current is None or not left else current._replace(start=self._indexes[-left])
+
     async def _take_block(self) -> PlacedBlock | None:
-        """Return what is left of the current block, or the next one that holds an event; None at the end."""
+        """Return what is left of the current block, or the next one that holds an event; None at the end.
+
+        Waits in one place, before anything is taken.
+        """
+        if (rest := self.rest()) is not None:
+            return rest
         if self._current is not None:
-            if left := length_hint(self._events):
-                return self._current._replace(start=self._current.end - left)
-            self._leave(self._current)
+            self.leave(self._current)
+        while (placed := await self.poll()) is None and not self.is_over:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return placed
+
+    async def poll(self) -> PlacedBlock | None:
+        """Return the next block that is here and holds an event. Nothing may be current. Raises like `__anext__`."""
         try:
-            return await self._wait_for_block()
+            return await self._poll()
         except MillraceError as error:
             if not error.retriable:
                 raise
             raise OutageTimeoutError(f"{self.stream}: {error}", resume_at=self.position()) from error
 
-    async def _wait_for_block(self) -> PlacedBlock | None:
-        """As `_take_block`, when nothing is current. Waits in one place, before anything is taken."""
+    async def _poll(self) -> PlacedBlock | None:
         while True:
             if self._closed:
                 raise ClientClosedError("the reader was closed")
-            # Everything that was taken was handed out here, so what is finished was handed out to its end.
+            # Everything that was taken was handed out, so what is finished was handed out to its end.
             if self._advance_wanted:
                 self._advance()
             try:
@@ -236,10 +270,7 @@ class Reader:
                 failure, self._failure = self._failure, None
                 self._advance_wanted = True
                 raise failure
-            if self._is_over():
-                return None
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            return None
 
     async def _moved_with_head(self) -> bool:
         """Go to the head of the stream as it is now, if the reader has not left the old one; return whether it did.
@@ -250,7 +281,7 @@ class Reader:
         """
         info = await self._stream_now()
         try:
-            resolve_cut(self.position(), info, known=self._lineage.by_id.values())
+            resolve_cut(self.position(), info, known=self._lineage.by_id.values(), key=self.key)
         except CutTruncatedError as error:
             if not self._is_at_head or error.resume_at is None:
                 raise
@@ -278,7 +309,7 @@ class Reader:
 
         Segments that are new share what the others leave of the window: after a scaling, what their predecessors had.
         """
-        new = [segment_id for segment_id in self._places if segment_id not in self._sources]
+        new = [each for each in self._places if each not in self._sources and self._lineage.by_id[each].holds(self.key)]
         if not new:
             return
         left_bytes = self._options.window_bytes - sum(source.window_bytes for source in self._sources.values())
@@ -299,14 +330,18 @@ class Reader:
         """Return whether a segment was handed out to its end, and its successors are to be read, if there are any."""
         if self._is_bounded and segment_id not in self._whole:
             return False
+        if not self._lineage.by_id[segment_id].holds(self.key):
+            # Nothing is read here; but what replaced it together with others may be.
+            return self._lineage.replacement(segment_id) is not None
         source = self._sources.get(segment_id)
         if source is not None:
             return source.finished
         # A successor that was just found: only that it is empty can be known.
         return self._is_bounded and self._limits[segment_id] == START
 
-    def _is_over(self) -> bool:
-        """Return whether all was read. Successors of what is finished were fetched just before."""
+    @property
+    def is_over(self) -> bool:
+        """Whether all was read, if `poll` has just returned nothing."""
         return self._refreshing is None and all(source.finished for source in self._sources.values())
 
     def _advance(self) -> None:
@@ -335,7 +370,7 @@ class Reader:
         # The reader may have left some of them meanwhile, and they may be deleted.
         ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
-        if any(segment_id not in listed for segment_id in self._sources):
+        if any(segment_id not in listed for segment_id in self._places):
             # Truncated away after it was read: who replaced it is left in the history.
             timeout_s = self._channel.options.outage_timeout_s
             history = await fetch_history(self._channel, self.stream, timeout_s=timeout_s)
@@ -367,12 +402,12 @@ class Reader:
             elif source.finished:
                 self._advance_wanted = True
             if placed is not None:
-                if placed.start < placed.end:
+                if placed.indexes(self.key):
                     return placed
-                self._leave(placed)
+                self.leave(placed)
         return None
 
-    def _take_company(self) -> PlacedBlock | None:
+    def take_company(self) -> PlacedBlock | None:
         """As `_take_ready`, for a batch that holds something already: an error is left for the next call."""
         try:
             return self._take_ready()
@@ -387,10 +422,11 @@ class Reader:
         self._wake()
 
     def _wake(self) -> None:
+        self.on_change()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def _leave(self, placed: PlacedBlock) -> None:
+    def leave(self, placed: PlacedBlock) -> None:
         """Count a block as handed out."""
         self._places[placed.segment_id] = placed.next_place
         if self._current is not None and self._current[:2] == placed[:2]:

@@ -219,6 +219,10 @@ class Handlers:
     async def _get_stream(self, message: m.GetStream) -> m.StreamInfo:
         return self._streams.describe(self._streams.find(message.name))
 
+    async def _get_tails(self, message: m.GetTails) -> m.StreamTails:
+        # Without a wait: what is durable of one stream here, and of another, is so at one moment.
+        return m.StreamTails(self._streams.tails([name for (name,) in message.streams]))
+
     async def _list_streams(self, message: m.ListStreams) -> m.StreamList:
         count_max = _page_count(message)
         if message.tag:

@@ -44,6 +44,8 @@ CUT_NAME_SIZE_BYTES_MAX = 255
 CUTS_PER_STREAM_COUNT_MAX = 1000
 POSITIONS_PER_STREAM_COUNT_MAX = 32 * KIB
 """Positions of all saved cuts of a stream: a list of the cuts must fit one frame."""
+TAILS_COUNT_MAX = 1000
+"""Streams whose tails are told in one reply, which must fit one frame, as must `POSITIONS_PER_STREAM_COUNT_MAX`."""
 PARTS_PER_STREAM_COUNT_MAX = 4 * SEGMENTS_PER_STREAM_MAX
 """Segments that can be read: the description of a stream must fit one frame."""
 
@@ -94,6 +96,26 @@ class StreamController:
             configuration=stream.configuration,
             segments=segments,
         )
+
+    def tails(self, names: Sequence[str]) -> list[m.StreamTail]:
+        """Return where streams end, all at this moment.
+
+        Raises:
+            StreamNotFoundError: there is no stream of one of these names.
+            InvalidArgumentError: they are more than one reply can hold.
+        """
+        if len(names) > TAILS_COUNT_MAX:
+            raise InvalidArgumentError(f"a request asks for the tails of at most {TAILS_COUNT_MAX} streams")
+        tails = []
+        for name in names:
+            stream = self.find(name)
+            places = [(part.segment_id, self._container.segment(part.segment_id).length) for part in stream.open_parts]
+            tails.append(m.StreamTail(name, stream.stream_id, [m.CutPosition(*place) for place in places]))
+        if sum(len(tail.positions) for tail in tails) > POSITIONS_PER_STREAM_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"a request asks for the tails of at most {POSITIONS_PER_STREAM_COUNT_MAX} open segments"
+            )
+        return tails
 
     async def create(
         self, name: str, *, segment_count: int, configuration: str, cursors: Sequence[str] = ()

@@ -8,8 +8,9 @@ from millrace.client.blocking import (
     Cursors,
     Reader,
     Segments,
+    StreamsReader,
     Writer,
     connect,
 )
 
-__all__ = ["Bookmarks", "ByteReader", "ByteWriter", "Client", "Cursors", "Reader", "Segments", "Writer", "connect"]
+__all__ = ["Bookmarks", "ByteReader", "ByteWriter", "Client", "Cursors", "Reader", "Segments", "StreamsReader", "Writer", "connect"]

@@ -143,6 +143,22 @@ def test_reading_from_a_place_after_the_end_is_wrong_usage(write: Write, ask: Ru
     assert "is after the end" in refused.err
 
 
+def test_several_streams_are_read_by_name_pattern_and_slice(write: Write, ask: Run) -> None:
+    """Behaviour 72, for keys."""
+    for name, key in (("many/a", "one"), ("many/b", "two")):
+        write(name, f"{name} 1\n{name} 2\n".encode(), "--key", key)
+
+    assert sorted(ask("read", "many/a", "many/b").lines) == [f"many/{name} {n}" for name in "ab" for n in (1, 2)]
+    assert min(ask("read", "many/*", "--names").lines) == "many/a\tmany/a 1"
+    assert ask("read", "many/*", "--key", "two").lines == ["many/b 1", "many/b 2"]
+    assert ask("read", "many/a@head..tail#one").lines == ["many/a 1", "many/a 2"]
+    assert ask("read", "many/a@head..tail#two").lines == []
+    assert ask("read", "many/a", "--key", "one", "--limit", 1).lines == ["many/a 1"]
+    events = [json.loads(line) for line in ask("read", "many/a@tail..tail", "many/b", "--json").lines]
+    assert [(event["stream"], event["value"]) for event in events] == [("many/b", "many/b 1"), ("many/b", "many/b 2")]
+    assert ask("read", "many/a@head..tail", "--key", "one").code == 2
+
+
 def test_the_tail_of_a_sealed_stream_ends(write: Write, ask: Run) -> None:
     write("events/sealed", b"1\n2\n", "--key", "k")
     ask("stream", "seal", "events/sealed")

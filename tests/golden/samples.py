@@ -137,6 +137,13 @@ _MESSAGES: Final[list[m.Message]] = [
     m.ForgetCut("shop/orders", 1, "before the sale"),
     m.ListCuts("shop/orders"),
     m.CutList([m.SavedCut(2, "nightly", 1_700_000_000_000_008, [m.SavedPosition(33, 8, 1)])]),
+    m.GetTails([m.NamedStream("shop/orders"), m.NamedStream("shop/returns")]),
+    m.StreamTails(
+        [
+            m.StreamTail("shop/orders", 31, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 7)]),
+            m.StreamTail("shop/returns", 41, [m.CutPosition(42, 0)]),
+        ]
+    ),
     m.SegmentCreated(11, 1_700_000_000_000_003, "raw/a"),
     m.SegmentSealed(11),
     m.SegmentTruncated(11, 1 << 39),

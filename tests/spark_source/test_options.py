@@ -124,3 +124,17 @@ def test_headers_are_a_column_where_they_are_asked_for() -> None:
     assert parse_options({**plain, "includeHeaders": "true"}).columns == COLUMN_NAMES
     assert parse_options({**plain, "includeHeaders": "true", "columns": "value"}).columns == ("value", "headers")
     assert parse_options({**plain, "columns": "headers,value"}).columns == ("headers", "value")
+
+
+def test_a_slice_stands_for_stream_cuts_and_key() -> None:
+    """Behaviour 54: slices by cuts and by time."""
+    options = parse_options({"address": "127.0.0.1", "slice": "shop/orders@tail..2026-01-31T18:00:00Z#a key "})
+
+    assert (options.stream, options.start_cut, options.key) == ("shop/orders", millrace.TAIL, "a key ")
+    assert options.end_cut == TimeCut(1_769_882_400_000_000)
+    assert parse_options({**GIVEN, "key": " k"}).key == " k"
+    for name in ("stream", "startCut", "endCut", "key"):
+        with pytest.raises(OptionError, match="the option slice has it"):
+            parse_options({"address": "127.0.0.1", "slice": "a/b@head..", name: "head"})
+    with pytest.raises(OptionError, match="no slice"):
+        parse_options({"address": "127.0.0.1", "slice": "a/b"})

@@ -108,6 +108,23 @@ def test_slices_go_from_any_epoch_to_any_other(shop: Shop, count: int) -> None:
     )
 
 
+def test_a_key_is_read_from_the_segments_that_may_hold_it(shop: Shop, drivers: Drivers) -> None:
+    """Behaviour 72: by a batch and by a query, as an option and in a slice."""
+    scaled(shop)
+    key = next(row[1] for row in batch_rows(shop) if row[1] is not None)
+    expected = sorted(row for row in batch_rows(shop) if row[1] == key)
+    held = {segment.segment_id for segment in shop.client.stream_info(shop.stream).segments if segment.holds(key)}
+
+    reader, partitions = loaded(shop, key=key)
+    assert sorted(rows_of_tasks(reader, partitions)) == expected
+    assert {part.segment_id for each in partitions for part in each.ranges} <= held  # type: ignore[attr-defined]
+    assert sorted(row for _, _, rows in drivers(key=key, maxEventsPerTrigger=50).batches() for row in rows) == expected
+    of_slice = MillraceDataSource({"address": shop.address, "slice": f"{shop.stream}@head..tail#{key}"})
+    of_slice.schema()
+    batch = of_slice.reader(SCHEMA)
+    assert sorted(rows_of_tasks(batch, batch.partitions())) == expected
+
+
 def test_a_batch_whose_start_is_deleted_names_what_is_missing(shop: Shop) -> None:
     """Behaviour 58."""
     scaled(shop)

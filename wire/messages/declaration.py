@@ -92,7 +92,8 @@ class Message:
     Attributes:
         type: the number of its frames.
         layout: of the body of its frames; byte for byte what is sent or stored.
-        entity_fields: fields that name what must be in memory to carry it out, each with what it names.
+        entity_fields: fields that name what must be in memory to carry it out, each with what it names; `list.field`
+            where the items of a list do.
         flags: the bits that the header of its frames may have set.
     """
 
@@ -201,6 +202,10 @@ def item_classes(cls: type[Any]) -> dict[str, type[Any]]:
 
 def _entity_fields(hints: dict[str, Any]) -> tuple[tuple[str, Entity], ...]:
     marks = [(name, mark) for name, hint in hints.items() for mark in get_args(_item_of(hint) or hint)]
+    for name, hint in hints.items():
+        if _is_structure(item := _item_of(hint)):
+            of_item = get_type_hints(item, include_extras=True)
+            marks += [(f"{name}.{field}", mark) for field, of_field in of_item.items() for mark in get_args(of_field)]
     return tuple((name, mark) for name, mark in marks if isinstance(mark, Entity))
 
 
@@ -231,7 +236,10 @@ def required_entities(message: Message) -> Required:
     """
     keys: dict[str, tuple[int | str, ...]] = {}
     for name, entity in message.entity_fields:
+        name, _, field = name.partition(".")
         value = getattr(message, name)
+        if field:
+            value = [getattr(item, field) for item in value]
         named = tuple(value) if isinstance(value, list) else (value,)
         if len(named) <= SEGMENTS_PER_STREAM_MAX or isinstance(message, Record):
             keys[entity.value] = keys.get(entity.value, ()) + tuple(filter(None, named))

@@ -270,3 +270,31 @@ class ListCuts(Query[CutList]):
     """Ask for the saved cuts of a stream."""
 
     name: StreamName
+
+
+class StreamTail(NamedTuple):
+    """Where a stream ended."""
+
+    name: Text
+    stream_id: U64
+    positions: List16[CutPosition]
+
+
+@message(68)
+class StreamTails(FromServer):
+    """The tails of some streams, all as of one moment, in the order asked for."""
+
+    tails: List16[StreamTail]
+
+
+class NamedStream(NamedTuple):
+    """A stream that is meant."""
+
+    name: StreamName
+
+
+@message(67)
+class GetTails(Request[StreamTails]):
+    """Ask for the tails of streams, all as of one moment."""
+
+    streams: List16[NamedStream]

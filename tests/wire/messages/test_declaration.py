@@ -21,7 +21,8 @@ SET_ATTRIBUTE 32, GET_ATTRIBUTE 33, ATTRIBUTE 34, OPEN_WRITER 35, WRITER_OPENED 
 SEEK 39, INDEX 40, SEQUENCED_APPEND 41, TELL_STORED 42, RESET_SEQUENCES 43, SEEK_BEFORE 44, INTERVAL 45,
 CREATE_STREAM 48, GET_STREAM 49, STREAM_INFO 50, LIST_STREAMS 51, STREAM_LIST 52, SEAL_STREAM 53,
 TRUNCATE_STREAM 54, DELETE_STREAM 55, SCALE_STREAM 56, GET_STREAM_HISTORY 57, STREAM_HISTORY 58, UPDATE_STREAM 59,
-EXPLAIN_STREAM 60, EXPLANATION 61, FORGET_CUT 63, LIST_CUTS 64, CUT_LIST 65, SAVE_CUTS 66,
+EXPLAIN_STREAM 60, EXPLANATION 61, FORGET_CUT 63, LIST_CUTS 64, CUT_LIST 65, SAVE_CUTS 66, GET_TAILS 67,
+STREAM_TAILS 68,
 SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
 SEGMENT_MERGED 132, ATTRIBUTE_SET 133, WRITER_RECORDED 134, STREAM_CREATED 135, STREAM_SEALED 136,
 STREAM_TRUNCATED 137, STREAM_DELETED 138, STREAM_SCALED 139, STREAM_UPDATED 140, CUT_FORGOTTEN 142,
@@ -143,11 +144,22 @@ def naming_fields(cls: type[m.Message]) -> dict[str, str]:
 )
 def test_every_field_that_names_something_says_so(cls: type[m.Message]) -> None:
     """A field that is forgotten would make the event loop read a disk. Appends have a check of their own."""
-    found = dict(cls.entity_fields)
+    found = {name: entity for name, entity in cls.entity_fields if "." not in name}
 
     assert set(found) == set(naming_fields(cls))
     for name, kind in naming_fields(cls).items():
         assert found[name].value == kind or (not kind and found[name] is not Entity.WRITER)
+
+
+def values_of_field(request: m.Message, name: str) -> Any:
+    name, _, field = name.partition(".")
+    value = getattr(request, name)
+    return [getattr(item, field) for item in value] if field else value
+
+
+def test_what_the_items_of_a_list_name_is_required() -> None:
+    request = m.GetTails([m.NamedStream("a/b"), m.NamedStream("a/c")])
+    assert m.required_entities(request) == Required(streams=("a/b", "a/c"))
 
 
 @given(st.data())
@@ -158,7 +170,7 @@ def test_what_is_named_is_what_is_in_the_fields(drawn: st.DataObject) -> None:
     required = m.required_entities(request)
 
     for kind in Entity:
-        values = [getattr(request, name) for name, entity in cls.entity_fields if entity is kind]
+        values = [values_of_field(request, name) for name, entity in cls.entity_fields if entity is kind]
         keys = [key for value in values for key in (value if isinstance(value, list) else [value])]
         assert list(getattr(required, kind.value)) == [key for key in keys if key]
 

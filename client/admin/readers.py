@@ -1,0 +1,139 @@
+"""Opening readers: of one stream or a slice of it, of several, and of all that match patterns."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from millrace.client.read.reader import Reader, ReaderOptions
+from millrace.client.read.streams_reader import StreamsReader
+from millrace.client.transport.channel import Channel
+from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.selection import Selection
+from millrace.model.slice import Slice, slice_of
+from millrace.model.stream import StreamInfo
+from millrace.wire import messages as m
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX
+
+from .cuts import Cuts
+
+OneChoice = CutChoice | str
+"""A cut, a time, or the text of one."""
+Choices = OneChoice | Mapping[str, OneChoice]
+"""One for all streams, or one for each, by its name."""
+
+
+class Readers:
+    """Opens readers of the streams of one server."""
+
+    def __init__(self, *, writes: Channel, reads: Channel, cuts: Cuts) -> None:
+        self._writes = writes
+        self._reads = reads
+        self._cuts = cuts
+
+    async def open(self, part: Slice, options: ReaderOptions) -> Reader:
+        """Return a reader of a slice, to be entered. Raises like `Client.reader`."""
+
+        async def resolve(info: StreamInfo) -> tuple[StreamInfo, StreamCut, StreamCut | None]:
+            return info, *await self._cuts.bounds(part, info)
+
+        info, first, last = await self._cuts.search(part.stream, resolve)
+        return Reader(
+            self._reads, info, start=first, end=last, options=options, key=part.key, is_from_head=part.start is HEAD
+        )
+
+    @asynccontextmanager
+    async def one(self, part: Slice, options: ReaderOptions) -> AsyncIterator[Reader]:
+        """Return a reader of a slice. Raises like `Client.reader`."""
+        async with await self.open(part, options) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def several(
+        self,
+        streams: Sequence[str | Slice],
+        *,
+        start: Choices,
+        end: Choices | None,
+        key: str | None,
+        options: ReaderOptions,
+    ) -> AsyncIterator[StreamsReader]:
+        """Return a reader of several streams. Raises like `Client.reader`."""
+        slices = {each.stream: each for each in streams if isinstance(each, Slice)}
+        selection = Selection.of(each.stream if isinstance(each, Slice) else each for each in streams)
+        for choices in (start, end):
+            if isinstance(choices, Mapping):
+                _check_names(choices, selection)
+        names = await self.names(selection)
+
+        def part_of(name: str, *, is_new: bool = False) -> Slice:
+            if name in slices:
+                return slices[name]
+            first = start.get(name, HEAD) if isinstance(start, Mapping) else start
+            if isinstance(end, Mapping) and name not in end:
+                raise InvalidArgumentError(f"no end is given for {name}")
+            last = end[name] if isinstance(end, Mapping) else end
+            return slice_of(name, start=HEAD if is_new else first, end=last, key=key)
+
+        async def discover() -> list[Slice]:
+            return [part_of(name, is_new=True) for name in await self.names(selection) if name not in slices]
+
+        async with StreamsReader(
+            await self._at_one_moment([part_of(name) for name in names]),
+            named=selection.names,
+            open_reader=self.open,
+            # With an end, what is read is known now.
+            discover=discover if selection.patterns and end is None else None,
+            options=options,
+        ) as reader:
+            yield reader
+
+    async def names(self, selection: Selection) -> list[str]:
+        """Return the names of a selection: those given, and those of the streams that match a pattern now."""
+        names = dict.fromkeys(selection.names)
+        for prefix in selection.prefixes:
+            names.update(dict.fromkeys([name async for name in self.listed(prefix) if selection.matches(name)]))
+        return list(names)
+
+    async def listed(self, prefix: str, *, tag: str = "") -> AsyncIterator[str]:
+        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
+        after = ""
+        while True:
+            page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag))
+            for name in page.names:
+                yield name.name
+            if not page.more or not page.names:
+                return
+            after = page.names[-1].name
+
+    async def tails(self, names: Iterable[str]) -> dict[str, StreamCut]:
+        """Return the tails of streams, all as of one moment of the server.
+
+        Raises:
+            StreamNotFoundError: there is no stream of one of these names.
+            InvalidArgumentError: they are more than one reply can hold.
+        """
+        reply = await self._writes.request(m.GetTails([m.NamedStream(name) for name in names]))
+        return {
+            tail.name: StreamCut.of(tail.name, {segment_id: (offset, 0) for segment_id, offset in tail.positions})
+            for tail in reply.tails
+        }
+
+    async def _at_one_moment(self, parts: Sequence[Slice]) -> list[Slice]:
+        """Return slices with the tail, where one starts or ends there, as it is of all of them at one moment."""
+        names = [part.stream for part in parts if TAIL in (part.start, part.end)]
+        tails = await self.tails(names) if names else {}
+        return [
+            replace(
+                part,
+                start=tails[part.stream] if part.start is TAIL else part.start,
+                end=tails[part.stream] if part.end is TAIL else part.end,
+            )
+            for part in parts
+        ]
+
+
+def _check_names(choices: Mapping[str, OneChoice], selection: Selection) -> None:
+    strangers = [name for name in choices if name not in selection.names and not selection.matches(name)]
+    if strangers:
+        raise InvalidArgumentError(f"cuts are given for streams that are not read: {', '.join(strangers)[:200]}")

@@ -1,0 +1,275 @@
+"""The reader of several streams at once: their events as they come, each stream in turn.
+
+Each stream has a `Reader`, so the events of each of its keys stay in order, and its position is a cut at any moment.
+Between streams there is no order. Streams that match a pattern join when they are found, from their head on, and those
+that are deleted leave.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from millrace.client.errors import ClientClosedError, ConnectionLostError, RequestTimeoutError, StreamNotFoundError
+from millrace.model.cut import StreamCut
+from millrace.model.errors import MillraceError
+from millrace.model.event import Event
+from millrace.model.slice import Slice
+
+from .block_stream import PlacedBlock
+from .reader import SEGMENT_WINDOW_BYTES_MIN, Reader, ReaderOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+OpenReader = Callable[[Slice, ReaderOptions], Awaitable[Reader]]
+"""Returns a reader of one stream, not entered yet."""
+Discover = Callable[[], Awaitable[list[Slice]]]
+"""Returns what of each stream is to be read that matches a pattern now."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A stream that is read.
+
+    Attributes:
+        is_found: it matched a pattern, and may be deleted.
+        is_woken: `poll` of its reader may return something.
+    """
+
+    reader: Reader
+    is_found: bool
+    is_woken: bool = False
+
+
+class StreamsReader:
+    """Reads several streams. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
+
+    One task at a time may wait for it.
+
+    Args:
+        named: streams that must be there; the others match a pattern, and may be deleted.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Slice],
+        *,
+        named: Collection[str],
+        open_reader: OpenReader,
+        discover: Discover | None,
+        options: ReaderOptions,
+    ) -> None:
+        self._parts = parts
+        self._named = named
+        self._open_reader = open_reader
+        self._discover = discover
+        self._options = options
+        self._members: dict[str, _Member] = {}
+        # Where streams were left that are sealed, or were read to their ends.
+        self._ended: dict[str, StreamCut] = {}
+        self._woken: deque[_Member] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+        self._discovering: asyncio.Task[None] | None = None
+        self._failure: MillraceError | None = None
+        # The block that is being handed out, and the rest of its events.
+        self._current: tuple[_Member, PlacedBlock] | None = None
+        self._events: Iterator[Event] = iter(())
+        self._stream_of: dict[int, str] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        """Begin to fetch."""
+        try:
+            for part in self._parts:
+                await self._join(part)
+        except BaseException:
+            self.close()
+            raise
+        if self._discover is not None:
+            self._discovering = asyncio.create_task(self._discover_streams(), name="find streams that match")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Fetch no more; `positions` can still be asked for."""
+        self._closed = True
+        if self._discovering is not None:
+            self._discovering.cancel()
+        for member in self._members.values():
+            member.reader.close()
+        self._wake()
+
+    def __aiter__(self) -> Self:
+        """Iterate over the events."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event; `stream_of` says of which stream. Cancelling loses nothing.
+
+        Raises:
+            StopAsyncIteration: the end of each stream is reached, and no pattern may find others.
+            StreamNotFoundError: a stream that was named was deleted.
+
+        Other errors are those of `Reader.__anext__`, of one of the streams.
+        """
+        event = next(self._events, None)
+        if event is not None:
+            return event
+        if not await self._next_block():
+            raise StopAsyncIteration
+        return next(self._events)
+
+    async def next_events(self) -> list[Event]:
+        """Return the events that are left of the current block, or those of the next one; empty at the end.
+
+        All of them are of one stream. Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
+        """
+        events = list(self._events)
+        if not events and await self._next_block():
+            events = list(self._events)
+        return events
+
+    async def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
+        """Yield the events as record batches, each of one stream, which a last column `stream` names; needs pyarrow.
+
+        The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is handed out.
+        Raises like `__anext__`.
+        """
+        from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many, with_stream
+
+        while (found := await self._take_block()) is not None:
+            member, placed = found
+            reader = member.reader
+            blocks = [placed]
+            rows = placed.end - placed.start
+            while rows < LARGE_BLOCK_ROWS_MIN and (more := reader.take_company()) is not None:
+                blocks.append(more)
+                rows += more.end - more.start
+            batch = with_stream(batch_of_many(blocks, key=reader.key), reader.stream)
+            for block in blocks:
+                reader.leave(block)
+            self._current = None
+            yield batch
+
+    def stream_of(self, event: Event) -> str:
+        """Return the name of the stream of an event that this reader handed out."""
+        return self._stream_of[event.segment]
+
+    def positions(self) -> dict[str, StreamCut]:
+        """Return for each stream the cut after what was handed out of it.
+
+        A reader that is given them as `start` continues without gap or repeat; streams that it finds beside them are
+        new, and read from their heads.
+        """
+        return {**self._ended, **{name: member.reader.position() for name, member in self._members.items()}}
+
+    # --- inside ---
+
+    async def _next_block(self) -> bool:
+        """Make the next block the current one; return whether there is one."""
+        found = await self._take_block()
+        if found is None:
+            return False
+        member, placed = self._current = found
+        self._events = member.reader.begin(placed)
+        self._stream_of[placed.segment_id] = member.reader.stream
+        return True
+
+    async def _take_block(self) -> tuple[_Member, PlacedBlock] | None:
+        """Return what is left of the current block, or the next one that holds an event; None at the end."""
+        if self._current is not None:
+            member, placed = self._current
+            if (rest := member.reader.rest()) is not None:
+                return member, rest
+            member.reader.leave(placed)
+            self._current = None
+        while True:
+            if self._closed:
+                raise ClientClosedError("the reader was closed")
+            while self._woken:
+                if (found := await self._poll(self._woken.popleft())) is not None:
+                    return found
+            if self._failure is not None:
+                raise self._failure
+            if not self._members and self._discover is None:
+                return None
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+
+    async def _poll(self, member: _Member) -> tuple[_Member, PlacedBlock] | None:
+        """Return a block of one stream if one is here; see to it that it is asked again when there may be one."""
+        member.is_woken = False
+        try:
+            placed = await member.reader.poll()
+        except StreamNotFoundError:
+            if not member.is_found:
+                self._changed(member)
+                raise
+            self._leave(member)
+            return None
+        except BaseException:  # a cancelled wait, too
+            self._changed(member)
+            raise
+        if placed is not None:
+            self._changed(member)  # behind the others
+            return member, placed
+        if member.reader.is_over:
+            self._ended[member.reader.stream] = member.reader.position()
+            self._leave(member)
+        return None
+
+    def _changed(self, member: _Member) -> None:
+        if not member.is_woken:
+            member.is_woken = True
+            self._woken.append(member)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _leave(self, member: _Member) -> None:
+        """Read a stream no more."""
+        del self._members[member.reader.stream]
+        member.reader.on_change = lambda: None
+        member.reader.close()
+
+    async def _join(self, part: Slice) -> None:
+        """Read a stream, too."""
+        share_bytes = self._options.window_bytes // max(len(self._parts), len(self._members) + 1)
+        options = replace(self._options, window_bytes=max(SEGMENT_WINDOW_BYTES_MIN, share_bytes))
+        reader = await self._open_reader(part, options)
+        member = self._members[part.stream] = _Member(reader, is_found=part.stream not in self._named)
+        reader.on_change = lambda: self._changed(member)
+        await reader.__aenter__()
+        self._changed(member)
+
+    async def _discover_streams(self) -> None:
+        """Let streams join that match a pattern; what cannot be asked now is asked the next time."""
+        assert self._discover is not None
+        while True:
+            await asyncio.sleep(self._options.discover_interval_s)
+            try:
+                for part in await self._discover():
+                    if part.stream not in self._members and part.stream not in self._ended:
+                        await self._join(part)
+            except StreamNotFoundError:
+                continue  # deleted since it was found
+            except MillraceError as error:
+                if isinstance(error, ConnectionLostError | RequestTimeoutError) or error.retriable:
+                    logger.info("streams that match cannot be looked for now: %s", error)
+                    continue
+                self._failure = error
+                self._wake()
+                return

@@ -1,0 +1,101 @@
+"""Slices: a part of a stream as one value, between two cuts, of all keys or of one; and its text.
+
+    shop/orders@head..tail                                  stream @ start .. end
+    shop/orders@12:4096.0,13:8192.17..tail#customer-3       # key, to the end of the text, whatever it holds
+    shop/orders@2026-01-31T18:00:00Z..2026-02-01T00:00:00Z  times
+    shop/orders@tail..                                      without an end
+
+Start and end are `head`, `tail`, the positions of a cut, an ISO 8601 time with a zone, or Unix microseconds.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from .cut import HEAD, TAIL, CutChoice, StreamCut, parse_choice
+from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
+from .key_range import key_place
+from .names import checked_name
+
+_POSITIONS: Final = re.compile(r"\d+:\d+\.", re.ASCII)
+_FORM: Final = "STREAM@START..END or STREAM@START..END#KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The events of a stream from a start to an end, of all keys or of one.
+
+    Attributes:
+        end: None: as they come, without an end.
+        key: None for all events, also those without a key.
+    """
+
+    stream: str
+    start: CutChoice = HEAD
+    end: CutChoice | None = TAIL
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        checked_name(self.stream, kind="stream")
+        for cut in (self.start, self.end):
+            if isinstance(cut, StreamCut) and cut.stream != self.stream:
+                raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {self.stream}")
+        if self.key is not None:
+            key_place(self.key)
+
+    @classmethod
+    def parse(cls, text: str) -> "Slice":
+        """Return the slice that `str` made this text of.
+
+        Raises:
+            InvalidArgumentError: it made no such text.
+        """
+        place, mark, key = text.partition("#")
+        stream, at, between = place.strip().partition("@")
+        start, dots, end = between.partition("..")
+        if not (at and dots and start):
+            raise InvalidArgumentError(f"{text[:100]!r} is no slice: write {_FORM}")
+        try:
+            return cls(stream, _choice(stream, start), _choice(stream, end) if end else None, key if mark else None)
+        except InvalidNameError as error:
+            raise InvalidArgumentError(f"{text[:100]!r} is no slice: {error}") from None
+
+    def __str__(self) -> str:
+        """Return what `parse` reads."""
+        end = "" if self.end is None else _text(self.end)
+        key = "" if self.key is None else f"#{self.key}"
+        return f"{self.stream}@{_text(self.start)}..{end}{key}"
+
+
+def is_slice(text: str) -> bool:
+    """Return whether a text is meant as a slice, and not as the name of a stream or a cut."""
+    return ".." in text.partition("#")[0].partition("@")[2]
+
+
+def _choice(stream: str, text: str) -> CutChoice:
+    return parse_choice(f"{stream}@{text}" if _POSITIONS.match(text) else text)
+
+
+def _text(choice: CutChoice) -> str:
+    return str(choice).partition("@")[2] if isinstance(choice, StreamCut) else str(choice)
+
+
+def slice_of(
+    stream: str | Slice,
+    *,
+    start: CutChoice | str = HEAD,
+    end: CutChoice | str | None = None,
+    key: str | None = None,
+) -> Slice:
+    """Return the slice that arguments name: a stream with cuts, or their texts, and a key; or a slice by itself.
+
+    Raises:
+        InvalidArgumentError: a slice and a start, an end or a key beside it, or a text that names no cut.
+    """
+    if not isinstance(stream, Slice):
+        first, last = (parse_choice(each) if isinstance(each, str) else each for each in (start, end))
+        assert first is not None
+        return Slice(stream, first, last, key)
+    if start is not HEAD or end is not None or key is not None:
+        raise InvalidArgumentError(f"{stream} has its own start, end and key; give them in the slice, or none of them")
+    return stream
