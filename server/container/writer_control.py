@@ -73,7 +73,7 @@ class WriterControl:
             if not writer.admitted_nonces.endswith(nonce):
                 raise WriterFencedError("the writer was opened again since this opening", subject=writer_id)
             epoch = writer.admitted_epoch
-            await self._opened(writer)
+            await self._container.in_flight.settled()
             return replace(self.describe(writer, segment_ids, stream_id=stream_id), writer_epoch=epoch)
         active_us = now_us if writer is None else writer.active_us
         epoch = 1 if writer is None else writer.admitted_epoch + 1
@@ -109,12 +109,6 @@ class WriterControl:
             active_us=active_us,
             expired_us=expired_us,
         )
-
-    async def _opened(self, writer: Writer) -> None:
-        """Wait until the last opening of a writer is applied."""
-        opening = self._container.queued(m.WriterRecorded, writer.writer_number)
-        if opening is not None:
-            await asyncio.shield(opening.future)
 
     def _progress_of(self, writer: Writer, stream_id: int) -> StreamProgress:
         """Return how far a writer is on a stream for which it is being opened; raise like `open`."""

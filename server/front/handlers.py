@@ -155,6 +155,7 @@ class Handlers:
         )
 
     async def _get_writer(self, message: m.GetWriter) -> m.WriterOpened:
+        await self.container.in_flight.settled()  # so what was sent before, and is not told here, is never stored
         self._check_segments(message.segment_ids)
         writer = self._writers.find(message.writer_id)
         self._writers.check_epoch(writer, message.writer_epoch)

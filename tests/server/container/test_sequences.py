@@ -13,6 +13,7 @@ from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
+from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Outcome, Peer, RefusedError, Stored, code_of
 from tests.support.servers import BUSY, QUIET, server_options
 from tests.support.waiting import settled
@@ -324,9 +325,10 @@ async def test_the_fate_of_events_is_told_under_the_epoch(peer: Peer) -> None:
     life = await Life.begin(peer)
     (segment_id,) = life.segments
     stream_id = life.stream.stream_id
-    assert was_stored([await life.send(segment_id, 3, below=3, number=1)])
+    ids = await peer.append(segment_id, b"x", event_number=1, sequences=Sequences(3, 3, 3), **life.fields)
     row = await row_now(peer, stream_id, epoch=life.opened.writer_epoch)
-    assert row == SequenceRow(2, [(0, 3)])
+    assert row == SequenceRow(2, [(0, 3)]), "what was admitted before the question is not missing from the answer"
+    assert was_stored(await peer.settled(ids))
     await Life.begin(peer)
     old_epoch = row_now(peer, stream_id, epoch=life.opened.writer_epoch)
     assert await code_of(old_epoch) is ErrorCode.WRITER_FENCED
@@ -343,3 +345,33 @@ async def test_a_deleted_stream_is_forgotten(peer: Peer) -> None:
     assert await code_of(life.tell(6)) is ErrorCode.STREAM_NOT_FOUND
     await create(peer)
     assert (await Life.begin(peer)).row == SequenceRow()
+
+
+@pytest.mark.asyncio
+async def test_an_opening_tells_what_was_sent_before_it(peer: Peer) -> None:
+    """It is answered when its record is applied, and what the life before had sent is in the log before that."""
+    await create(peer, 1)
+    life = await Life.begin(peer)
+    ids = await peer.append(life.segments[0], b"x", event_number=1, sequences=Sequences(3, 3, 3), **life.fields)
+    assert (await Life.begin(peer)).row == SequenceRow(2, [(0, 3)])
+    assert was_stored(await peer.settled(ids))
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_is_told_when_it_is_recorded(tmp_path: Path) -> None:
+    """Or the server could be killed between, and the writer be opened again as if nothing had been."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        await create(peer, 1)
+        life = await Life.begin(peer)
+        (segment_id,) = life.segments
+        assert was_stored([await life.send(segment_id, 3, below=3, number=1)])
+        files.stall(folder="wal")
+        ids = await peer.append(segment_id, b"x", event_number=2, sequences=Sequences(2, 2, 2), **life.fields)
+        for _ in range(3):
+            await peer.ask(m.ListStreams("", "", 10), m.StreamList)
+        assert not set(ids) & set(peer.outcomes)
+        files.resume()
+        assert await peer.settled(ids) == [ErrorCode.SEQUENCES_REFUSED]
+        assert (await peer.ask(m.GetWriter("w", [], life.stream.stream_id), m.WriterOpened)).is_refused
