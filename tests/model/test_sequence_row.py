@@ -2,9 +2,9 @@ import doctest
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from millrace.model import sequence_row
 from millrace.model.key_range import KEY_SPACE, KeyRange
@@ -36,9 +36,11 @@ class Naive:
 
 
 class RowMachine(RuleBasedStateMachine):
+    row_class: type[SequenceRow] = SequenceRow
+
     def __init__(self) -> None:
         super().__init__()
-        self.row = SequenceRow()
+        self.row = self.row_class()
         self.naive = Naive()
         self.lasts: list[int] = []
 
@@ -58,7 +60,7 @@ class RowMachine(RuleBasedStateMachine):
 
     @rule()
     def encode(self) -> None:
-        decoded = SequenceRow.decode(self.row.through, self.row.encode_marks())
+        decoded = self.row_class.decode(self.row.through, self.row.encode_marks())
         assert decoded == self.row
         self.row = decoded
 
@@ -95,6 +97,65 @@ class RowMachine(RuleBasedStateMachine):
 
 
 TestRow = RowMachine.TestCase
+
+
+class SetsMarks(SequenceRow):
+    """A block of an older range lowers what is stored."""
+
+    def store(self, keys: KeyRange, *, last: int, stored_below: int) -> None:
+        first = self._cut(keys.low)
+        end = self._cut(keys.high) if keys.high < KEY_SPACE else len(self._lows)
+        self._marks[first:end] = [last] * (end - first)
+        self.through = max(self.through, stored_below - 1)
+        self._join()
+
+
+class TakesOneTooMany(SequenceRow):
+    """What is stored below a sequence is not the sequence itself."""
+
+    def raise_through(self, stored_below: int) -> bool:
+        return super().raise_through(stored_below + 1)
+
+
+class TrustsTheLast(SequenceRow):
+    """The last sequence of a block says nothing of what other segments have."""
+
+    def store(self, keys: KeyRange, *, last: int, stored_below: int) -> None:
+        super().store(keys, last=last, stored_below=last + 1)
+
+
+class LowersThrough(SequenceRow):
+    """An older block that is told later is no news."""
+
+    def store(self, keys: KeyRange, *, last: int, stored_below: int) -> None:
+        self.through = min(self.through, stored_below - 1)
+        super().store(keys, last=last, stored_below=stored_below)
+
+
+class KeepsMarks(SequenceRow):
+    """Marks that `through` has reached would pile up."""
+
+    def _join(self) -> None:
+        pass
+
+
+class TakesTheHighest(SequenceRow):
+    """Some places of a merged segment are further than others."""
+
+    def lowest_in(self, keys: KeyRange) -> int:
+        return max(super().lowest_in(keys), self.stored_at(keys.low))
+
+
+@pytest.mark.parametrize(
+    "mutant", [SetsMarks, TakesOneTooMany, TrustsTheLast, LowersThrough, KeepsMarks, TakesTheHighest]
+)
+def test_a_row_that_breaks_a_rule_is_found_out(mutant: type[SequenceRow]) -> None:
+    machine = type("Machine", (RowMachine,), {"row_class": mutant})
+
+    with pytest.raises((AssertionError, ValueError)):
+        run_state_machine_as_test(
+            machine, settings=settings(max_examples=300, phases=[Phase.generate], database=None, deadline=None)
+        )
 
 
 def test_what_was_stored_is_told_place_by_place() -> None:

@@ -18,7 +18,7 @@ from .declaration import (
     message,
 )
 from .stream import CursorName, CutPosition, NamedCut, SegmentRangeRecord
-from .writer import NO_NONCE
+from .writer import NO_NONCE as _NO_NONCE
 
 
 @message(128)
@@ -83,7 +83,7 @@ class WriterRecorded(Record):
     opened_us: I64
     writer_id: WriterId
     stream_id: U64 = 0  # for which it was opened, 0 for none
-    nonce: Bytes16 = NO_NONCE  # of the request
+    nonce: Bytes16 = _NO_NONCE  # of the request
     is_plain: U8 = 0  # 1: it has written events without sequences to the stream
 
 
