@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.server.app import Server
 from millrace.wire import messages as m
-from millrace.wire.errors import ErrorCode
+from millrace.wire.errors import RETRIABLE, ErrorCode
 from tests.crash.snapshots import Machine
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, RefusedError, Stored, set_attribute
@@ -26,7 +26,7 @@ ANSWERS = {
     ErrorCode.SEGMENT_SEALED: "sealed",
     ErrorCode.ATTRIBUTE_CONDITION_FAILED: "differs",
 }
-RETRIED = frozenset({ErrorCode.SHUTTING_DOWN, ErrorCode.THROTTLED, ErrorCode.NO_SPACE})
+RETRIED = RETRIABLE
 """Not stored, try again: it is as if it was never asked."""
 LOST = (OSError, EOFError)
 TURNS = (0, 10, 100, 300)
