@@ -205,6 +205,11 @@ class ModelServer:
         for append in mine[kept:]:
             self.arrived.remove(append)
 
+    def send(self, frame: bytes) -> None:
+        """Let the connections receive a frame."""
+        for transport in self.transports.values():
+            transport.send(frame)
+
     def replace(self, sealed_ids: list[int], number: int) -> list[int]:
         """Seal segments, and return as many successors of their joint range, which is one."""
         low = min(self.segments[each].low for each in sealed_ids)

@@ -12,8 +12,10 @@ from millrace.client.errors import (
     ServerUnreachableError,
 )
 from millrace.client.transport.channel import TRANSITIONS, Channel, ChannelEvent, ChannelState
+from millrace.client.waiting import WaitReason
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import encode
 from tests.support.model_server import STREAM, ModelServer, error_reply, turns
 
 pytestmark = pytest.mark.asyncio
@@ -214,4 +216,26 @@ async def test_an_answer_that_is_final_is_not_asked_for_again() -> None:
     with pytest.raises(Exception, match="STREAM_NOT_FOUND"):
         await channel.request(m.GetStream(STREAM))
     assert len(server.requests) == 2
+    await channel.close()
+
+
+async def test_throttling_is_noted_until_the_server_reads_again() -> None:
+    """Behaviour 89: it answers a PING once it does. The end of the connection is an end of it, too."""
+    server = ModelServer()
+    channel = server.channel()
+    await channel.connection()
+    throttle = encode(m.Throttle(100, "memory is full"))
+    for _ in range(3):
+        server.send(throttle)
+    waiting = channel.waits.current
+    assert waiting is not None
+    assert (waiting.reason, waiting.detail) == (WaitReason.THROTTLED, "memory is full")
+    await turns()
+    assert sum(isinstance(request, m.Ping) for request in server.requests) == 1
+    assert channel.waits.current is None
+    server.send(throttle)
+    assert channel.waits.current is not None
+    server.lose()
+    await turns()
+    assert channel.waits.current is None
     await channel.close()
