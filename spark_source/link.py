@@ -3,8 +3,8 @@
 The loop turns only during a call, so there is no thread to fork or to stop. Between calls the connection is silent;
 when it was silent for long, it may have been closed by the server, and the next call makes a new one.
 
-The first call fails at once where no server answers. From then on a call waits while the server is away, as long as the
-option `outageTimeout` says.
+The first call fails at once where no server answers. From then on a call of a query that runs waits while the server is
+away, as long as the option `outageTimeout` says. What only prepares a query gives up as any request does.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from .planning import Planner
 
 T = TypeVar("T")
 
+REQUEST_TIMEOUT_S: Final = 30.0
 RUNS_COUNT_MAX: Final = 3
 """Of one plan."""
 SILENT_S_MAX: Final = 5.0
@@ -38,10 +39,15 @@ SILENT_S_MAX: Final = 5.0
 
 
 class Link:
-    """A client of one server, for plans. Belongs to one thread; made by the first call; not to be pickled."""
+    """A client of one server, for plans. Belongs to one thread; made by the first call; not to be pickled.
 
-    def __init__(self, options: SourceOptions) -> None:
+    Args:
+        is_running: whether the plans are those of a query that runs, and wait for a server that is away.
+    """
+
+    def __init__(self, options: SourceOptions, *, is_running: bool = False) -> None:
         self._options = options
+        self._request_timeout_s = options.outage_timeout_s if is_running else REQUEST_TIMEOUT_S
         self._runner: asyncio.Runner | None = None
         self._client: Client | None = None
         self._used_s: float | None = None
@@ -73,7 +79,9 @@ class Link:
         if self._used_s is not None and time.monotonic() - self._used_s > SILENT_S_MAX:
             await self._disconnect()
         if self._client is None:
-            self._client = await open_client(self._options, check=self._used_s is None)
+            self._client = await open_client(
+                self._options, check=self._used_s is None, request_timeout_s=self._request_timeout_s
+            )
         planner = Planner(self._client, self._options)
         for _ in range(RUNS_COUNT_MAX - 1):
             # The next run knows of the truncation.
@@ -87,8 +95,8 @@ class Link:
             await client.close()
 
 
-async def open_client(options: SourceOptions, *, check: bool) -> Client:
-    """Return a client that waits while the server is away; with `check` it is connected first, in one attempt.
+async def open_client(options: SourceOptions, *, check: bool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Client:
+    """Return a client whose reads wait while the server is away; with `check` it is connected first, in one attempt.
 
     Raises:
         OptionError: nothing answers at the address, or the token is refused.
@@ -99,7 +107,7 @@ async def open_client(options: SourceOptions, *, check: bool) -> Client:
             token=options.token,
             tls=options.tls,
             client_name="millrace-spark",
-            request_timeout_s=options.outage_timeout_s,
+            request_timeout_s=request_timeout_s,
             outage_timeout_s=options.outage_timeout_s,
         ),
     )

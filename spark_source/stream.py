@@ -72,7 +72,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema)
         self._options = options
         self._schema = schema
-        self._link = Link(options)
+        self._link = Link(options, is_running=True)
         self._state = QueryState()
 
     def __reduce__(self) -> tuple[type[Self], tuple[SourceOptions, StructType]]:
