@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import millrace
@@ -71,25 +70,4 @@ def test_a_task_reads_on_when_the_server_returns(
         thread.join()
 
     shop.run(spark, sink).awaitTermination()
-    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
-
-
-def test_a_query_is_stopped_or_gives_up_in_an_outage(
-    spark: SparkSession, shop: Shop, mortal: TestServer, batches: Batches
-) -> None:
-    """With `outageTimeout` it fails, and its checkpoint is where it resumes."""
-    shop.create(2)
-    shop.write(5)
-    forever = {"processingTime": "0 seconds"}
-    query = shop.run(spark, Batches(), checkpoint="stopped", trigger=forever)
-    limited = shop.run(spark, batches, trigger=forever, outageTimeout="1s")
-    for each in (query, limited):
-        each.processAllAvailable()
-    mortal.kill()
-    with pytest.raises(StreamingQueryException, match=r"no server could be reached|no answer"):
-        limited.awaitTermination()
-    query.stop()
-    mortal.start()
-    shop.write(5)
-    shop.run(spark, batches).awaitTermination()
     assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))

@@ -1,6 +1,8 @@
 """The stream reader, called as Spark calls it; no JVM is needed. `test_query` runs whole queries."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -8,8 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import millrace
 from millrace.client.errors import StreamNotFoundError
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
+from millrace.spark_source.options import parse_options
 from millrace.spark_source.positions import StreamOffset
+from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
+from millrace.spark_source.stream import MillraceStreamReader
 from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events
 
 
@@ -370,3 +375,42 @@ def _middle(shop: Shop) -> dict[int, tuple[int, int]]:
     return {
         segment_id: places[len(places) // 2 - 3 if len(places) > 6 else 0] for segment_id, places in segments.items()
     }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_query_plans_and_reads_on_when_the_server_returns(tmp_path: Path) -> None:
+    """Behaviour 89: after an outage longer than a request may take, one of another client has failed."""
+    with millrace.testing.server() as running, millrace.blocking.connect(running.address) as client:
+        shop = Shop(client, running, "tests/outage", tmp_path)
+        shop.create(2)
+        shop.write(5)
+        query = MillraceStreamReader(parse_options(shop.options()), SCHEMA)
+        end = query.latestOffset(query.initialOffset())
+        partitions = query.partitions(query.initialOffset(), end)
+        running.kill()
+        with ThreadPoolExecutor() as pool:
+            planned = pool.submit(query.latestOffset, end)
+            tasks = [pool.submit(lambda each: list(query.read(each)), each) for each in partitions]
+            with pytest.raises(millrace.ConnectionLostError):
+                shop.client.stream_info(shop.stream)
+            running.start()
+            assert planned.result() == end
+            assert sum(batch.num_rows for task in tasks for batch in task.result()) == 50
+        query.stop()
+
+
+@pytest.mark.slow
+def test_a_query_with_a_time_limit_gives_up_in_an_outage(tmp_path: Path) -> None:
+    """Also where none was given: what prepares a query does not wait without end."""
+    with millrace.testing.server() as running, millrace.blocking.connect(running.address) as client:
+        shop = Shop(client, running, "tests/limit", tmp_path)
+        shop.create()
+        query = MillraceStreamReader(parse_options(shop.options(outageTimeout="0.5s")), SCHEMA)
+        start = query.initialOffset()
+        running.kill()
+        with pytest.raises(millrace.ConnectionLostError):
+            query.latestOffset(start)
+        query.stop()
+        with pytest.raises(OptionError, match="no server could be reached"):
+            MillraceStreamReader(parse_options(shop.options()), SCHEMA).latestOffset(start)
