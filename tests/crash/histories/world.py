@@ -26,7 +26,7 @@ ANSWERS = {
     ErrorCode.SEGMENT_SEALED: "sealed",
     ErrorCode.ATTRIBUTE_CONDITION_FAILED: "differs",
 }
-RETRIED = RETRIABLE
+RETRIED = RETRIABLE | {ErrorCode.PIPELINE_BROKEN}
 """Not stored, try again: it is as if it was never asked."""
 LOST = (OSError, EOFError)
 TURNS = (0, 10, 100, 300)
