@@ -487,8 +487,9 @@ class Client(Blocking[AsyncClient]):
     @documented(AsyncClient.reader)
     def reader(self, stream: Any, **arguments: Any) -> Any:
         """Return a reader: see `millrace.client.client.Client.reader`."""
-        enter = self._reader_of_one if isinstance(stream, str | Slice) else self._reader_of_several
-        return enter(stream, **arguments)
+        if isinstance(stream, str | Slice):
+            return self._reader_of_one(stream, **arguments)
+        return self._reader_of_several(stream, **arguments)
 
     plan_ranges = waited(AsyncClient.plan_ranges)
     read_range = iterated(AsyncClient.read_range)

@@ -58,7 +58,7 @@ def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> p
     """
     batches = [batch_of(placed) for placed in blocks]
     if key is not None:
-        batches = [batch.filter(pc.equal(batch.column("key"), key)) for batch in batches]
+        batches = [batch.filter(pc.field("key") == key) for batch in batches]
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

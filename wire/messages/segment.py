@@ -301,7 +301,7 @@ class Interval(FromServer):
 
 
 @message(44, kw_only=True)
-class SeekBefore(Request[Interval]):
+class SeekBefore(Query[Interval]):
     """Ask for the last interval before `end` that may hold an event with an older event time than this one.
 
     No event from there up to `end` is older.

@@ -294,7 +294,7 @@ class NamedStream(NamedTuple):
 
 
 @message(67)
-class GetTails(Request[StreamTails]):
+class GetTails(Query[StreamTails]):
     """Ask for the tails of streams, all as of one moment."""
 
     streams: List16[NamedStream]

@@ -109,6 +109,7 @@ NAMING_FIELDS = {
     "segment_id": "segments",
     "segment_ids": "segments",
     "source_id": "segments",
+    "source": "segments",
     "target_id": "segments",
     "writer_id": "writers",
     "writer_number": "writers",
@@ -166,12 +167,15 @@ def test_what_the_items_of_a_list_name_is_required() -> None:
 def test_what_is_named_is_what_is_in_the_fields(drawn: st.DataObject) -> None:
     cls: Any = drawn.draw(st.sampled_from([cls for cls in REQUESTS if cls.entity_fields]))
     names = [name for name, _ in fields_of(cls.layout)]
-    request = cls(**dict(zip(names, drawn.draw(values_of(cls.layout)), strict=True)))
+    values = dict(zip(names, drawn.draw(values_of(cls.layout)), strict=True))
+    for name, item in m.item_classes(cls).items():
+        values[name] = [item(*each) for each in values[name]]
+    request = cls(**values)
     required = m.required_entities(request)
 
     for kind in Entity:
-        values = [values_of_field(request, name) for name, entity in cls.entity_fields if entity is kind]
-        keys = [key for value in values for key in (value if isinstance(value, list) else [value])]
+        named = [values_of_field(request, name) for name, entity in cls.entity_fields if entity is kind]
+        keys = [key for value in named for key in (value if isinstance(value, list) else [value])]
         assert list(getattr(required, kind.value)) == [key for key in keys if key]
 
 
