@@ -402,7 +402,7 @@ class Delivery:
                 while not all(segment.is_drained for segment in replaced):
                     lost = [segment for segment in replaced if segment.is_lost]
                     if lost:
-                        self._decide_lost(lost, await self._rerouter.fetch_row(self._epoch, timeout_s=retry.left_s))
+                        self._decide_lost(lost, await self._rerouter.fetch_row(self._epoch, retry))
                     else:
                         await self._next_answer()
                 self._switch(successors, replaced)

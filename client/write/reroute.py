@@ -69,7 +69,7 @@ class Rerouter:
             OutcomeUnknownError: something may, but `retry` ended first.
             ConnectionLostError, RequestTimeoutError: the server was away until `retry` ended.
         """
-        stream = await self._channel.request(m.GetStream(self._name), timeout_s=retry.left_s)
+        stream = await self._channel.request(m.GetStream(self._name), timeout_s=self._timeout_s(retry))
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
         router = Router.of_stream(self._name, stream.segments)
@@ -84,7 +84,7 @@ class Rerouter:
         known_ids = {each.segment_id for each in segments}
         try:
             last = await self._last_numbers(
-                [each for each in router.segment_ids if each not in known_ids], timeout_s=retry.left_s
+                [each for each in router.segment_ids if each not in known_ids], timeout_s=self._timeout_s(retry)
             )
         except SegmentNotFoundError as error:  # replaced and truncated away meanwhile
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments are replaced all the time: {error}"))
@@ -92,15 +92,19 @@ class Rerouter:
         remaining_ids = frozenset(segment.segment_id for segment in stream.segments)
         return Successors(router=router, last_numbers=last, remaining_ids=remaining_ids)
 
-    async def fetch_row(self, epoch: int, *, timeout_s: float) -> SequenceRow:
+    async def fetch_row(self, epoch: int, retry: Retry) -> SequenceRow:
         """Return what of this writer is stored in the stream: everything that was sent and is not in it never will be.
 
         Raises:
             WriterFencedError: the id was opened again after `epoch`.
         """
         request = m.GetWriter(self._writer_id, [], self._stream_id, epoch)
-        reply = await self._channel.request(request, timeout_s=timeout_s)
+        reply = await self._channel.request(request, timeout_s=self._timeout_s(retry))
         return SequenceRow(reply.stored_through, reply.marks)
+
+    def _timeout_s(self, retry: Retry) -> float:
+        """Return how long a request may take: until the deadline, and no less than any other request."""
+        return max(retry.left_s, self._channel.options.request_timeout_s)
 
     async def _last_numbers(self, segment_ids: list[int], *, timeout_s: float) -> dict[int, int]:
         """Return what this writer has written to segments that are new to it.
