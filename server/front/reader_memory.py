@@ -32,6 +32,8 @@ USUAL_SHARE: Final = 7 / 8
 """Of the bound; the rest is for connections that hold nothing."""
 GRANT_SIZE_BYTES_SMALL: Final = 64 * KIB
 """What is granted to one of those. Nor is it worth while to read less than this in a fuller memory."""
+FETCH_SIZE_BYTES_MIN: Final = 4 * KIB
+"""What a read of fewer bytes counts as while it is under way: so much has the task that carries it out."""
 MEASURED_AGAIN_S: Final = 0.02
 CHECKED_AGAIN_S: Final = 0.1
 
@@ -79,12 +81,13 @@ class Account:
 
     def fetch(self, size: int) -> None:
         """Hold that much for a read that is under way, until it is `fetched`."""
+        size = max(size, FETCH_SIZE_BYTES_MIN)
         self.fetching_bytes += size
         self._memory.changed(self, size)
 
     def fetched(self, size: int) -> None:
         """Hold nothing more for a read that has ended; what is sent of it counts from then on."""
-        size = min(size, self.fetching_bytes)  # none, if the connection is gone
+        size = min(max(size, FETCH_SIZE_BYTES_MIN), self.fetching_bytes)  # none, if the connection is gone
         self.fetching_bytes -= size
         self._memory.changed(self, -size)
 

@@ -85,7 +85,8 @@ async def test_readers_that_take_nothing(tmp_path: Path, way: str) -> None:
             server.most_bytes = 0
             with ExitStack() as sockets:
                 attack = [hello()]
-                for number in range(1, 1000):
+                # A connection carries out 256 at once at most: more of the small ones would only take time.
+                for number in range(1, 300 if way == "one byte of each page" else 1000):
                     match way:
                         case "subscriptions":
                             offset = (number * 7 * MIB) % (100 * MIB)
