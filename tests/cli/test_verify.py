@@ -16,6 +16,7 @@ from millrace.client.testing import server
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CopyPart, encode_part
 from millrace.server.wal import LogOwner
+from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_inspect import chunk_of, flip, log_file
@@ -307,8 +308,9 @@ def test_a_folder_in_use_is_refused_and_one_after_merges_and_recycling_is_sound(
 def test_sequenced_appends_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
     async def fill() -> None:
         async with Server(server_options(tmp_path)) as started, await Peer.connect(started.address) as peer:
-            segment_id = await peer.create_segment("raw/a")
-            writer = await peer.open_writer("w", segment_id)
+            stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
+            segment_id = stream.segments[0].segment_id
+            writer = await peer.ask(m.OpenWriter("w", [segment_id], 0, stream.stream_id), m.WriterOpened)
             fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
             await peer.store(segment_id, b"event", event_number=1, sequences=Sequences(1041, 1043, 17), **fields)
 
