@@ -167,10 +167,10 @@ def test_what_the_items_of_a_list_name_is_required() -> None:
 def test_what_is_named_is_what_is_in_the_fields(drawn: st.DataObject) -> None:
     cls: Any = drawn.draw(st.sampled_from([cls for cls in REQUESTS if cls.entity_fields]))
     names = [name for name, _ in fields_of(cls.layout)]
-    values = dict(zip(names, drawn.draw(values_of(cls.layout)), strict=True))
+    fields = dict(zip(names, drawn.draw(values_of(cls.layout)), strict=True))
     for name, item in m.item_classes(cls).items():
-        values[name] = [item(*each) for each in values[name]]
-    request = cls(**values)
+        fields[name] = [item(*each) for each in fields[name]]
+    request = cls(**fields)
     required = m.required_entities(request)
 
     for kind in Entity:
