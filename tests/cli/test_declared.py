@@ -45,7 +45,7 @@ def test_a_wrong_constant_is_named_and_the_rest_is_read() -> None:
 
 def test_text_lists_and_structures_are_plain_values() -> None:
     declaration = m.StreamCreated.layout
-    data = Codec(declaration, name="StreamCreated").pack(1, 2, "shop/orders", "{}", [(3, 0, 9)])
+    data = Codec(declaration, name="StreamCreated").pack(1, 2, "shop/orders", "{}", [(3, 0, 9)], [("billing",)])
 
     values = values_of(read_fields(declaration, data, offset=0))
 
