@@ -365,6 +365,8 @@ class Recovery:
 
     def _is_accepted(self, damage: Damage) -> bool:
         """Return whether an operator has accepted the loss of what is damaged, or of the file that it is in."""
+        if self._accepted == NOTHING_ACCEPTED:
+            return False
         if damage.first_sequence <= damage.last_sequence and not damage.is_end:
             return damage.last_sequence <= self._accepted.sequence
         return (log_file_number(damage.place) or self.used_number) <= self._accepted.file_number

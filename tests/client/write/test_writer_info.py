@@ -14,10 +14,11 @@ pytestmark = pytest.mark.asyncio
 async def test_what_is_known_of_a_writer() -> None:
     server = ModelServer(segment_count=2)
     server.segments[2].last_number = 9
+    server.epoch = 3
     channel = server.channel()
     info = await fetch_writer_info(channel, STREAM, "w")
     assert info is not None
-    assert (info.number, info.epoch, info.last_event_numbers) == (WRITER_NUMBER, 1, {1: 0, 2: 9})
+    assert (info.number, info.epoch, info.last_event_numbers) == (WRITER_NUMBER, 3, {1: 0, 2: 9})
     await channel.close()
 
 

@@ -95,6 +95,7 @@ def test_a_sound_log_is_read_back_whole(files: MemoryFileSystem) -> None:
         size_bytes=sum(batch.size for batch in placed),
         places=(FIRST.name, SECOND.name),
         end_offset=(placed[-1].offset + placed[-1].size + 7) // 8 * 8,
+        used_file_number=2,
     )
 
 
