@@ -113,8 +113,9 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
     target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
     if target is None:
         return
-    name = b"" if source is None else source.name.encode()
-    _set_attribute(state, target, merge_marker(record.source_id), name)
+    marker = merge_marker(record.source_id)
+    if marker not in target.attributes:  # applied again, the source is gone or has another name
+        _set_attribute(state, target, marker, b"" if source is None else source.name.encode())
     if record.size:
         target.index.add(record.target_offset, events=target.event_count, wall_time_us=batch.wall_time_us)
     target.length = max(target.length, record.target_offset + record.size)
