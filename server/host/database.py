@@ -32,6 +32,8 @@ def connect_database(
         timeout=busy_timeout_s,
         isolation_level=None,
         check_same_thread=False,
+        # A statement that is kept keeps the values that it wrote last: a hundred megabytes of attributes, it may be.
+        cached_statements=0,
     )
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
