@@ -119,8 +119,8 @@ def write(
             if key_field is not None and key_of is None:
                 key_of, is_header = key_reader(key_field, group.lines[0])
                 if is_header:
-                    group = group.behind(group.numbers[0])
-            group = group.behind(stored_through)
+                    group = group.after(group.numbers[0])
+            group = group.after(stored_through)
             # The number of a line is the sequence of its event; so those of an append follow without a gap.
             for part in group.runs() if writer_id is not None else [group]:
                 if part.lines:
@@ -135,7 +135,7 @@ def write(
         while in_flight:
             in_flight.popleft().result()
     elapsed_s = max(time.monotonic() - started_s, 1e-9)
-    resumed = f", behind line {stored_through:,}, through which all was stored" if stored_through > 0 else ""
+    resumed = f", after line {stored_through:,}, through which all was stored" if stored_through > 0 else ""
     print_done(
         f"wrote {count_text(count, 'event')} ({size_text(size)}) to {stream} in {duration_text(elapsed_s)}, "
         f"{rate_text(count / elapsed_s)}{resumed}"
@@ -289,7 +289,7 @@ class _Group:
     numbers: Sequence[int]
     lines: list[bytes]
 
-    def behind(self, number: int) -> "_Group":
+    def after(self, number: int) -> "_Group":
         """Return the lines of higher numbers."""
         start = bisect_right(self.numbers, number)
         return self if start == 0 else _Group(self.numbers[start:], self.lines[start:])

@@ -69,13 +69,13 @@ def reset(
         ),
     ],
 ) -> None:
-    """Let a writer go on that was refused for its sequences; the exit code is 1 if none was refused."""
+    """Let a writer that was refused for its sequences resume; the exit code is 1 if none was refused."""
     with server.connect() as client:
         changed = client.reset_sequences(stream, writer_id, stored_through=stored_through)
     if not changed:
         print_error(f"no sequence of writer {writer_id} was refused; nothing is changed")
         raise typer.Exit(FAILED)
-    print_done(f"writer {writer_id} resumes on {stream} behind sequence {stored_through}")
+    print_done(f"writer {writer_id} resumes on {stream} after sequence {stored_through}")
 
 
 def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:

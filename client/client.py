@@ -321,7 +321,7 @@ class Client:
         """Return a writer of a stream, to be entered with `async with`.
 
         Args:
-            writer_id: makes the writer persistent: what is written with a sequence is stored once, whoever is killed
+            writer_id: makes the writer persistent: what is written with a sequence is stored once, whatever is killed
                 (see `Writer.stored_through`), and the writer that had the id before is fenced. Without one the writer
                 is new, and ends with the context.
             start_over_if_expired: open an id that was idle for so long that its event numbers were deleted, and number
@@ -342,7 +342,7 @@ class Client:
         """Return the last event number that a writer stored in each segment, None if it was never opened.
 
         So the outcome of a write whose wait was cancelled can be asked for by its number: every one up to the last is
-        stored, once. A program that starts again resumes behind `writer.stored_through`, not behind these numbers.
+        stored, once. A program that starts again resumes after `writer.stored_through`, not after these numbers.
 
         Raises:
             StreamNotFoundError: there is none.
@@ -365,12 +365,12 @@ class Client:
         return await fetch_writer_info(self._writes, _checked(stream), writer_id)
 
     async def reset_sequences(self, stream: str, writer_id: str, *, stored_through: int) -> bool:
-        """Let a writer go on that was refused for its sequences; return False if none was refused: nothing is changed.
+        """Let a writer that was refused for its sequences resume; return False if none was refused: nothing is changed.
 
         A writer that has the id open is fenced.
 
         Args:
-            stored_through: the next life resumes behind this sequence: everything up to it counts as stored, nothing
+            stored_through: the next life resumes after this sequence: everything up to it counts as stored, nothing
                 above it. -1 is before the first one. Only reading the stream can tell.
 
         Raises:

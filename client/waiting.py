@@ -1,4 +1,4 @@
-"""What a client waits for, and since when: noted in one place, logged once, and shown by whoever asks.
+"""What a client waits for, and since when: noted in one place, logged once, and shown to those who ask.
 
 Every wait before another attempt is noted here, and every connection that the server throttles. While anything waits,
 each reason is logged as one warning; when nothing waits any more, that is logged, too. `ClientOptions.on_waiting` is

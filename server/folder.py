@@ -91,7 +91,7 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
 
 
 def _close_to_others(files: FileSystem, path: Path) -> None:
-    """Let nobody else into the folder; where that is not ours to decide, say so and go on.
+    """Let nobody else into the folder; where that is not ours to decide, say so and continue.
 
     The folder alone is enough: who cannot get into it reaches nothing in it, whatever mode older versions gave that.
     """

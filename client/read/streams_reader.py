@@ -222,7 +222,7 @@ class StreamsReader:
             self._changed(member)
             raise
         if placed is not None:
-            self._changed(member)  # behind the others
+            self._changed(member)  # after the others
             return member, placed
         if member.reader.is_over:
             self._ended[member.reader.stream] = member.reader.position()

@@ -139,7 +139,7 @@ def left_over(segments: Iterable[SegmentWriter]) -> list[Events]:
 
 
 def _between(singles: Events, calls: Sequence[Events]) -> list[Events]:
-    """Return single events that have sequences in pieces, of which each is before or behind a call."""
+    """Return single events that have sequences in pieces, of which each is before or after a call."""
     assert singles.sequences is not None
     count = len(singles.values)
     borders = [0, *(bisect_left(singles.sequences, call.order, key=order_of) for call in calls), count]

@@ -183,7 +183,7 @@ class SegmentWriter:
     # --- answers in, once for each sent block ---
 
     def acked(self, block: Block) -> list[Block]:
-        """Forget a block that is stored, and return it behind those that are stored since it is.
+        """Forget a block that is stored, and return it after those that are stored since it is.
 
         The numbers of a segment are stored in order: a block before it whose outcome was said to be unknown is, too.
         """
@@ -202,7 +202,7 @@ class SegmentWriter:
         """Keep a block that has no ack; its own `error` is set where that ends the writer."""
         self._returned.append(block)
         self._land(block)
-        # Behind a block that was rejected nothing is stored, whatever became of the answer.
+        # After a block that was rejected nothing is stored, whatever became of the answer.
         if isinstance(error, ConnectionLostError | OutcomeUnknownError) and self.state is not REJECTED:
             self._unknown_through = max(self._unknown_through, block.last_number)
         event = self._event_of(error, block)

@@ -345,7 +345,7 @@ class Writer:
     def stored_through(self) -> int:
         """Everything that was written with a sequence up to this one is durable; -1 if nothing is.
 
-        When the writer is opened this is what earlier writers of the id have stored. The caller continues behind it,
+        When the writer is opened this is what earlier writers of the id have stored. The caller continues after it,
         with the same events under the same sequences as before: what is stored above it is recognised, event by event.
         After a kill it may be lower than what was acknowledged last.
         """

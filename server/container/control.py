@@ -3,7 +3,7 @@
 Each method checks, queues its record and moves the admitted view in one step, without waiting, and then waits for the
 log. A log that refuses the record has changed nothing. Cancelling the wait does not undo the decision, and what is
 queued stays in the admitted view until it is applied, also when its requester was cancelled. Repeating one is harmless.
-A refusal may rest on what is queued: whoever passes it on waits first until that is durable (`in_flight`).
+A refusal may rest on what is queued: who passes it on waits first until that is durable (`in_flight`).
 """
 
 from millrace.model.names import checked_name, internal_name

@@ -6,7 +6,7 @@ that can have been given out is ever given out again:
     open segments of streams    are sealed at what is left of them, and get successors with the same keys
     open raw segments           continue after a hole as large as what is missing; the hole is a damaged range
     ids                         continue above as many as the missing records can have given
-    epochs of writers           the same, so that whoever was fenced in what is missing stays fenced
+    epochs of writers           the same, so that those who were fenced in what is missing stays fenced
     epoch of the container      continues above all that tier 2 has names of, by far
     sequences of the log        continue above all that can be missing, in a new file
 

@@ -164,7 +164,7 @@ class WriterControl:
         return True
 
     async def reset_sequences(self, writer_id: str, *, stream_id: int, stored_through: int) -> bool:
-        """Let a writer go on whose sequences were refused on a stream; return whether they were.
+        """Let a writer whose sequences were refused on a stream resume; return whether they were.
 
         Raises:
             WriterError: there is no such writer (any more).

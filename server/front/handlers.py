@@ -1,7 +1,7 @@
 """One function per request that is neither an append nor a read: message in, message out.
 
 Errors are raised; the dispatcher turns them into replies in one place. A refusal tells only what is durable: that is
-waited for here, for every request that is no query, before the error goes on.
+waited for here, for every request that is no query, before the error is passed on.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The log of what peers do wrong: one line per kind, peer and ten seconds.
 
-Whoever can reach the port decides how often it happens, so each line is written once; the same of that peer is counted
-from then on, and told at the end of the ten seconds if there was any.
+Any peer that can reach the port decides how often it happens, so each line is written once; the same of that peer is
+counted from then on, and told at the end of the ten seconds if there was any.
 """
 
 import asyncio

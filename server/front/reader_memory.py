@@ -6,8 +6,8 @@ room, and its connection is not read.
 
 Those who take nothing must not stop those who do:
 
-- The last eighth is for connections that hold nothing, a little for each: a reader that keeps up with the tail goes on
-  while others have filled the rest.
+- The last eighth is for connections that hold nothing, a little for each: a reader that keeps up with the tail
+  continues while others have filled the rest.
 - Above that mark, a connection that has not taken what it held for longer than the patience is ended, the one that has
   been so for longest first. A reader that takes its bytes, however slow, passes its *goal* now and then: all that was
   sent to it when it passed the last one.

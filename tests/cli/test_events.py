@@ -80,7 +80,7 @@ def test_a_named_writer_resumes_an_input_by_line_number(write: Write, ask: Run, 
     again = write(stream, b"\n".join(LINES), *options)
 
     assert "wrote 980 events" in outcome.err
-    assert "behind line 2,000, through which all was stored" in outcome.err
+    assert "after line 2,000, through which all was stored" in outcome.err
     assert "wrote 0 events" in again.err
     numbers = [json.loads(line)["n"] for line in ask("read", stream).lines]
     assert sorted(numbers) == [number for number, line in enumerate(LINES, start=1) if line]

@@ -159,7 +159,7 @@ def test_a_file_among_the_copies_with_a_foreign_name_is_told(folder: Path) -> No
 
 
 def test_copies_that_are_gone_are_told_if_the_log_needs_them(folder: Path) -> None:
-    """Behaviour 81: the log is recycled behind a copy only, so there was one."""
+    """Behaviour 81: the log is recycled after a copy only, so there was one."""
     logs(folder)[0].unlink()
     assert findings(folder) == {}
 

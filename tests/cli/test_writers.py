@@ -139,5 +139,5 @@ def test_a_writer_that_was_refused_for_its_sequences_is_reset(ask: Run, running:
     unknown = ask("writer", "reset", stream, "nobody", "--stored-through", 7)
 
     assert (done.code, again.code, unknown.code) == (0, 1, 1)
-    assert "resumes on writers/reset behind sequence 7" in done.out + done.err
+    assert "resumes on writers/reset after sequence 7" in done.out + done.err
     assert "no sequence of writer writers/reset:w was refused" in again.err

@@ -282,7 +282,7 @@ class Sequenced:
         await peer.ask(request, m.StreamInfo)
 
     async def _live(self, peer: Peer, choices: random.Random) -> None:
-        """Open the writer, send what is not stored, and go on, until something is refused or for a while."""
+        """Open the writer, send what is not stored, and continue, until something is refused or for a while."""
         stream = await peer.ask(m.GetStream(self.stream), m.StreamInfo)
         parts = [each for each in stream.segments if not each.sealed_epoch]
         request = m.OpenWriter(

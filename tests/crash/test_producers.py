@@ -1,7 +1,7 @@
 """Producers in processes of their own, killed and started again, while the stream is scaled and the server killed.
 
 Each writes the sequences 0, 1, 2, ... under a writer id of its own: to many keys, or without keys, one by one and in
-calls of many. When it starts it continues behind `stored_through`. Meanwhile the stream splits and merges, the server
+calls of many. When it starts it continues after `stored_through`. Meanwhile the stream splits and merges, the server
 is killed, and what a consumer has read is truncated. In the end the consumer has every sequence once, those of a key in
 their order.
 

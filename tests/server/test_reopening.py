@@ -97,7 +97,7 @@ async def outage() -> AsyncIterator[Outage]:
 
 
 async def test_each_step_of_closing_and_opening_again_may_be_refused() -> None:
-    """Behaviour 83: one step after the other; reads go on, and the container is open again by itself."""
+    """Behaviour 83: one step after the other; reads continue, and the container is open again by itself."""
     step, is_reached = 0, True
     async with outage() as disk:
         while is_reached:
@@ -169,7 +169,7 @@ async def test_a_checkpoint_that_cannot_be_read_for_a_while_is_not_damaged() -> 
 
 
 async def test_a_checkpoint_that_cannot_be_saved_for_a_while_is_saved_later() -> None:
-    """Behaviour 83: memory and log go on; the next checkpoint is written to a new file."""
+    """Behaviour 83: memory and log continue; the next checkpoint is written to a new file."""
     async with outage() as disk, await Peer.connect(disk.server.address) as peer:
         opened = disk.server._open
         assert opened is not None

@@ -109,7 +109,7 @@ class SequencesRefused(Record):
 
 @message(147, kw_only=True)
 class SequencesReset(Record):
-    """A writer whose sequences were refused on a stream goes on behind a sequence, under an epoch."""
+    """A writer whose sequences were refused on a stream resumes after a sequence, under an epoch."""
 
     writer_number: WriterNumber
     writer_epoch: U32

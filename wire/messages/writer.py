@@ -103,7 +103,7 @@ class TellStored(Request[Done]):
 
 @message(43)
 class ResetSequences(Request[Done]):
-    """Let a writer go on whose sequences were refused on a stream, behind a sequence that its caller knows of.
+    """Let a writer whose sequences were refused on a stream resume after a sequence that its caller knows of.
 
     A writer that is open is fenced. `changed` = 0 if nothing was refused: then nothing is reset.
     """

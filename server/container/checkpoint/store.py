@@ -348,7 +348,7 @@ class CheckpointStore:
             return target
 
     def end_saving(self) -> None:
-        """Wait for what is being saved, and save nothing any more: another store will. Reading goes on."""
+        """Wait for what is being saved, and save nothing any more: another store will. Reading continues."""
         with self._lock:
             self._is_ended = True
             self._reader.on_damage = None

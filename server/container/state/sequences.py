@@ -2,11 +2,11 @@
 
 The row itself is `millrace.model.sequence_row`: each block raises what is stored and nothing lowers it; scaling and
 truncating the stream leave it alone. It is forgotten with the writer, or with the stream. There are two views of it, as
-there are of a segment: the *admitted* one decides about new blocks, the *durable* one is told to whoever opens the
+there are of a segment: the *admitted* one decides about new blocks, the *durable* one is told to those who open the
 writer, and is what a checkpoint stores.
 
 A block must begin above the lowest sequence that is stored in the range of its segment. One that does not shows that
-what is stored there is taken for more than it is, or that one sequence was given to two events. To go on would be to
+what is stored there is taken for more than it is, or that one sequence was given to two events. To continue would be to
 lose events at the next start of the writer, without a word. So the refusal is recorded, and the writer cannot store
 anything on the stream, nor be opened for it, until an operator or the caller says where it stands: `reset`.
 """
@@ -70,7 +70,7 @@ class SequenceView:
             self.row.store(segment.keys, last=sequences.last, stored_below=sequences.stored_below)
 
     def reset(self, stored_through: int) -> None:
-        """Go on behind a sequence."""
+        """Resume after a sequence."""
         self.row = SequenceRow(stored_through)
         self.refusal = None
 
@@ -137,7 +137,7 @@ def check_piece_count(progress: StreamProgress, sequences: Sequences, *, subject
     count = progress.admitted.row.piece_count
     if count > PIECES_COUNT_MAX and sequences.first > sequences.stored_below:
         raise ThrottledError(
-            f"what this writer has stored on the stream lies in {count} pieces of the keys; it is to send the events"
+            f"what this writer has stored on the stream is in {count} pieces of the keys; it is to send the events"
             f" from sequence {sequences.stored_below} on first",
             subject=subject,
             retry_after_ms=RETRY_AFTER_MS,

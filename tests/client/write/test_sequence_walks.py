@@ -283,7 +283,7 @@ def a_block_must_be_above_every_mark_of_its_range(patch: Patch) -> None:
 
 @mutant
 def an_event_that_failed_is_forgotten(patch: Patch) -> None:
-    """Nobody is told anything by a writer that failed, unless it goes on telling."""
+    """Nobody is told anything by a writer that failed, unless it continues to tell."""
     patch.setattr(SequenceTracker, "fail", lambda self, first: None)
     stop = Delivery.stop
 

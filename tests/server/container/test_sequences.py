@@ -166,7 +166,7 @@ async def test_scaling_and_truncating_leave_it_alone(peer: Peer) -> None:
 @pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in the checkpoint"])
 @pytest.mark.asyncio
 async def test_a_block_below_what_is_stored_is_refused_until_a_reset(tmp_path: Path, options: Any) -> None:
-    """Behaviour 66: to go on would lose events, at the next start of the writer, without a word."""
+    """Behaviour 66: to continue would lose events, at the next start of the writer, without a word."""
     async with (
         Server(server_options(tmp_path, container=options)) as server,
         await Peer.connect(server.address) as peer,

@@ -492,7 +492,7 @@ async def test_an_older_checkpoint_gives_way_to_its_newest_copy(tmp_path: Path, 
 
 @pytest.mark.asyncio
 async def test_an_older_checkpoint_after_its_newest_copy_is_completed_by_the_log(tmp_path: Path) -> None:
-    """Behaviour 85: what it does not know is in the log, which is recycled behind a copy only."""
+    """Behaviour 85: what it does not know is in the log, which is recycled after a copy only."""
     storage = FaultyStorage()
     options = server_options(tmp_path, container=replace(QUIET, garbage_interval_s=0.0))
     path = tmp_path / CONTAINER / "checkpoint.db"

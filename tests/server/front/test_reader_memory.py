@@ -1,4 +1,4 @@
-"""What readers hold is bounded over all connections, and those who take nothing stop nobody for ever."""
+"""What readers hold is bounded over all connections, and those who take nothing stop nobody forever."""
 
 import asyncio
 

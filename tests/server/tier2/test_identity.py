@@ -31,7 +31,7 @@ def chunk_of(chunk: ChunkId) -> bytes:
 
 
 async def error_of(name: str, data: bytes, *, size: int = 0, record: ChunkRecord | None = None) -> ChunkCorruptError:
-    """Return why a chunk is refused, by whoever opens it and by `verify`."""
+    """Return why a chunk is refused, by those who open it and by `verify`."""
     storage = MemoryStorage()
     await storage.publish(name, [data])
     with pytest.raises(ChunkCorruptError) as caught:
