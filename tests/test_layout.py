@@ -32,7 +32,7 @@ def imported_names(path: Path) -> Iterator[str]:
 
 def run(*arguments: str) -> str:
     """Run a program in the repository; its whole output is the failure message."""
-    finished = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    finished = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, f"{' '.join(arguments)}\n{finished.stdout}{finished.stderr}"
     return finished.stdout
 

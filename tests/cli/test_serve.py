@@ -61,7 +61,7 @@ def test_sigterm_ends_it_in_order(serve: Serve, run: Run, tmp_path: Path) -> Non
         client.segments.append("raw/a", b"hello")
 
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=15)
+    _, log = process.communicate()
 
     assert process.returncode == 0
     assert "Traceback" not in log
@@ -74,7 +74,7 @@ def test_a_folder_that_another_server_owns_is_exit_code_1(serve: Serve) -> None:
     address_of(serve())
 
     second = serve()
-    _, log = second.communicate(timeout=15)
+    _, log = second.communicate()
 
     assert second.returncode == 1
     assert "another server owns this folder" in log
@@ -88,7 +88,7 @@ def test_a_folder_of_a_newer_version_is_exit_code_1(serve: Serve, tmp_path: Path
     (tmp_path / "data" / "identity.json").write_text(json.dumps(identity))
 
     process = serve()
-    _, log = process.communicate(timeout=15)
+    _, log = process.communicate()
 
     assert process.returncode == 1
     assert "format 9" in log
@@ -98,7 +98,7 @@ def test_a_folder_of_a_newer_version_is_exit_code_1(serve: Serve, tmp_path: Path
 def test_a_port_that_is_taken_is_exit_code_1_with_a_hint(serve: Serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = serve("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-        _, log = process.communicate(timeout=15)
+        _, log = process.communicate()
 
     assert process.returncode == 1
     assert "cannot listen on" in log
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_exit_code_1_with_a_hint(serve: Serve) -> None:
 
 def test_an_unknown_setting_is_wrong_usage(serve: Serve) -> None:
     process = serve(settings={"MILLRACE_WAL_FILE_SISE": "1"})
-    _, log = process.communicate(timeout=15)
+    _, log = process.communicate()
 
     assert process.returncode == 2
     assert "MILLRACE_WAL_FILE_SISE" in log

@@ -20,6 +20,7 @@ from millrace.model.cut import TAIL
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -146,7 +147,7 @@ async def test_an_idle_writer_tells_what_it_has_stored(client: Client, name: str
         for number in range(20):
             writer.write(b"%d" % number, key=f"k{number}", sequence=number)
         await writer.flush()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await told(client, name, f"{name}:w", 19)
         info = await client.writer_info(name, f"{name}:w")
         assert info is not None

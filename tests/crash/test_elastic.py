@@ -97,7 +97,6 @@ async def torture(*, rounds: int, seed: int, seconds: float, first: int = 0, fol
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-@pytest.mark.timeout(170)
 async def test_every_key_is_complete_and_in_order_whatever_happens() -> None:
     """Behaviours 1 to 5, 16, 22 to 27, 39 and 48."""
     await torture(rounds=1, seed=random.SystemRandom().randint(0, 10**6), seconds=SECONDS)

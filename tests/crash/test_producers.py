@@ -200,7 +200,6 @@ async def torture(*, seed: int, minutes: float = 0.0) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-@pytest.mark.timeout(400)
 async def test_producers_that_are_killed_store_every_sequence_once() -> None:
     """Behaviours 3, 22 and 66, in real processes."""
     await torture(seed=random.SystemRandom().randint(0, 10**6))

@@ -10,6 +10,7 @@ import millrace
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from tests.support.servers import ENVIRONMENT_OF_BUSY
+from tests.support.waiting import PATIENCE_S
 
 HASTY = {
     "MILLRACE_STREAMS_TICK_S": "0.02",
@@ -78,7 +79,7 @@ async def read_once(client: millrace.Client, stream: str) -> dict[str, list[int]
 async def live(server: TestServer, configuration: StreamConfig) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Return what was written, and what is there to be read."""
     done = asyncio.Event()
-    async with millrace.connect(server.address) as client, asyncio.timeout(60):
+    async with millrace.connect(server.address) as client, asyncio.timeout(PATIENCE_S):
         await client.create_stream("a/b", configuration)
         async with asyncio.TaskGroup() as group:
             writing = group.create_task(write(client, "a/b", until=done))
@@ -90,7 +91,6 @@ async def live(server: TestServer, configuration: StreamConfig) -> tuple[dict[st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("settings", [SETTINGS_SMALL, ENVIRONMENT_OF_BUSY], ids=["quiet", "busy"])
 def test_scaling_by_itself_survives_kills(tmp_path: Path, settings: dict[str, str]) -> None:
     """Behaviours 22, 24, 39: every key's sequence is +1 whenever the server is killed while it splits and merges."""
@@ -105,7 +105,6 @@ def test_scaling_by_itself_survives_kills(tmp_path: Path, settings: dict[str, st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_forgetting_by_itself_survives_kills(tmp_path: Path) -> None:
     """Behaviours 25, 39: what is left of each key continues to the last event without a gap."""
     server = TestServer(tmp_path, settings={**ENVIRONMENT_OF_BUSY, **HASTY})

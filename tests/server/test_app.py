@@ -48,7 +48,6 @@ async def test_the_second_server_process_exits_with_a_clear_message(tmp_path: Pa
             [sys.executable, "-m", "millrace.server", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=30,
             check=False,
         )
     assert done.returncode == 1

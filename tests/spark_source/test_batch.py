@@ -9,7 +9,7 @@ from millrace.spark_source.options import DEFAULT_COLUMNS
 from millrace.spark_source.rows import SCHEMA, schema_of
 from tests.spark_source.conftest import Shop, rows_of, rows_of_events
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def test_a_batch_is_what_the_plain_reader_reads(spark: SparkSession, shop: Shop) -> None:

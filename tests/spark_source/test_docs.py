@@ -15,7 +15,6 @@ PAGE = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text(encoding
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.xdist_group("spark")
 def test_the_examples_run(spark: SparkSession, server: TestServer) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

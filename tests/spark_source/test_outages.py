@@ -11,7 +11,7 @@ import millrace
 from millrace.client.testing import TestServer
 from tests.spark_source.conftest import Batches, Shop, rows_of_events
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import millrace
 from tests.spark_source.conftest import Batches, Row, Shop, rows_of_events
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def test_a_restart_leaves_no_gap_and_repeats_nothing(spark: SparkSession, shop: Shop, batches: Batches) -> None:

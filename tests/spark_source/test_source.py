@@ -54,7 +54,6 @@ def test_what_was_asked_at_load_travels_with_the_source(shop: Shop) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.xdist_group("spark")
 def test_it_can_be_registered_too(spark: SparkSession, shop: Shop) -> None:
     shop.create()

@@ -378,7 +378,6 @@ def _middle(shop: Shop) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_query_plans_and_reads_on_when_the_server_returns(tmp_path: Path) -> None:
     """Behaviour 89: after an outage longer than a request may take, one of another client has failed."""
     with millrace.testing.server() as running, millrace.blocking.connect(running.address) as client:

@@ -24,6 +24,7 @@ from millrace.client.read.subscription import (
 from millrace.client.testing import TestServer
 from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.fake_connection import Asked, FakeServer
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -347,7 +348,7 @@ async def test_a_subscription_resumes_when_the_server_is_stopped_and_started_aga
             await client.segments.append(name, b"x")
             async with client.writer(name) as writer:
                 await writer.write(b"y")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await piece).data == b"x"
                 assert (await event).value == b"y"
         await tail.aclose()

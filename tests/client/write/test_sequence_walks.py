@@ -28,6 +28,7 @@ from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
 from tests.support.model_server import Append, ModelServer
 from tests.support.sequence_walk import Walk
+from tests.support.waiting import PATIENCE_S
 
 WALKS = 60
 WALKS_OF_A_MUTANT_MAX = 300
@@ -37,7 +38,7 @@ def walk(seed: int) -> None:
     """Walk once; raise what goes wrong."""
 
     async def walked() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_S):
             await Walk(seed).run()
 
     try:
@@ -55,7 +56,6 @@ def test_every_sequence_is_stored_once_whatever_happens(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_every_sequence_is_stored_once_in_other_walks() -> None:
     """Behaviour 66."""
     first = random.SystemRandom().randrange(1 << 40)

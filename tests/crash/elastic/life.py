@@ -54,7 +54,7 @@ SEGMENTS_OPEN_MAX = 12
 STREAMS_VISITED = 6
 READS_AT_ONCE = 8
 SLICES = 3
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Beyond the time of the life itself: after so long something waits for what never comes."""
 
 
