@@ -221,10 +221,11 @@ class Life:
     async def _count_stored(self, client: Client, key: str) -> int:
         """Return how many events of a key are stored now: what a reader was given, and what is before it."""
         while True:
-            tail = await client.stream_cut(STREAM).tail()
             reader = self.consumers[0]
-            # Taken in one step: nothing is given to the reader between the two.
+            # Taken in one step: nothing is given to the reader between the two. The tail is asked for after them, so
+            # that the reader is not beyond it.
             count, place = reader.seen.next_number[key], reader.place()
+            tail = await client.stream_cut(STREAM).tail()
             try:
                 async with client.reader(STREAM, start=place, end=tail) as rest:
                     async for event in rest:

@@ -108,6 +108,7 @@ def test_an_answer_that_is_not_taken_has_a_deadline_too(hasty: HttpListener) -> 
     """Behaviour 50: who does not take the answer holds it for no longer."""
     with connected(hasty) as peer:
         peer.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert peer.recv(1) == b"H", "from here on the answer is on its way"
         while hasty._tasks:
             time.sleep(0.01)
         assert len(received(peer)) < len(LARGE)
