@@ -1,7 +1,7 @@
-"""Delivers the blocks of one writer: through one connection, within its bounds of memory, until each is durable.
+"""Delivers the blocks of one writer, within its bound of memory, until each is durable.
 
-The segment writers say what may be sent and what became of it; here it is sent, counted and told. All calls go down,
-from the writer to this to the segment writers; what comes up are only the answers of the connection. There is one
+The segment writers say what may be sent and what became of it, the block sender sends it; here it is counted and told.
+All calls go down, from the writer to this to those; what comes up are only the answers of the connection. There is one
 `Retry` for all segments, since what interrupts one (a lost connection, a full disk) interrupts all: it starts with the
 first failure and ends with the first block that is stored. The one for finding successors ends when no segment refuses
 any more: what other segments store says nothing of those.
@@ -10,25 +10,22 @@ any more: what other segments store says nothing of those.
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace.client.errors import ConnectionLostError, DeliveryTimeoutError, NotOpenError
+from millrace.client.errors import DeliveryTimeoutError, NotOpenError
 from millrace.client.transport.channel import Channel
-from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.block_packing import size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.model.sequence_row import SequenceRow
-from millrace.wire.append_run import Sequences
-from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
 
+from .block_sender import BlockSender
 from .events import Block, BlockOutcome, Call, Events, Stored, block_of
 from .opening import Opening
 from .options import WriterOptions
 from .outcomes import Outcomes
-from .reroute import Rerouter, Successors, is_block_stored, left_over, numbers_of, split_events
+from .reroute import Rerouter, Successors, is_block_stored, left_over, redistributed
 from .segment_writer import SegmentWriter, SenderState
 from .sequences import NO_SEQUENCES
 from .stored_notice import StoredNotice
@@ -38,21 +35,6 @@ logger = logging.getLogger(__name__)
 
 _SINGLE_OVERHEAD_BYTES_MAX: Final = size_of_single(0, key_size=ROUTING_KEY_SIZE_BYTES_MAX) + 8
 """What a block of one event is larger than its value, at most."""
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A block in flight, as its connection sees it."""
-
-    _delivery: "Delivery"
-    _segment: SegmentWriter
-    _block: Block
-
-    def acked(self, offset: int | None) -> None:
-        self._delivery.block_acked(self._segment, self._block, offset)
-
-    def failed(self, error: MillraceError) -> None:
-        self._delivery.block_failed(self._segment, self._block, error)
 
 
 class Delivery:
@@ -69,6 +51,7 @@ class Delivery:
         append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
         event_size_unchecked: an event up to this size fits an append, whatever its key.
         targets: where blocks are sent.
+        sender: sends them.
     """
 
     def __init__(self, channel: Channel, stream: str, options: WriterOptions, *, limit_s: float) -> None:
@@ -77,9 +60,16 @@ class Delivery:
         self._options = options
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
-        self._number = 0
-        self._epoch = 0
+        self.sender = BlockSender(
+            channel,
+            in_flight_bytes_max=options.in_flight_bytes_max,
+            stored_below=self.stored_below,
+            on_acked=self._block_acked,
+            on_failed=self._block_failed,
+            on_missing=self._resume_later,
+        )
         self._rerouter: Rerouter
+        self._number = 0
         self._sequences = NO_SEQUENCES
         self._notice: StoredNotice | None = None
         self.targets = Targets(options.compression)
@@ -93,14 +83,9 @@ class Delivery:
         self.block_size_bytes = options.block_size_bytes
         self.event_size_unchecked = 0
         self.pending_bytes = 0
-        self.in_flight_bytes = 0
         self.stored_count = 0
         self.retries = 0
         self.reroutes = 0
-        # Segments with blocks that wait for room, in the order they came.
-        self._waiting: list[SegmentWriter] = []
-        # Done when the connection has room for them. One for all: each would pump all, and all would ask again.
-        self._room: asyncio.Future[None] | None = None
         # The attempts since a block was stored last; None as long as none failed.
         self._retry: Retry | None = None
         self._resuming: asyncio.Task[None] | None = None
@@ -115,13 +100,12 @@ class Delivery:
 
     def start(self, opening: Opening, rerouter: Rerouter) -> None:
         """Take blocks from now on."""
-        self._number, self._epoch = opening.number, opening.epoch
+        self._number = opening.number
+        self.sender.start(opening.number, opening.epoch)
         self._rerouter = rerouter
         self._sequences = opening.sequences
         self._notice = StoredNotice(
-            self._channel,
-            opening,
-            stored_below=lambda: None if self.pending_bytes else self.stored_below(),
+            self._channel, opening, stored_below=lambda: None if self.pending_bytes else self.stored_below()
         )
         self._apply_server_limits()
         last = opening.last_event_numbers
@@ -148,7 +132,7 @@ class Delivery:
     def send_gathered(self, segment: SegmentWriter) -> None:
         """Send what was gathered, as far as there is room."""
         self._add_gathered(segment)
-        self.pump(segment)
+        self.sender.pump(segment)
 
     def pack(self, segment: SegmentWriter, events: Events) -> Block:
         """Return the block of events, for `send_packed`; nothing is taken yet. Raises like `Accumulator.packed`."""
@@ -167,7 +151,7 @@ class Delivery:
             segment.accumulator.number(block)
             self._add(segment, block)
         for segment, _ in packed:
-            self.pump(segment)
+            self.sender.pump(segment)
 
     def _next_order(self) -> int:
         self._last_order += 1
@@ -211,58 +195,6 @@ class Delivery:
         self._answered.clear()
         await self._answered.wait()
 
-    # --- blocks out ---
-
-    def pump(self, segment: SegmentWriter) -> None:
-        """Send the blocks of a segment as far as there is room."""
-        while (block := segment.next_block()) is not None:
-            connection = self._connection_with_room(segment, len(block.payload))
-            if connection is None:
-                return
-            segment.sent()
-            self.in_flight_bytes += len(block.payload) + APPEND_HEADER_SIZE_BYTES
-            try:
-                connection.send_append(
-                    _Flight(self, segment, block),
-                    block.payload,
-                    segment_id=segment.segment_id,
-                    event_count=block.event_count,
-                    writer_number=self._number,
-                    writer_epoch=self._epoch,
-                    event_number=block.event_number,
-                    sequences=self._sequences_of(block),
-                )
-            except MillraceError as error:
-                self.block_failed(segment, block, error)
-
-    def _sequences_of(self, block: Block) -> Sequences | None:
-        """Return what is said of the sequences of a block that is sent now."""
-        if block.sequences is None:
-            return None
-        return Sequences(block.sequences[0], block.sequences[-1], self.stored_below())
-
-    def _connection_with_room(self, segment: SegmentWriter, payload_size: int) -> Connection | None:
-        """Return the connection if a block may be sent now; else the segment is pumped when it may."""
-        connection = self._channel.live
-        if connection is None:
-            self._resume_later(ConnectionLostError(f"not connected to {self._channel.address}"))
-            return None
-        is_full = not connection.has_room(payload_size)
-        size = payload_size + APPEND_HEADER_SIZE_BYTES
-        if is_full or (self.in_flight_bytes and self.in_flight_bytes + size > self._options.in_flight_bytes_max):
-            if segment not in self._waiting:
-                self._waiting.append(segment)
-                if is_full and (self._room is None or self._room.done()):
-                    self._room = connection.room_waiter()
-                    self._room.add_done_callback(lambda _: self._pump_waiting())
-            return None
-        return connection
-
-    def _pump_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for segment in waiting:
-            self.pump(segment)
-
     def _add_gathered(self, segment: SegmentWriter) -> None:
         gathered = segment.accumulator
         if gathered.values:
@@ -285,13 +217,11 @@ class Delivery:
 
     # --- answers in ---
 
-    def block_acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
-        """Resolve a block that is durable, and send what gathered meanwhile; called by the connection."""
-        self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
+    def _block_acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
+        """Resolve a block that is durable, and send what gathered meanwhile."""
         for each in segment.acked(block):
             at = offset if each is block else None
             self._settle(each, Stored(segment.segment_id, at, each.event_number, each.event_count))
-            self.stored_count += each.event_count
         if self._retry is not None:
             self._retry.end()
             self._retry = None
@@ -310,9 +240,8 @@ class Delivery:
         if self._notice is not None:
             self._notice.tell_now()
 
-    def block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
-        """Keep a block for another attempt, or end the writer; called by the connection."""
-        self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
+    def _block_failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
+        """Keep a block for another attempt, or end the writer."""
         segment.failed(block, error)
         if block.error is not None:
             self.fail(block.error)
@@ -321,13 +250,12 @@ class Delivery:
     def _after_answer(self, segment: SegmentWriter) -> None:
         """Do what the state of a segment asks for after an answer."""
         self._answered.set()
-        if self._waiting:
-            self._pump_waiting()
+        self.sender.pump_waiting()
         if segment.state is SenderState.SENDING:
             if segment.is_idle:
                 self.send_gathered(segment)
             else:
-                self.pump(segment)
+                self.sender.pump(segment)
         elif segment.answered_state is SenderState.INTERRUPTED:
             assert segment.interruption is not None
             self._resume_later(segment.interruption)
@@ -338,7 +266,9 @@ class Delivery:
 
     def _settle(self, block: Block, outcome: BlockOutcome) -> None:
         """Tell those who wait, and give the memory back."""
-        if block.sequences is not None and isinstance(outcome, MillraceError):
+        if isinstance(outcome, Stored):
+            self.stored_count += block.event_count
+        elif block.sequences is not None:
             self._sequences.fail(block.sequences[0])
         self._outcomes.settle(block, outcome)
         self.pending_bytes -= block.cost_bytes
@@ -370,7 +300,7 @@ class Delivery:
         for segment in self.targets.segments:
             if segment.answered_state is SenderState.INTERRUPTED:
                 segment.resume()
-            self.pump(segment)
+            self.sender.pump(segment)
 
     def _apply_server_limits(self) -> None:
         """Keep blocks below the largest append of the server, which is what the last connection said."""
@@ -394,15 +324,13 @@ class Delivery:
                 successors = await self._rerouter.find(self.targets.segments, retry)
                 if successors is None:
                     for segment in self.targets.segments:
-                        self.pump(segment)
+                        self.sender.pump(segment)
                     continue
-                replaced = [
-                    each for each in self.targets.segments if each.segment_id not in successors.router.segment_ids
-                ]
+                replaced = successors.replaced(self.targets.segments)
                 while not all(segment.is_drained for segment in replaced):
                     lost = [segment for segment in replaced if segment.is_lost]
                     if lost:
-                        self._decide_lost(lost, await self._rerouter.fetch_row(self._epoch, retry))
+                        self._decide_lost(lost, await self._rerouter.fetch_row(retry))
                     else:
                         await self._next_answer()
                 self._switch(successors, replaced)
@@ -415,7 +343,6 @@ class Delivery:
         for segment in segments:
             for block in segment.decide_unknown(lambda block: is_block_stored(block, row)):
                 self._settle(block, Stored(segment.segment_id, None, block.event_number, block.event_count))
-                self.stored_count += block.event_count
         self._answered.set()
 
     def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:
@@ -438,16 +365,13 @@ class Delivery:
         for segment in self.targets.segments:
             if segment.accumulator.values and not segment.accumulator.scheduled:
                 self.schedule(segment)
-            self.pump(segment)
+            self.sender.pump(segment)
 
     def _write_again(self, events: Events) -> None:
         """Put events that a replaced segment did not store where they belong now."""
         self.pending_bytes -= events.cost_bytes
-        numbers = numbers_of(events, self.targets)
         blocks: list[tuple[SegmentWriter, Block]] = []
-        for number, uncounted in split_events(events, numbers):
-            part = uncounted.counted()
-            segment = self.targets.segments[number]
+        for segment, part in redistributed(events, self.targets):
             self.pending_bytes += part.cost_bytes
             if part.call is None:
                 segment.accumulator.extend(part)

@@ -45,15 +45,25 @@ class Successors:
     last_numbers: dict[int, int]
     remaining_ids: frozenset[int]
 
+    def replaced(self, segments: Iterable[SegmentWriter]) -> list[SegmentWriter]:
+        """Return those of the segments so far that are none of these."""
+        return [each for each in segments if each.segment_id not in self.router.segment_ids]
+
 
 class Rerouter:
-    """Finds the successors of one writer's segments."""
+    """Finds the successors of one writer's segments.
 
-    def __init__(self, channel: Channel, stream: m.StreamInfo, *, writer_id: str) -> None:
+    Args:
+        writer_id: empty for a writer without one.
+        epoch: under which it was opened.
+    """
+
+    def __init__(self, channel: Channel, stream: m.StreamInfo, *, writer_id: str, epoch: int) -> None:
         self._channel = channel
         self._name = stream.name
         self._stream_id = stream.stream_id
         self._writer_id = writer_id
+        self._epoch = epoch
 
     async def find(self, segments: Sequence[SegmentWriter], retry: Retry) -> Successors | None:
         """Fetch where to send from now on; None if it has to be fetched again, after a wait of `retry`.
@@ -92,13 +102,13 @@ class Rerouter:
         remaining_ids = frozenset(segment.segment_id for segment in stream.segments)
         return Successors(router=router, last_numbers=last, remaining_ids=remaining_ids)
 
-    async def fetch_row(self, epoch: int, retry: Retry) -> SequenceRow:
+    async def fetch_row(self, retry: Retry) -> SequenceRow:
         """Return what of this writer is stored in the stream: everything that was sent and is not in it never will be.
 
         Raises:
-            WriterFencedError: the id was opened again after `epoch`.
+            WriterFencedError: the id was opened again since.
         """
-        request = m.GetWriter(self._writer_id, [], self._stream_id, epoch)
+        request = m.GetWriter(self._writer_id, [], self._stream_id, self._epoch)
         reply = await self._channel.request(request, timeout_s=self._timeout_s(retry))
         return SequenceRow(reply.stored_through, reply.marks)
 
@@ -161,7 +171,13 @@ def is_block_stored(block: Block, row: SequenceRow) -> bool:
     return row.is_stored(first, place=place_of(events.keys[0], sequence=first))
 
 
-def numbers_of(events: Events, targets: Targets) -> list[int]:
+def redistributed(events: Events, targets: Targets) -> list[tuple[SegmentWriter, Events]]:
+    """Return the events that a replaced segment did not store by the segments they go to, with what they cost."""
+    parts = split_events(events, _numbers_of(events, targets))
+    return [(targets.segments[number], part.counted()) for number, part in parts]
+
+
+def _numbers_of(events: Events, targets: Targets) -> list[int]:
     """Return the number of the segment that each event goes to."""
     router = targets.router
     assert isinstance(events.keys, list)

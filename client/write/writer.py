@@ -11,7 +11,8 @@ was fenced stays so.
 
     Writer         the calls of the application
     Accumulator    gathers the events of a segment into blocks
-    Delivery       sends blocks, within its bounds, until each is durable or the writer has failed
+    Delivery       has blocks sent until each is durable or the writer has failed
+    BlockSender    sends blocks as far as there is room in flight
     SegmentWriter  the state of sending to one segment
     Rerouter       finds the successors when the stream is scaled; see there
     Outcomes       resolves futures in the order written
@@ -123,7 +124,8 @@ class Writer:
         )
         self.number, self.epoch, self.known = opening.number, opening.epoch, opening.known
         self._sequences = opening.sequences
-        self._delivery.start(opening, Rerouter(self._channel, opening.stream, writer_id=self.writer_id or ""))
+        rerouter = Rerouter(self._channel, opening.stream, writer_id=self.writer_id or "", epoch=opening.epoch)
+        self._delivery.start(opening, rerouter)
 
     async def close(self) -> None:
         """Wait until everything is durable, and close. Cancelling abandons what is not.
@@ -360,7 +362,7 @@ class Writer:
         """Return what waits, and how often blocks were sent again."""
         return WriterStatistics(
             pending_bytes=self._delivery.pending_bytes,
-            in_flight_bytes=self._delivery.in_flight_bytes,
+            in_flight_bytes=self._delivery.sender.in_flight_bytes,
             retries=self._delivery.retries,
             reroutes=self._delivery.reroutes,
         )

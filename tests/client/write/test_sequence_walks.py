@@ -116,7 +116,7 @@ def everything_up_to_a_stored_block_is_taken_for_stored(patch: Patch) -> None:
 
 @mutant
 def stored_below_comes_from_acks(patch: Patch) -> None:
-    block_acked = Delivery.block_acked
+    block_acked = Delivery._block_acked
     acked: dict[Delivery, int] = {}
 
     def noted(self: Delivery, segment: SegmentWriter, block: Block, offset: int | None) -> None:
@@ -125,7 +125,7 @@ def stored_below_comes_from_acks(patch: Patch) -> None:
         block_acked(self, segment, block, offset)
 
     stored_below = Delivery.stored_below
-    patch.setattr(Delivery, "block_acked", noted)
+    patch.setattr(Delivery, "_block_acked", noted)
     patch.setattr(Delivery, "stored_below", lambda self: max(acked.get(self, -1) + 1, stored_below(self)))
 
 
