@@ -31,10 +31,10 @@ from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.read.reader import ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
+from millrace.client.write.arguments import owned
 from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
-from millrace.client.write.writer import owned
 from millrace.model.block_packing import Headers, checked_headers
 from millrace.model.cut import HEAD, StreamCut
 from millrace.model.event import Event

@@ -20,30 +20,28 @@ was fenced stays so.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 
 from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError
 from millrace.client.transport.channel import Channel
-from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers, size_of_single
-from millrace.model.errors import EventTooLargeError, InvalidArgumentError
-from millrace.model.limits import EVENT_SIZE_BYTES_MAX
+from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers
+from millrace.model.errors import InvalidArgumentError
 
+from .arguments import check_size, check_timestamp, headers_by_index, owned
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, Call, Events, Stored, order_of
 from .opening import open_writer
 from .options import WriterOptions, delivery_limit_s
 from .reroute import Rerouter, split_events
-from .routing import encoded_key, place_of, places_of
+from .routing import place_of, places_of
 from .sequences import NO_SEQUENCES, STORED_BEFORE, places_without_key
 
 logger = logging.getLogger(__name__)
-
-_INT64_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +185,13 @@ class Writer:
         if headers:
             headers, headers_size = checked_headers(headers)
             cost_bytes += headers_size
-            self._check_size(size, key, headers)
+            check_size(size, key=key, headers=headers, append_size_max=delivery.append_size_max)
         elif size > delivery.event_size_unchecked:
-            self._check_size(size, key, None)
+            check_size(size, key=key, headers=None, append_size_max=delivery.append_size_max)
         if timestamp_us is None:
             timestamp_us = self._time_ns() // 1000
         else:
-            _check_timestamp(timestamp_us)
+            check_timestamp(timestamp_us)
         targets = delivery.targets
         sequences = self._sequences
         if sequence is not None or sequences.is_required:
@@ -278,7 +276,7 @@ class Writer:
             timestamps_us,
             [],
             0,
-            _headers_by_index(headers, len(values)) if headers else NO_HEADERS,
+            headers_by_index(headers, len(values)) if headers else NO_HEADERS,
             call,
         )
         if keys is not None or first_sequence is not None or self._sequences.is_required:
@@ -380,17 +378,6 @@ class Writer:
         if failure is not None:
             raise failure
 
-    def _check_size(self, size: int, key: str | None, headers: Headers | None) -> None:
-        """Raise EventTooLargeError if an event of that size fits no append."""
-        if size > EVENT_SIZE_BYTES_MAX:
-            raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {size}")
-        needed_bytes = size_of_single(size, key_size=None if key is None else len(encoded_key(key)), headers=headers)
-        append_size_max = self._delivery.append_size_max
-        if needed_bytes > append_size_max:
-            raise EventTooLargeError(
-                f"an event of {size} bytes needs an append of {needed_bytes}; this server takes {append_size_max}"
-            )
-
     def _recognised(self, last: int) -> "asyncio.Future[Stored]":
         """Return the outcome of events that were stored before the writer was opened."""
         self._sequences.take(last)
@@ -435,26 +422,3 @@ class Writer:
             call.is_partial = len(events.values) < count
         delivery.send_packed(call, packed)
         return call.future
-
-
-def owned(value: object) -> bytes:
-    """Return bytes of our own: the caller may change a bytearray before it is sent."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"an event is bytes, not {type(value).__name__}")
-
-
-def _headers_by_index(headers: Headers | Sequence[Headers | None], count: int) -> Mapping[int, Headers]:
-    """Return the headers of many events by their index, checked."""
-    if isinstance(headers, Mapping):
-        return dict.fromkeys(range(count), checked_headers(headers)[0])
-    if len(headers) != count:
-        raise InvalidArgumentError(f"{len(headers)} headers for {count} events")
-    return {index: checked_headers(each)[0] for index, each in enumerate(headers) if each}
-
-
-def _check_timestamp(timestamp_us: int) -> None:
-    if not isinstance(timestamp_us, int):
-        raise TypeError(f"timestamp_us is an integer of Unix microseconds, not {type(timestamp_us).__name__}")
-    if not -_INT64_LIMIT <= timestamp_us < _INT64_LIMIT:
-        raise InvalidArgumentError(f"timestamp_us={timestamp_us} does not fit 64 bits")

@@ -1,0 +1,72 @@
+"""Checks what the application gives to a writer, before any of it is taken."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from millrace.model.block_packing import Headers, checked_headers, size_of_single
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError
+from millrace.model.limits import EVENT_SIZE_BYTES_MAX
+
+from .routing import encoded_key
+
+_INT64_LIMIT: Final = 1 << 63
+
+
+def owned(value: object) -> bytes:
+    """Return bytes of our own: the caller may change a bytearray before it is sent.
+
+    Raises:
+        TypeError: not bytes.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"an event is bytes, not {type(value).__name__}")
+
+
+def check_size(size: int, *, key: str | None, headers: Headers | None, append_size_max: int) -> None:
+    """Check that an event fits an append.
+
+    Args:
+        size: of its value.
+        append_size_max: of the server.
+
+    Raises:
+        EventTooLargeError: the value is above 8 MiB, or the event is more than one append can hold.
+    """
+    if size > EVENT_SIZE_BYTES_MAX:
+        raise EventTooLargeError(f"an event holds at most {EVENT_SIZE_BYTES_MAX} bytes, not {size}")
+    needed_bytes = size_of_single(size, key_size=None if key is None else len(encoded_key(key)), headers=headers)
+    if needed_bytes > append_size_max:
+        raise EventTooLargeError(
+            f"an event of {size} bytes needs an append of {needed_bytes}; this server takes {append_size_max}"
+        )
+
+
+def check_timestamp(timestamp_us: int) -> None:
+    """Check a timestamp of an event.
+
+    Raises:
+        TypeError: no integer.
+        InvalidArgumentError: more than 64 bits.
+    """
+    if not isinstance(timestamp_us, int):
+        raise TypeError(f"timestamp_us is an integer of Unix microseconds, not {type(timestamp_us).__name__}")
+    if not -_INT64_LIMIT <= timestamp_us < _INT64_LIMIT:
+        raise InvalidArgumentError(f"timestamp_us={timestamp_us} does not fit 64 bits")
+
+
+def headers_by_index(headers: Headers | Sequence[Headers | None], count: int) -> Mapping[int, Headers]:
+    """Return the headers of many events by their index, checked.
+
+    Args:
+        headers: the same for all, or of each its own (None: none).
+
+    Raises:
+        InvalidArgumentError: of another count of events.
+        TypeError, EventTooLargeError: see `checked_headers`.
+    """
+    if isinstance(headers, Mapping):
+        return dict.fromkeys(range(count), checked_headers(headers)[0])
+    if len(headers) != count:
+        raise InvalidArgumentError(f"{len(headers)} headers for {count} events")
+    return {index: checked_headers(each)[0] for index, each in enumerate(headers) if each}
