@@ -9,7 +9,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, PART_HEADER_SIZE_BYTES, decode_part
-from millrace.server.container.checkpoint.schema import FORMAT, META, META_NUMBERS, TABLES, Table
+from millrace.server.container.checkpoint.schema import FORMAT, META, META_NUMBERS, TABLES
+from millrace.server.container.checkpoint.table import Table
 from millrace.server.errors import ChunkCorruptError, ServerError
 from millrace.wire.schema.checkpoint_copy import COPY_PART_MAGIC, CopyPartHeader
 

@@ -21,18 +21,10 @@ from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
 from millrace.server.host.files import FileSystem
 
-from .schema import (
-    CHUNKS,
-    LABELS,
-    LINKS,
-    Entity,
-    Key,
-    Kind,
-    Row,
-    Table,
-    checked_row,
-    link_of_row,
-)
+from .kind import Entity, Kind
+from .segment_tables import CHUNKS, LINKS, link_of_row
+from .stream_tables import LABELS
+from .table import Key, Row, Table, checked_row
 
 _TROUBLE_OF_OTHERS: Final = frozenset(
     {

@@ -13,7 +13,9 @@ from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.wal import AcceptedLoss
 
-from .schema import KINDS, Detail, Key, Row, Table
+from .kind import Detail
+from .schema import KINDS
+from .table import Key, Row, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The checkpoint of a container: what it knew as of one log sequence number, in one SQLite file.
 
 A start replays only the records of the log after it, so older files of the log can be recycled. `save` changes the
-rows of what changed, and the one row of `meta`, in one transaction; its tables and checksums are described in
-`schema`. It is also where idle segments, streams and writers are, which are read from it one by one: `reader`.
+rows of what changed, and the one row of `meta`, in one transaction; its tables are described in `schema`, their
+checksums in `table`. It is also where idle segments, streams and writers are, which are read from it one by one:
+`reader`.
 
 The file is made under a temporary name and renamed when it holds its first checkpoint. So there is no state in between:
 a file that is there and holds no checkpoint is damaged.
@@ -33,24 +34,12 @@ from millrace.server.wal import AcceptedLoss
 
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows
-from .schema import (
-    FORMAT,
-    FORMAT_VERSION,
-    KINDS,
-    META,
-    PRODUCT,
-    PROGRESS,
-    SEGMENTS,
-    SEQUENCES,
-    STREAMS,
-    TABLES,
-    WRITERS,
-    Key,
-    Row,
-    Table,
-    schema,
-)
+from .schema import FORMAT, FORMAT_VERSION, KINDS, META, PRODUCT, TABLES, schema
+from .segment_tables import PROGRESS, SEGMENTS
+from .stream_tables import STREAMS
+from .table import Key, Row, Table
 from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
+from .writer_tables import SEQUENCES, WRITERS
 
 Item = TypeVar("Item")
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from millrace.server.errors import CheckpointDamagedError, FolderVersionError
 
-from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, Row, Table, checked_row, schema
+from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, schema
+from .table import Row, Table, checked_row
 
 VERIFIED_PAGE_ROWS_COUNT: Final = 500
 

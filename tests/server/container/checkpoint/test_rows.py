@@ -1,42 +1,14 @@
 import json
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from millrace.server.container.checkpoint.rows import take_rows
-from millrace.server.container.checkpoint.schema import (
-    ATTRIBUTES,
-    CHUNKS,
-    PROGRESS,
-    SEGMENTS,
-    STREAMS,
-    WRITERS,
-    chunk_borders,
-)
+from millrace.server.container.checkpoint.segment_tables import ATTRIBUTES, CHUNKS, PROGRESS, SEGMENTS
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.checkpoint.stream_tables import STREAMS
+from millrace.server.container.checkpoint.writer_tables import WRITERS
 from millrace.server.container.recovery import state_of
 from millrace.server.host.files import OsFileSystem
-from millrace.server.tier2 import ChunkRecord
 from tests.server.container.histories import history
-
-
-def chunk(start: int, length: int = 10, *, wall: int = 0) -> ChunkRecord:
-    return ChunkRecord(start, length, f"chunk-{start}-{length}", length + 99, start // 5, (start + length) // 5, wall)
-
-
-@given(st.lists(st.integers(-100, 100), min_size=1, max_size=9), st.integers(-100, 100))
-def test_borders_are_never_dated_later_than_the_append_there(walls: list[int], created: int) -> None:
-    chunks = [chunk(10 * number, wall=wall) for number, wall in enumerate(walls)]
-    borders = chunk_borders(chunks, created_us=created)
-
-    assert [border.offset for border in borders] == list(range(0, 10 * len(walls) + 1, 10))
-    assert [border.events for border in borders] == list(range(0, 2 * len(walls) + 1, 2))
-    times = [border.wall_time_us for border in borders]
-    assert times == sorted(times)
-    assert times[0] <= walls[0]
-    for number, time in enumerate(times[1:], start=1):
-        assert time == max(walls[:number])
 
 
 def test_only_what_changed_is_taken(tmp_path: Path) -> None:

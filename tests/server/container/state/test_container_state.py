@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from millrace.model.key_range import covers_once
 from millrace.server.container.checkpoint.rows import take_rows
-from millrace.server.container.checkpoint.schema import STREAMS
+from millrace.server.container.checkpoint.stream_tables import STREAMS
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter

@@ -1,0 +1,61 @@
+"""How writers are stored in a checkpoint."""
+
+from operator import attrgetter
+from typing import Final
+
+from millrace.model.sequence_row import SequenceRow
+from millrace.server.container.state.sequences import Refusal, SequenceView, StreamProgress
+from millrace.server.container.state.writer import Writer
+
+from .kind import Detail, Kind
+from .table import Row, Table
+
+SEQUENCES: Final = Table(
+    "sequences",
+    number=14,
+    key=["writer_number", "stream_id"],
+    integers=[
+        "writer_number", "stream_id", "stored_through", "is_plain", "refused_segment_id", "refused_first",
+        "refused_through",
+    ],
+    blobs=["marks"],  # as `SequenceRow.encode_marks` makes them
+    indexes=[["stream_id"]],
+)  # fmt: skip
+_NOT_REFUSED: Final = (0, -1, -1)
+
+
+def _row_of_sequences(writer: Writer, stream_id: int) -> Row | None:
+    progress = writer.streams.get(stream_id)
+    if progress is None:
+        return None
+    view = progress.durable
+    refusal = view.refusal or _NOT_REFUSED
+    return (stream_id, view.row.through, view.is_plain, *refusal, view.row.encode_marks())
+
+
+def _load_sequences(writer: Writer, rows: list[Row]) -> None:
+    for stream_id, stored_through, is_plain, *refusal, marks in rows:
+        view = SequenceView(
+            SequenceRow.decode(stored_through, marks),
+            is_plain=bool(is_plain),
+            refusal=None if tuple(refusal) == _NOT_REFUSED else Refusal(*refusal),
+        )
+        writer.streams[stream_id] = StreamProgress(stream_id, view)
+
+
+_WRITERS: Final = Table(
+    "writers",
+    number=8,
+    key=["writer_number"],
+    integers=["writer_number", "epoch", "opened_us", "active_us", "expired_us", "seen_uptime_us"],
+    texts=["writer_id"],
+    blobs=["nonces"],
+    indexes=[["writer_id"]],
+)
+WRITERS: Final[Kind[Writer]] = Kind(
+    table=_WRITERS,
+    name="writer_id",
+    row=attrgetter(*_WRITERS.columns[:-1]),
+    load=Writer,
+    details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences),),
+)
