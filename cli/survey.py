@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, decode_part, whole_copies
-from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
+from millrace.server.container.checkpoint.checkpoint import Checkpoint
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.ids import scope_of
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.container.loss import LogLoss, LossFinder

@@ -14,7 +14,8 @@ from millrace.server.container.checkpoint.backup import (
     version_of_copy,
     whole_copies,
 )
-from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore, CheckpointVersion
+from millrace.server.container.checkpoint.checkpoint import Checkpoint, CheckpointVersion
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment

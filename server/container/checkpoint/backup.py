@@ -30,7 +30,8 @@ from millrace.wire.errors import CodecError
 from millrace.wire.limits import MIB
 from millrace.wire.schema.checkpoint_copy import CopyPartHeader
 
-from .store import CheckpointStore, CheckpointVersion
+from .checkpoint import CheckpointVersion
+from .store import CheckpointStore
 
 CHECKPOINT_PREFIX: Final = "checkpoints/"
 PART_SIZE_BYTES: Final = 8 * MIB

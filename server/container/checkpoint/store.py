@@ -18,35 +18,27 @@ everything to a new file first, which then takes the place of the old one.
 import contextlib
 import json
 import sqlite3
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
-from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, StorageError
+from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError
 from millrace.server.host.files import Buffer, FileSystem
 from millrace.server.wal import AcceptedLoss
 
+from .checkpoint import Checkpoint, CheckpointVersion
+from .database_file import check_header, free_path, move_database, remove_database, remove_journals
 from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
 from .rows import CheckpointRows
-from .schema import FORMAT, FORMAT_VERSION, KINDS, META, PRODUCT, TABLES, schema
-from .segment_tables import PROGRESS, SEGMENTS
+from .schema import KINDS
+from .segment_tables import SEGMENTS
 from .stream_tables import STREAMS
-from .table import Key, Row, Table
 from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
-from .writer_tables import SEQUENCES, WRITERS
-
-Item = TypeVar("Item")
-
-ROWS_PER_STATEMENT: Final = 200
-"""How many rows one statement writes. Between two statements the thread needs the interpreter, for which it may have
-to wait some milliseconds when the event loop is busy; within one it does not."""
-assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
+from .writer_tables import WRITERS
+from .writing import create_tables, write_rows
 
 VERIFIED_AT_ONCE_COUNT_MAX: Final = 100_000
 """A checkpoint of so many rows is verified whole before it is used. One of more is verified by its sums; then each row
@@ -54,50 +46,6 @@ when it is read, and all of them in the background."""
 
 BACKUP_PAGES_COUNT: Final = 256
 PROGRESS_STEPS_COUNT: Final = 100_000
-
-_ROLLBACK_JOURNAL_VERSIONS: Final = b"\x01\x01"
-"""Bytes 18 and 19 of a database that is written and read by means of a rollback journal."""
-
-
-class CheckpointVersion(NamedTuple):
-    """What orders the checkpoints of a container: a newer one is greater. Each of these only ascends."""
-
-    sequence: int
-    container_epoch: int
-    replay_from: int
-
-    def __str__(self) -> str:
-        return f"sequence {self.sequence}, epoch {self.container_epoch}, replay from {self.replay_from}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A checkpoint that was opened.
-
-    Attributes:
-        stored: what it has of segments, streams and writers.
-        sequence: of the last log batch that it contains.
-        replay_from: of the first log batch that holds bytes which are not in tier 2.
-        container_epoch: of the container when it was saved.
-        is_verified: whether every row was; if not, `CheckpointStore.verify` does it.
-        is_restored: whether it is a copy that took the place of the file, and nothing was saved to it yet.
-        restored_from: the name of the copy in tier 2 that has just taken the place of the file; empty if none has.
-        newer_copy: the name of a copy in tier 2 that says it is newer, and cannot be used; empty if there is none.
-    """
-
-    stored: StoredState
-    sequence: int
-    replay_from: int
-    container_epoch: int
-    is_verified: bool
-    is_restored: bool
-    restored_from: str = ""
-    newer_copy: str = ""
-
-    @property
-    def version(self) -> CheckpointVersion:
-        """Where it stands among the checkpoints of the container."""
-        return CheckpointVersion(self.sequence, self.container_epoch, self.replay_from)
 
 
 class CheckpointStore:
@@ -166,7 +114,7 @@ class CheckpointStore:
             if not self._files.exists(self.path) or self._files.exists(self._restored_path):
                 return None
             try:
-                self._check_header()
+                check_header(self._files, self.path)
                 with translated(self.path), contextlib.closing(self._files.database(self.path)) as connection:
                     return _version_of(verified_meta(connection, self.path))
             except CheckpointDamagedError:
@@ -189,7 +137,7 @@ class CheckpointStore:
             if not self._files.exists(self.path):
                 self._reader.open(is_empty=True)
                 return None
-            self._check_header()
+            check_header(self._files, self.path)
             with contextlib.ExitStack() as undo:
                 connection = undo.enter_context(contextlib.closing(self._files.database(self.path)))
                 meta = verified_meta(connection, self.path)
@@ -218,26 +166,17 @@ class CheckpointStore:
         When there is no file yet, or no more, the rows must be those of a state that was never saved. After
         CheckpointDamagedError the file cannot be saved to any more.
         """
-        numbers = (
-            sequence,
-            replay_from,
-            container_epoch,
-            rows.next_id,
-            rows.uptime_us,
-            rows.wall_time_us,
-            *rows.accepted,
-            rows.log_capacity_bytes,
-        )
+        version = CheckpointVersion(sequence, container_epoch, replay_from)
         with self._lock, self._reader.guarded():
             if self._is_ended:
                 raise DiskUnavailableError("the container is being opened again", subject=str(self.path))
             if self._is_suspect:
                 self._write_anew()
             if self._connection is not None:
-                self._write(self._connection, rows, numbers)
+                self._change(self._connection, rows, version)
             else:
-                self._create(rows, numbers)
-            self._remove(self._restored_path)
+                self._create(rows, version)
+            remove_database(self._files, self._restored_path)
 
     def export(self) -> int:
         """Make a copy as of the last `save` at `copy_path`, and return its size in bytes. It is not synced.
@@ -283,8 +222,8 @@ class CheckpointStore:
         """Remove the file: a copy that was restored and is damaged, too. Nothing there is fine."""
         with self._lock:
             self._close()
-            self._remove(self.path)
-            self._remove(self._restored_path)
+            remove_database(self._files, self.path)
+            remove_database(self._files, self._restored_path)
 
     def read_copy(self, size: int, *, offset: int) -> bytes:
         """Return bytes of what is at `copy_path`; fewer only where it ends."""
@@ -293,7 +232,7 @@ class CheckpointStore:
 
     def remove_copy(self) -> None:
         """Remove what is at `copy_path`; nothing there is fine."""
-        self._remove(self.copy_path)
+        remove_database(self._files, self.copy_path)
 
     def begin_restore(self) -> None:
         """Begin to put a copy in the place of the file, at `copy_path`.
@@ -319,7 +258,7 @@ class CheckpointStore:
             self._close()
             with contextlib.closing(self._files.open(self.copy_path)) as file:
                 file.datasync()
-            self._set_aside(self._free_path("older"))
+            move_database(self._files, self.path, free_path(self._files, self.path, "older"))
             # So that `load` knows that it is a copy, also after a crash.
             self._files.open(self._restored_path, create=True).close()
             self._files.sync_directory(self.path.parent)
@@ -330,9 +269,9 @@ class CheckpointStore:
         """Rename the file and its journals, so that `load` finds none, and return its new name; nothing is lost."""
         with self._lock:
             self._close()
-            target = self._free_path("damaged")
-            self._set_aside(target)
-            self._remove(self._restored_path)
+            target = free_path(self._files, self.path, "damaged")
+            move_database(self._files, self.path, target)
+            remove_database(self._files, self._restored_path)
             self._files.sync_directory(self.path.parent)
             return target
 
@@ -384,62 +323,27 @@ class CheckpointStore:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _remove(self, path: Path) -> None:
-        """Remove a file with what SQLite keeps beside it; nothing there is fine."""
-        for each in (path, *_side_files(path)):
-            if self._files.exists(each):
-                self._files.remove(each)
-
-    def _check_header(self) -> None:
-        """Raise if the file says that it is to be written in another way than ours.
-
-        SQLite would then make a write-ahead log, or read the file and take it for one that must not be written.
-        """
-        with contextlib.closing(self._files.open(self.path, read_only=True)) as file:
-            versions = file.pread(2, 18)
-        if versions != _ROLLBACK_JOURNAL_VERSIONS:
-            raise CheckpointDamagedError("the header is not that of a checkpoint", subject=str(self.path))
-
-    def _create(self, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
+    def _create(self, rows: CheckpointRows, version: CheckpointVersion) -> None:
         """Make the file, with its first checkpoint in it."""
         # What an interrupted attempt left there.
-        self._remove(self._temporary)
+        remove_database(self._files, self._temporary)
         with contextlib.closing(self._files.database(self._temporary, mode="rwc")) as connection:
-            for statement in schema():
-                connection.execute(statement)
-            _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
-            _insert(connection, META, [(0,) * (len(META.columns) - 2) + ("",)])
-            self._write(connection, rows, numbers)
-        self._files.rename(self._temporary, self.path)
-        self._files.sync_directory(self.path.parent)
-        self._connection = self._files.database(self.path)
-        self._reader.open()
+            create_tables(connection)
+            self._change(connection, rows, version)
+        self._put_in_place()
 
-    def _write(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
-        """Change the rows in one transaction."""
-        connection.execute("BEGIN IMMEDIATE")
+    def _change(self, connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion) -> None:
+        """Change the rows of the file."""
         try:
-            for table, keys in rows.removed.items():
-                _delete(connection, table, keys)
-            _delete_by(connection, PROGRESS, "writer_number", rows.forgotten_writers)
-            _delete_by(connection, SEQUENCES, "stream_id", rows.forgotten_streams)
-            for table, new in rows.added.items():
-                _insert(connection, table, new)
-            self._update_meta(connection, rows, numbers)
-            connection.execute("COMMIT")
-        except BaseException as error:
-            self._is_suspect = _is_io_error(error)
-            if connection.in_transaction:
-                # SQLite has rolled back on its own after most errors. If this fails too, the journal stays and is
-                # applied when the file is opened next.
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
+            write_rows(connection, rows, version, path=self.path)
+        except sqlite3.Error as error:
+            self._is_suspect = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF == sqlite3.SQLITE_IOERR
             raise
 
     def _write_anew(self) -> None:
         """Copy what the file holds to a new one, durably, and let that take its place."""
         self._disconnect()
-        self._remove(self._temporary)
+        remove_database(self._files, self._temporary)
         with (
             contextlib.closing(self._files.database(self.path)) as source,
             contextlib.closing(self._files.database(self._temporary, mode="rwc")) as copy,
@@ -450,95 +354,17 @@ class CheckpointStore:
             verify_sums(copy, verified_meta(copy, self.path), self.path)
         with contextlib.closing(self._files.open(self._temporary)) as file:
             file.datasync()
-        for side_file in _side_files(self.path):
-            if self._files.exists(side_file):  # would be applied to the new file
-                self._files.remove(side_file)
+        remove_journals(self._files, self.path)
+        self._put_in_place()
+        self._is_suspect = False
+
+    def _put_in_place(self) -> None:
+        """Let the file in the making take the place of the file, durably, and use it."""
         self._files.rename(self._temporary, self.path)
         self._files.sync_directory(self.path.parent)
         self._connection = self._files.database(self.path)
         self._reader.open()
-        self._is_suspect = False
-
-    def _update_meta(self, connection: sqlite3.Connection, rows: CheckpointRows, numbers: tuple[int, ...]) -> None:
-        """End the transaction by the new row of `meta`, whose sums the triggers have updated."""
-        row = connection.execute(f"SELECT {', '.join(META.columns)} FROM {META.name}").fetchone()  # noqa: S608
-        if row is None:
-            raise CheckpointDamagedError("the row of meta is missing", subject=str(self.path))
-        row = (row[0], *numbers, *row[1 + len(numbers) : -2], rows.clock_history)
-        figures = dict(zip(META.columns, row, strict=False))
-        for table, expected in rows.counts.items():
-            stored = figures[f"{table.name}_count"]
-            if stored != expected:
-                raise CheckpointDamagedError(
-                    f"{table.name} would have {stored} rows instead of {expected}", subject=str(self.path)
-                )
-        _delete(connection, META, [(row[0],)])
-        _insert(connection, META, [row])
-
-    def _free_path(self, why: str) -> Path:
-        """Return the first free name for a file that is set aside."""
-        names = (self.path.with_name(f"{self.path.name}.{why}-{number}") for number in count(1))
-        return next(path for path in names if not any(map(self._files.exists, (path, *_side_files(path)))))
-
-    def _set_aside(self, target: Path) -> None:
-        """Rename the file, if there is one, and what SQLite keeps beside it: a journal would be applied to the next."""
-        # The file comes last: without it, a start after a crash would not move the others.
-        for side_file, moved in zip(_side_files(self.path), _side_files(target), strict=True):
-            if self._files.exists(side_file):
-                self._files.rename(side_file, moved)
-                self._files.sync_directory(self.path.parent)
-        if self._files.exists(self.path):
-            self._files.rename(self.path, target)
 
 
 def _version_of(meta: Mapping[str, Any]) -> CheckpointVersion:
     return CheckpointVersion(*[meta[name] for name in CheckpointVersion._fields])
-
-
-def _is_io_error(error: BaseException) -> bool:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return code & 0xFF == sqlite3.SQLITE_IOERR
-
-
-def _side_files(path: Path) -> list[Path]:
-    """Return the names of what SQLite may keep beside a file."""
-    return [path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm")]
-
-
-def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Add rows, given without checksum.
-
-    Raises:
-        StorageError: a number does not fit into 64 bits with a sign.
-    """
-    one = f"({', '.join('?' * len(table.columns))})"
-    for part in _parts(rows):
-        try:
-            values = [value for row in part for value in (*row, table.checksum(row))]
-        except struct.error as error:
-            raise StorageError(f"a row of {table.name} cannot be stored: {error}") from error
-        connection.execute(f"INSERT INTO {table.name} VALUES {', '.join([one] * len(part))}", values)  # noqa: S608
-
-
-def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -> None:
-    """Remove the rows whose keys begin with one of `keys`; those that are not there are fine."""
-    for length in range(1, len(table.key) + 1):
-        # Alternatives are each looked up by the primary key; a list of row values would be compared with every row.
-        one = "(" + " AND ".join(f"{column} = ?" for column in table.key[:length]) + ")"
-        for part in _parts([key for key in keys if len(key) == length]):
-            connection.execute(
-                f"DELETE FROM {table.name} WHERE {' OR '.join([one] * len(part))}",  # noqa: S608
-                [value for key in part for value in key],
-            )
-
-
-def _delete_by(connection: sqlite3.Connection, table: Table, column: str, values: Sequence[int]) -> None:
-    """Remove the rows with one of these values in a column that has an index."""
-    for part in _parts(values):
-        marks = ", ".join("?" * len(part))
-        connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)  # noqa: S608
-
-
-def _parts(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    for start in range(0, len(rows), ROWS_PER_STATEMENT):
-        yield rows[start : start + ROWS_PER_STATEMENT]

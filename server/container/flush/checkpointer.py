@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.server.container.checkpoint.backup import publish_copy
+from millrace.server.container.checkpoint.checkpoint import CheckpointVersion
 from millrace.server.container.checkpoint.rows import take_rows
-from millrace.server.container.checkpoint.store import CheckpointStore, CheckpointVersion
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.container import SegmentContainer
 from millrace.server.errors import CheckpointDamagedError, ShuttingDownError, StorageError
 from millrace.server.tier2 import ChunkStorage

@@ -21,8 +21,9 @@ from millrace.server.container.checkpoint.backup import (
     version_of_copy,
     whole_copies,
 )
+from millrace.server.container.checkpoint.checkpoint import CheckpointVersion
 from millrace.server.container.checkpoint.rows import take_rows
-from millrace.server.container.checkpoint.store import CheckpointStore, CheckpointVersion
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError
 from millrace.server.host.files import OsFileSystem

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.server.container.checkpoint.checkpoint import Checkpoint
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, TABLES, schema
-from millrace.server.container.checkpoint.store import Checkpoint, CheckpointStore
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import (

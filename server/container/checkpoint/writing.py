@@ -1,0 +1,127 @@
+"""Writing a checkpoint into its tables, in one transaction."""
+
+import contextlib
+import sqlite3
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from millrace.server.errors import CheckpointDamagedError, StorageError
+
+from .checkpoint import CheckpointVersion
+from .rows import CheckpointRows
+from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, schema
+from .segment_tables import PROGRESS
+from .table import Key, Row, Table
+from .writer_tables import SEQUENCES
+
+Item = TypeVar("Item")
+
+ROWS_PER_STATEMENT: Final = 200
+"""How many rows one statement writes. Between two statements the thread needs the interpreter, for which it may have
+to wait some milliseconds when the event loop is busy; within one it does not."""
+assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables of a checkpoint of nothing, in an empty database."""
+    for statement in schema():
+        connection.execute(statement)
+    _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
+    _insert(connection, META, [(0,) * (len(META.columns) - 2) + ("",)])
+
+
+def write_rows(connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion, *, path: Path) -> None:
+    """Change the rows, and the one of `meta` to this version, in one transaction.
+
+    Raises:
+        CheckpointDamagedError: `path` holds something else than what was saved before.
+        StorageError: a number does not fit into 64 bits with a sign.
+        sqlite3.Error: the transaction failed; unless its outcome is unknown, it is rolled back.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for table, keys in rows.removed.items():
+            _delete(connection, table, keys)
+        _delete_by(connection, PROGRESS, "writer_number", rows.forgotten_writers)
+        _delete_by(connection, SEQUENCES, "stream_id", rows.forgotten_streams)
+        for table, new in rows.added.items():
+            _insert(connection, table, new)
+        _update_meta(connection, rows, version, path=path)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            # SQLite has rolled back on its own after most errors. If this fails too, the journal stays and is applied
+            # when the file is opened next.
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
+
+
+def _update_meta(
+    connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion, *, path: Path
+) -> None:
+    """End the transaction by the new row of `meta`, whose sums the triggers have updated."""
+    columns = META.columns[:-1]
+    row = connection.execute(f"SELECT {', '.join(columns)} FROM {META.name}").fetchone()  # noqa: S608  # our own names
+    if row is None:
+        raise CheckpointDamagedError("the row of meta is missing", subject=str(path))
+    meta = dict(zip(columns, row, strict=True))
+    for table, expected in rows.counts.items():
+        stored = meta[f"{table.name}_count"]
+        if stored != expected:
+            raise CheckpointDamagedError(
+                f"{table.name} would have {stored} rows instead of {expected}", subject=str(path)
+            )
+    meta |= version._asdict()
+    meta |= {
+        "next_id": rows.next_id,
+        "uptime_us": rows.uptime_us,
+        "wall_time_us": rows.wall_time_us,
+        "accepted_sequence": rows.accepted.sequence,
+        "accepted_file_number": rows.accepted.file_number,
+        "log_capacity_bytes": rows.log_capacity_bytes,
+        "clock_history": rows.clock_history,
+    }
+    _delete(connection, META, [(meta["id"],)])
+    _insert(connection, META, [tuple(meta[column] for column in columns)])
+
+
+def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Add rows, given without checksum.
+
+    Raises:
+        StorageError: a number does not fit into 64 bits with a sign.
+    """
+    one = f"({', '.join('?' * len(table.columns))})"
+    for part in _parts(rows):
+        try:
+            values = [value for row in part for value in (*row, table.checksum(row))]
+        except struct.error as error:
+            raise StorageError(f"a row of {table.name} cannot be stored: {error}") from error
+        connection.execute(f"INSERT INTO {table.name} VALUES {', '.join([one] * len(part))}", values)  # noqa: S608
+
+
+def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -> None:
+    """Remove the rows whose keys begin with one of `keys`; those that are not there are fine."""
+    for length in range(1, len(table.key) + 1):
+        # Alternatives are each looked up by the primary key; a list of row values would be compared with every row.
+        one = "(" + " AND ".join(f"{column} = ?" for column in table.key[:length]) + ")"
+        for part in _parts([key for key in keys if len(key) == length]):
+            connection.execute(
+                f"DELETE FROM {table.name} WHERE {' OR '.join([one] * len(part))}",  # noqa: S608
+                [value for key in part for value in key],
+            )
+
+
+def _delete_by(connection: sqlite3.Connection, table: Table, column: str, values: Sequence[int]) -> None:
+    """Remove the rows with one of these values in a column that has an index."""
+    for part in _parts(values):
+        marks = ", ".join("?" * len(part))
+        connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)  # noqa: S608
+
+
+def _parts(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        yield rows[start : start + ROWS_PER_STATEMENT]
