@@ -329,7 +329,7 @@ class CheckpointStore:
         remove_database(self._files, self._temporary)
         with contextlib.closing(self._files.database(self._temporary, mode="rwc")) as connection:
             create_tables(connection)
-            self._change(connection, rows, version)
+            write_rows(connection, rows, version, path=self.path)
         self._put_in_place()
 
     def _change(self, connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion) -> None:

@@ -32,7 +32,7 @@ from millrace.wire import messages as m
 from tests.server.container.histories import STEPS, History, durable_view, history, run_of
 from tests.server.container.states import new_state
 from tests.server.container.states import store as stored_state
-from tests.support.files import MemoryFileSystem
+from tests.support.files import MemoryFileSystem, SteppedFileSystem
 
 RICH = history(
     *[("create", 0, 1), ("open_writer", 0, 3), ("create_stream", 0, 77), ("open_writer", 1, 4)] * 3,
@@ -639,6 +639,31 @@ def test_a_power_loss_leaves_the_checkpoint_before_or_after_a_save() -> None:
         assert checkpoint.sequence == 10
         assert durable_view(state_of(store, checkpoint)) == kept
         store.close()
+
+
+def test_a_first_save_that_fails_can_be_made_again() -> None:
+    """Wherever the disk fails: there was no file yet whose content would be unknown."""
+
+    def first_save(*, failing_step: int) -> int:
+        files = SteppedFileSystem()
+        files.make_directories(Path("/data"))
+        store = CheckpointStore(files, Path("/data/checkpoint.db"))
+        past = history(("create", 0, 0), state=empty_state(store))
+        before = files.step_count
+        files.refuses = lambda step, path, is_change: step == before + failing_step
+        with pytest.raises((ServerError, OSError)) if failing_step else contextlib.nullcontext():
+            save(store, past.state, 10)
+        step_count = files.step_count - before
+        if failing_step:
+            save(store, past.state, 10)
+        assert loaded(store).sequence == 10
+        store.close()
+        return step_count
+
+    step_count = first_save(failing_step=0)
+    # Before these steps the tables are made; the last of them are those of the transaction, and the renaming.
+    for failing_step in range(step_count - 12, step_count + 1):
+        assert first_save(failing_step=failing_step) == failing_step
 
 
 def test_a_disk_that_is_full_takes_the_checkpoint_when_there_is_room() -> None:
