@@ -17,12 +17,7 @@ one that its successor stores is an old one, at a place where a write was lost.
 The last batch may never have been synced, although it can be read: `Recovery.last` says where it is, so that it can be
 written and synced again before any request is answered from its content.
 
-Files that are gone from the end leave no gap. So the files are held against the name of the newest one (see `newest`):
-
-    no file, or not the newest one           corrupt: what it held is not known
-    another use of the newest one            the same
-    it or one before it was emptied          the same
-    a newer one has batches, or no name      nothing of the log is lost, but its name is damaged
+Files that are gone from the end leave no gap; `missing` finds them by the name of the newest one.
 
 A loss that an operator has accepted is none any more: of damage up to the sequence, and in files up to the number, that
 were accepted nothing is said. Above them the log continues in a file that was not used before.
@@ -39,8 +34,9 @@ from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSI
 
 from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
 from .log_end import Ending, classify_end, find_batch, is_batch_of
-from .logfile import log_file_name, log_file_number
-from .newest import NEWEST_NAME, FileUse, Newest
+from .logfile import log_file_number
+from .missing import find_missing
+from .newest import Newest
 from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, FoundFile, LogOwner, RecoveredBatch, RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -133,7 +129,9 @@ class Recovery:
             if self.end is None:
                 yield from self._walk(index)
             del self._contents[index]
-        yield from self._check_newest()
+        if self._newest is not None:
+            for damage in find_missing(self.found, self._newest, next_sequence=max(1, self._expected)):
+                yield from self._tell(damage)
         report.last_sequence = max(0, self._expected - 1)
         report.used_file_number = self.used_number
         if report.damages:
@@ -331,7 +329,7 @@ class Recovery:
 
     def _damage(
         self,
-        place: FoundFile | str,
+        file: FoundFile,
         *,
         reason: str,
         offset: int = 0,
@@ -340,27 +338,30 @@ class Recovery:
         runs: tuple[tuple[int, int, int], ...] = (),
         is_complete: bool = False,
         is_bounded: bool = True,
-        is_end: bool = False,
     ) -> Iterator[Damage]:
-        """Report damage that is not accepted; damage wholly below the sequences asked for is only in the report."""
-        damage = Damage(
-            place=place if isinstance(place, str) else place.path.name,
-            offset=offset,
-            size=size,
-            first_sequence=sequences[0],
-            last_sequence=sequences[1],
-            runs=runs,
-            is_complete=is_complete,
-            is_bounded=is_bounded and not is_end,
-            is_end=is_end,
-            reason=reason,
+        """Report damage to a file, see `_tell`."""
+        return self._tell(
+            Damage(
+                place=file.path.name,
+                offset=offset,
+                size=size,
+                first_sequence=sequences[0],
+                last_sequence=sequences[1],
+                runs=runs,
+                is_complete=is_complete,
+                is_bounded=is_bounded,
+                reason=reason,
+            )
         )
+
+    def _tell(self, damage: Damage) -> Iterator[Damage]:
+        """Report damage that is not accepted; damage wholly below the sequences asked for is only in the report."""
         if self._is_accepted(damage):
             logger.info("accepted damage of the log, %s", damage)
             return
         logger.error("log damaged, %s", damage)
         self.report.damages.append(damage)
-        if is_end or max(sequences) >= self._from_sequence:
+        if damage.is_end or max(damage.first_sequence, damage.last_sequence) >= self._from_sequence:
             yield damage
 
     def _is_accepted(self, damage: Damage) -> bool:
@@ -409,33 +410,6 @@ class Recovery:
         report.ending, report.torn_bytes = classify_end(data, offset, salt=file.salt, is_recycled=is_recycled)
         self.end, report.end_offset = file, offset
 
-    def _check_newest(self) -> Iterator[Damage]:
-        """Hold the files against the name of the newest one, by the table in the module docstring."""
-        if self._newest is None:
-            return
-        named = self._newest.named
-        last_number = max((file.number for file in self.found if file.last_sequence), default=0)
-        next_sequence = max(1, self._expected)
-        lost = (next_sequence, next_sequence)
-        if named is None and self.found and (self._newest.slots or last_number):
-            yield from self._damage(NEWEST_NAME, reason="the newest log file is not named", is_complete=True)
-        elif named is None and self._newest.slots:
-            reason = "there is no log file, though there was one"
-            yield from self._damage(NEWEST_NAME, reason=reason, sequences=lost, is_end=True)
-        elif named is not None and last_number > named.number:
-            reason = f"file {named.number} is named as the newest, not file {last_number}"
-            yield from self._damage(NEWEST_NAME, reason=reason, is_complete=True)
-        elif named is not None:
-            if named.number not in [file.number for file in self.found]:
-                name = log_file_name(named.number)
-                reason = "this file is missing, the newest of the log"
-                yield from self._damage(name, reason=reason, sequences=lost, is_end=True)
-            for file in self.found:
-                reason = _lost_content(file, named)
-                if reason:
-                    file.is_damaged = True
-                    yield from self._damage(file, reason=reason, sequences=lost, is_end=True)
-
     def _log_report(self) -> None:
         report = self.report
         logger.info(
@@ -450,11 +424,3 @@ class Recovery:
 def _recovered(place: str, view: memoryview, batch: Batch) -> RecoveredBatch:
     runs = [run for run, _ in decode_runs(view, batch)]
     return RecoveredBatch(batch.sequence, batch.wall_time_us, runs, place, batch.offset, batch.size)
-
-
-def _lost_content(file: FoundFile, named: FileUse) -> str:
-    """Return why a file, of which all up to the named one were written, lacks batches; empty if nothing says so."""
-    if file.number == named.number and file.salt not in (None, named.salt):
-        return "another use of this file was the newest of the log"
-    is_emptied = not file.last_sequence and (file.header is None or file.number < named.number)
-    return "the batches of this file are gone" if is_emptied and file.number <= named.number else ""

@@ -4,13 +4,12 @@ import pytest
 
 from millrace.server.wal import Ending
 from millrace.wire.append_run import AppendRun
+from tests.server.wal.laid_logs import FIRST, SECOND
 from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
 from tests.support.wal import FOLDER, SMALL, append_run, build_log, log_names, open_log, recover
 
 pytestmark = pytest.mark.asyncio
-
-FIRST, SECOND = (FOLDER / f"wal-{number:016d}.log" for number in (1, 2))
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""Log files that are gone or emptied, though the name of the newest one says what there must be.
+
+Files that are gone from the end of a log leave no gap. So the files are held against the name of the newest one (see
+`newest`); the first row that applies says what happened:
+
+    the name is gone, but not the files      nothing of the log is lost, but its name is damaged
+    no file, and the name is damaged         corrupt: what the log held is not known
+    a newer one has batches                  nothing of the log is lost, but its name is damaged
+    the newest one is gone                   corrupt: what it held is not known
+    another use of the newest one            the same
+    it or one before it was emptied          the same
+"""
+
+from collections.abc import Iterator, Sequence
+
+from .logfile import log_file_name
+from .newest import NEWEST_NAME, FileUse, Newest
+from .report import Damage, FoundFile
+
+
+def find_missing(found: Sequence[FoundFile], newest: Newest, *, next_sequence: int) -> Iterator[Damage]:
+    """Yield the damage that the name of the newest file proves, and mark the files concerned.
+
+    Args:
+        found: all files of the log, wholly read.
+        newest: what the small file says.
+        next_sequence: the first sequence that no file holds: what is lost starts there.
+    """
+    named = newest.named
+    last_number = max((file.number for file in found if file.last_sequence), default=0)
+    if named is None:
+        if found and (newest.slots or last_number):
+            yield _wrong_name("the newest log file is not named")
+        elif newest.slots:
+            yield _lost_end(NEWEST_NAME, "there is no log file, though there was one", next_sequence)
+        return
+    if last_number > named.number:
+        yield _wrong_name(f"file {named.number} is named as the newest, not file {last_number}")
+        return
+    if named.number not in [file.number for file in found]:
+        yield _lost_end(log_file_name(named.number), "this file is missing, the newest of the log", next_sequence)
+    for file in found:
+        reason = _lost_content(file, named)
+        if reason:
+            file.is_damaged = True
+            yield _lost_end(file.path.name, reason, next_sequence)
+
+
+def _wrong_name(reason: str) -> Damage:
+    return Damage(
+        place=NEWEST_NAME, offset=0, size=0, first_sequence=1, last_sequence=0, is_complete=True, reason=reason
+    )
+
+
+def _lost_end(place: str, reason: str, next_sequence: int) -> Damage:
+    return Damage(
+        place=place,
+        offset=0,
+        size=0,
+        first_sequence=next_sequence,
+        last_sequence=next_sequence,
+        is_bounded=False,
+        is_end=True,
+        reason=reason,
+    )
+
+
+def _lost_content(file: FoundFile, named: FileUse) -> str:
+    """Return why a file, of which all up to the named one were written, lacks batches; empty if nothing says so."""
+    if file.number == named.number and file.salt not in (None, named.salt):
+        return "another use of this file was the newest of the log"
+    is_emptied = not file.last_sequence and (file.header is None or file.number < named.number)
+    return "the batches of this file are gone" if is_emptied and file.number <= named.number else ""
