@@ -32,67 +32,18 @@ identity map with a unit of work (M. Fowler, Patterns of Enterprise Application 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from .archive import Archive
 from .idle_budget import IdleBudget
+from .unstored import Unstored
 
 Item = TypeVar("Item")
-Item_co = TypeVar("Item_co", covariant=True)
-Key = TypeVar("Key", bound=Hashable)
 
 ABSENT_COUNT_MAX: Final = 16_384
 ARCHIVE_PAGE_COUNT: Final = 1000
-
-
-class Archive(Protocol[Item_co]):
-    """Has the entities of one kind as they were stored last. All methods block and may be called from any thread."""
-
-    def load(self, number: int) -> Item_co | None:
-        """Return an entity as it was stored last, None if it was not."""
-        ...
-
-    def find(self, name: str) -> int:
-        """Return the number of the newest entity of that name, 0 if there is none."""
-        ...
-
-    def numbers(self, *, after: int, count_max: int) -> list[int]:
-        """Return stored numbers above `after`, ascending."""
-        ...
-
-    def names(self, *, prefix: str, after: str, count_max: int) -> list[tuple[str, int]]:
-        """Return stored names with a prefix, above `after`, in the order of their UTF-8 bytes, each with its number."""
-        ...
-
-
-class Unstored(dict[Key, int]):
-    """Keys of what no stored checkpoint has as it is now, each with how many checkpoints were taken before it changed.
-
-    `take` begins a checkpoint, `stored` ends it. One that fails is not ended: the next one takes its keys again.
-    """
-
-    __slots__ = ("_taken_count",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._taken_count = 0
-
-    def add(self, key: Key) -> None:
-        """Note that something has changed."""
-        self[key] = self._taken_count
-
-    def take(self) -> list[Key]:
-        """Return all keys, for a checkpoint of what they are about as it is now."""
-        self._taken_count += 1
-        return list(self)
-
-    def stored(self) -> list[Key]:
-        """Remove the keys that were taken last and have not changed since, and return them."""
-        stored = [key for key, taken_count in self.items() if taken_count < self._taken_count]
-        for key in stored:
-            del self[key]
-        return stored
 
 
 class Pins:

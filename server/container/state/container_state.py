@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from millrace.server.container.entity_cache import Archive, EntityCache, Pins, Unstored
+from millrace.server.container.archive import Archive
+from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.memtable import Extent, LinkedExtent
+from millrace.server.container.unstored import Unstored
 from millrace.server.tier2 import ChunkRecord
 from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
