@@ -1,4 +1,4 @@
-"""The unit that owns segments: it admits requests, logs them, applies what is durable, and answers reads.
+"""The unit that owns segments: it admits requests, logs them, and applies what is durable.
 
 The way of an append:
 
@@ -10,16 +10,14 @@ The way of an append:
 A decision (create, seal, ...) takes the same way as a record, so all of them are in one order with the appends: an
 append admitted after a seal is refused, one before it is stored.
 
-Only `start` and `read`, and what `decide` and `start_read` return, wait; all of it runs in the event loop.
+Only `start`, and what `decide` returns, wait; all of it runs in the event loop. Reads are in `segment_reads`.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from millrace.server.cache import PendingRead
 from millrace.server.container.state.apply import apply_batch
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
@@ -35,11 +33,9 @@ from millrace.server.errors import (
     DiskUnavailableError,
     LogFailedError,
     NoSpaceError,
-    SegmentDamagedError,
     SegmentNotFoundError,
     ServerError,
     ShuttingDownError,
-    StorageError,
     ThrottledError,
 )
 from millrace.server.host.clock import Clock
@@ -64,8 +60,8 @@ from .entity_cache import Pins
 from .in_flight import InFlight, PendingDecision
 from .loader import EntityLoader
 from .loss import LogLoss
-from .memtable import LinkedExtent
 from .options import ContainerOptions
+from .segment_reads import SegmentReads
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +86,7 @@ class SegmentContainer:
         self.options = options
         self.clock = clock
         self.reader = reader
+        self.reads = SegmentReads(state, reader, loss)
         # No single append, and no run of several, may have more bytes, headers included.
         self.run_size_bytes_max = min(log.run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         # Whether the log has failed: what the state holds may be less than what the disk holds.
@@ -408,66 +405,3 @@ class SegmentContainer:
             if self._failure is None:
                 self.stay_failed("the checkpoint is damaged and is being restored")
                 self.on_failure(error)
-
-    # --- reads ---
-
-    def check_readable(self, segment: Segment, offset: int) -> None:
-        """Raise if a read may not start there.
-
-        Raises:
-            SegmentError: the offset cannot be read.
-            ContentLostError: it is beyond what is left of a segment of which content was lost.
-        """
-        if self.loss is not None and offset > segment.length and not segment.sealed:
-            raise self.loss.error()
-        segment.check_readable(offset)
-
-    def start_read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | PendingRead:
-        """Return at least one and up to `size_max` bytes from `offset` on: at once, or from tier 2 when awaited.
-
-        An empty list means that `offset` is the tail.
-
-        Raises:
-            SegmentError: the offset cannot be read; also from awaiting, as of then.
-            StorageError: tier 2 failed; from awaiting.
-        """
-        self.check_readable(segment, offset)
-        if offset == segment.length:
-            return []
-        extent = segment.tail.at(offset)
-        if extent is None:
-            found = self.reader.read(segment, offset, size_max)
-            return found if isinstance(found, list) else PendingRead(partial(self._fetched, found, segment, offset))
-        if isinstance(extent, LinkedExtent):
-            place = extent.source_offset + offset - extent.offset
-            found = self.start_read(self.state.segments[extent.source_id], place, min(size_max, extent.end - offset))
-            if isinstance(found, list):
-                return found
-            return PendingRead(partial(self._fetched_of_merged, found, segment, extent, offset, size_max))
-        return segment.tail.read(offset, size_max)
-
-    async def read(self, segment: Segment, offset: int, size_max: int) -> list[memoryview]:
-        """Return what `start_read` finds, waiting for it if it is in tier 2. Safe to cancel."""
-        found = self.start_read(segment, offset, size_max)
-        return found if isinstance(found, list) else await found
-
-    async def _fetched(self, found: PendingRead, segment: Segment, offset: int) -> list[memoryview]:
-        try:
-            pieces = await found
-        except (SegmentDamagedError, StorageError):
-            # Chunks are deleted when a segment is truncated or deleted. Then that is the error to raise.
-            segment.check_readable(offset)
-            raise
-        segment.check_readable(offset)
-        return pieces
-
-    async def _fetched_of_merged(
-        self, found: PendingRead, segment: Segment, extent: LinkedExtent, offset: int, size_max: int
-    ) -> list[memoryview]:
-        try:
-            return await found
-        except SegmentNotFoundError:
-            # Its bytes were copied to chunks of this segment during the read, and it was deleted: read them here.
-            if segment.tail.at(offset) is extent:
-                raise
-        return await self.read(segment, offset, size_max)

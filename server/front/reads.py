@@ -71,7 +71,7 @@ class Reads:
                     segment.check_readable(message.offset)
                     self._delay(message, request_id)
                     return
-            found = self.container.start_read(segment, message.offset, size_max)
+            found = self.container.reads.start(segment, message.offset, size_max)
             if not isinstance(found, list):
                 self._fetching(size_max)
                 pins = self.container.state.segments.pin([segment.segment_id])
@@ -89,7 +89,7 @@ class Reads:
         """Begin to push a segment, which is resident."""
         try:
             segment = self.container.segment(message.segment_id)
-            self.container.check_readable(segment, message.offset)
+            self.container.reads.check_readable(segment, message.offset)
             if self.outlet.session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             self._check_room()
@@ -276,7 +276,7 @@ class Subscription(WaitingReader):
                     if not size_max:
                         self._reads.wait_for_room()
                         return
-                found = self._reads.container.start_read(self._segment, self._offset, size_max)
+                found = self._reads.container.reads.start(self._segment, self._offset, size_max)
                 if not isinstance(found, list):
                     account.fetch(size_max)
                     self._fetching = self._reads.tasks.start(

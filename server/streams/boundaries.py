@@ -114,5 +114,5 @@ async def _read(container: SegmentContainer, segment: Segment, offset: int, size
     """Return up to `size_max` bytes; fewer than a header only at the end of the segment."""
     data = b""
     while len(data) < BLOCK_HEADER_SIZE_BYTES and offset + len(data) < segment.length:
-        data += b"".join(await container.read(segment, offset + len(data), size_max))
+        data += b"".join(await container.reads.read(segment, offset + len(data), size_max))
     return data

@@ -193,7 +193,7 @@ class Uploader:
         assert end <= segment.length
         pieces = []
         while start < end:
-            part = await self._container.read(segment, start, end - start)
+            part = await self._container.reads.read(segment, start, end - start)
             pieces += part
             start += sum(map(len, part))
         return pieces

@@ -172,9 +172,9 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
         clock=SystemClock(),
     )
     with pytest.raises(error):
-        await container.read(segment, offset, 50)
+        await container.reads.read(segment, offset, 50)
     if not deleted:
-        assert b"".join(await container.read(segment, 1500, 50)) == CONTENT[1500:1550]
+        assert b"".join(await container.reads.read(segment, 1500, 50)) == CONTENT[1500:1550]
 
 
 @pytest.mark.asyncio

@@ -212,7 +212,7 @@ async def test_the_same_bytes_from_tail_log_cache_and_tier_2(tmp_path: Path) -> 
         assert server._open.summary.tail_bytes == 0
         await check(server)  # from tier 2, then from the cache
         await check(server)
-        await server._open.container.read(server._open.container.segment(segment_id), 0, 10)
+        await server._open.container.reads.read(server._open.container.segment(segment_id), 0, 10)
 
 
 @pytest.mark.slow

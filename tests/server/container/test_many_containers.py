@@ -104,7 +104,7 @@ async def content(opened: OpenContainer, name: str) -> bytes:
     assert segment is not None
     pieces, offset = b"", 0
     while offset < segment.length:
-        pieces += b"".join(await opened.container.read(segment, offset, segment.length - offset))
+        pieces += b"".join(await opened.container.reads.read(segment, offset, segment.length - offset))
         offset = len(pieces)
     return pieces
 

@@ -166,10 +166,10 @@ async def check_accepted(disk: Disk, told: Acknowledged) -> None:
         await streams.append(told.raw_id, b"new")
         (hole,) = [damage for damage in raw.damages if damage.source == ACCEPTED_SOURCE]
         assert hole.end == raw.length - 3
-        (pieces,) = await container.read(raw, hole.end, 10)
+        (pieces,) = await container.reads.read(raw, hole.end, 10)
         assert bytes(pieces) == b"new"
         with pytest.raises(SegmentDamagedError):
-            container.start_read(raw, hole.start, 1)
+            container.reads.start(raw, hole.start, 1)
         for segment_id, length in told.stream_segments.items():
             segment = container.segment(segment_id)
             assert segment.sealed
@@ -209,10 +209,10 @@ async def test_nothing_is_stored_or_changed_until_a_loss_is_accepted(lose: Calla
             assert "KiB" in reason
             assert streams.opened.summary.lost_bytes > 0
             raw = container.segment(told.raw_id)
-            (piece, *_) = await container.read(raw, 0, 8 * KIB)
+            (piece, *_) = await container.reads.read(raw, 0, 8 * KIB)
             assert bytes(piece) == told.raw[: len(piece)]
             with pytest.raises(ContentLostError):
-                container.start_read(raw, raw.length + 1, 1)
+                container.reads.start(raw, raw.length + 1, 1)
             with pytest.raises(ContentLostError):
                 await SegmentControl(container).create("raw/next")
             with pytest.raises(ContentLostError):

@@ -61,7 +61,7 @@ class Tier2:
     async def content(self) -> bytes:
         content = b""
         while len(content) < self.segment.length:
-            content += b"".join(await self.container.read(self.segment, len(content), 1 << 20))
+            content += b"".join(await self.container.reads.read(self.segment, len(content), 1 << 20))
         return content
 
 
