@@ -8,10 +8,8 @@ from asyncio import Future, gather
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from millrace.model.errors import CutInvalidError as NoCutError
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.names import checked_name
 from millrace.model.policy import ScalingKind, StreamConfig
 from millrace.server.container.container import SegmentContainer
@@ -19,12 +17,7 @@ from millrace.server.container.state.labels import config_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import (
-    CutInvalidError,
-    CutTruncatedError,
     InvalidArgumentError,
-    OffsetBeyondEndError,
-    SegmentNotFoundError,
-    SegmentTruncatedError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
@@ -32,21 +25,25 @@ from millrace.server.errors import (
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 
-from .boundaries import check_border
+from .cuts import (
+    POSITIONS_PER_STREAM_COUNT_MAX,
+    check_borders,
+    check_cut,
+    check_cut_keys,
+    check_retained,
+    check_room_beside,
+    check_room_for_cuts,
+)
 from .resizing import resize
 
 _DECISIONS: Final = (
     m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamTruncated, m.StreamDeleted,
 )  # fmt: skip
 """About a stream as a whole; each is queued under its name."""
-CONFIGURATION_SIZE_BYTES_MAX = 16 * KIB
-CUT_NAME_SIZE_BYTES_MAX = 255
-CUTS_PER_STREAM_COUNT_MAX = 1000
-POSITIONS_PER_STREAM_COUNT_MAX = 32 * KIB
-"""Positions of all saved cuts of a stream: a list of the cuts must fit one frame."""
-TAILS_COUNT_MAX = 1000
+CONFIGURATION_SIZE_BYTES_MAX: Final = 16 * KIB
+TAILS_COUNT_MAX: Final = 1000
 """Streams whose tails are told in one reply, which must fit one frame, as must `POSITIONS_PER_STREAM_COUNT_MAX`."""
-PARTS_PER_STREAM_COUNT_MAX = 4 * SEGMENTS_PER_STREAM_MAX
+PARTS_PER_STREAM_COUNT_MAX: Final = 4 * SEGMENTS_PER_STREAM_MAX
 """Segments that can be read: the description of a stream must fit one frame."""
 
 
@@ -135,8 +132,8 @@ class StreamController:
                 f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {segment_count}", subject=name
             )
         _checked_configuration(configuration, name)
-        _check_cut_keys([(m.CutKind.CURSOR, cursor) for cursor in cursors], name)
-        _check_room_for_cuts([segment_count] * len(cursors), name)
+        check_cut_keys([(m.CutKind.CURSOR, cursor) for cursor in cursors], name)
+        check_room_for_cuts([segment_count] * len(cursors), name)
         await self._settled(name)
         stream = self._state.streams.find(name)
         if stream is not None:
@@ -270,16 +267,16 @@ class StreamController:
         """
         if not cuts:
             raise InvalidArgumentError("no cut is given", subject=stream_name)
-        _check_cut_keys([(cut.kind, cut.name) for cut in cuts], stream_name)
-        _check_room_for_cuts([len(cut.positions) for cut in cuts], stream_name)
+        check_cut_keys([(cut.kind, cut.name) for cut in cuts], stream_name)
+        check_room_for_cuts([len(cut.positions) for cut in cuts], stream_name)
         for cut in cuts:
-            self._check_retained(self.find(stream_name), cut.positions)
-            await self._check_borders(cut.positions)
+            check_retained(self._container, self.find(stream_name), cut.positions)
+            await check_borders(self._container, cut.positions)
         # Checked again: much may have happened meanwhile.
         stream = self.find(stream_name)
         for cut in cuts:
-            self._check_retained(stream, cut.positions)
-        self._check_room_beside(stream, cuts)
+            check_retained(self._container, stream, cut.positions)
+        check_room_beside(self._container, stream, cuts)
         await self._container.decide(
             m.CutsSaved(stream_id=stream.stream_id, saved_us=self._container.clock.unix_us(), cuts=list(cuts)),
             stream.stream_id,
@@ -311,11 +308,11 @@ class StreamController:
             CutTruncatedError: the cut names a segment that was truncated away.
             OffsetBeyondEndError: a position is beyond the end of its segment.
         """
-        self._check_cut(self.find(name), positions)
-        await self._check_borders([m.SavedPosition(*position, 0) for position in positions])
+        check_cut(self._container, self.find(name), positions)
+        await check_borders(self._container, [m.SavedPosition(*position, 0) for position in positions])
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
-        lineage = self._check_cut(stream, positions)
+        lineage = check_cut(self._container, stream, positions)
 
         def length_of(segment_id: int) -> int:
             return self._container.segment(segment_id).length
@@ -378,92 +375,8 @@ class StreamController:
                 subject=stream.name,
             )
 
-    def _check_cut(self, stream: Stream, positions: Sequence[m.CutPosition]) -> Lineage[StreamPart]:
-        """Return the lineage of a stream; raise if a cut does not fit it."""
-        for segment_id, offset in positions:
-            if stream.part(segment_id) is None:
-                if any(segment_id == each for epoch in stream.epochs for each, _, _ in epoch.created):
-                    raise CutTruncatedError(f"segment {segment_id} of the cut was truncated away", subject=stream.name)
-                raise CutInvalidError(f"segment {segment_id} is none of the stream", subject=stream.name)
-            segment = self._container.segment(segment_id)
-            if offset > segment.length:
-                raise OffsetBeyondEndError(
-                    f"the cut is at {offset} in segment {segment_id}, which ends at {segment.length}",
-                    subject=stream.name,
-                    start_offset=segment.start_offset,
-                    length=segment.length,
-                )
-        lineage = Lineage(stream.parts)
-        try:
-            lineage.check_cut(segment_id for segment_id, _ in positions)
-        except NoCutError as error:
-            raise CutInvalidError(str(error), subject=stream.name) from None
-        return lineage
-
-    def _check_retained(self, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:
-        """Raise if a cut does not fit the stream, or if some events after it were truncated."""
-        self._check_cut(stream, [m.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
-        for segment_id, offset, _ in positions:
-            segment = self._container.segment(segment_id)
-            if offset < segment.start_offset:
-                raise CutTruncatedError(
-                    f"segment {segment_id} is truncated: the cut is at {offset}, {segment.start_offset - offset} bytes"
-                    " are lost",
-                    subject=stream.name,
-                    start_offset=segment.start_offset,
-                    length=segment.length,
-                )
-
-    def _check_room_beside(self, stream: Stream, cuts: Sequence[m.NamedCut]) -> None:
-        """Raise if a stream has as many saved cuts as a list of them can hold, those on their way included."""
-        new = {(cut.kind, cut.name) for cut in cuts}
-        counts = [len(cut.positions) for cut in cuts]
-        counts += [len(cut.positions) for key, cut in stream.cuts.items() if key not in new]
-        counts += [
-            len(cut.positions)
-            for record in self._container.in_flight.records()
-            if isinstance(record, m.CutsSaved) and record.stream_id == stream.stream_id
-            for cut in record.cuts
-        ]
-        _check_room_for_cuts(counts, stream.name)
-
-    async def _check_borders(self, positions: Sequence[m.SavedPosition]) -> None:
-        """Raise CutInvalidError if a position is inside of an append; not if it is deleted before that is known."""
-        for segment_id, offset, event_index in positions:
-            try:
-                segment = self._container.segment(segment_id)
-                if offset >= segment.start_offset:
-                    await check_border(self._container, segment, offset=offset, event_index=event_index)
-            except (SegmentNotFoundError, SegmentTruncatedError):
-                continue
-
 
 def _checked_configuration(configuration: str, name: str) -> StreamConfig:
     if len(configuration.encode()) > CONFIGURATION_SIZE_BYTES_MAX:
         raise InvalidArgumentError(f"a configuration has at most {CONFIGURATION_SIZE_BYTES_MAX} bytes", subject=name)
     return StreamConfig.from_json(configuration)
-
-
-def _check_cut_keys(keys: Sequence[tuple[int, str]], stream_name: str) -> None:
-    """Raise if a kind or a name of a cut is none, or if two are the same."""
-    for kind, name in keys:
-        if not name.isprintable() or not 1 <= len(name.encode()) <= CUT_NAME_SIZE_BYTES_MAX:
-            raise InvalidArgumentError(
-                f"the name of a cut is 1 to {CUT_NAME_SIZE_BYTES_MAX} bytes of printable text, not {name[:80]!r}",
-                subject=stream_name,
-            )
-        if kind not in (m.CutKind.BOOKMARK, m.CutKind.CURSOR):
-            raise InvalidArgumentError(f"{kind} is not a kind of cut", subject=stream_name)
-    if len(set(keys)) < len(keys):
-        raise InvalidArgumentError("a cut is given twice under one name", subject=stream_name)
-
-
-def _check_room_for_cuts(position_counts: Sequence[int], stream_name: str) -> None:
-    """Raise if saved cuts with so many positions each are more than a list of them can hold."""
-    if len(position_counts) > CUTS_PER_STREAM_COUNT_MAX:
-        raise InvalidArgumentError(f"a stream has at most {CUTS_PER_STREAM_COUNT_MAX} saved cuts", subject=stream_name)
-    if sum(position_counts) > POSITIONS_PER_STREAM_COUNT_MAX:
-        raise InvalidArgumentError(
-            f"the saved cuts of a stream name at most {POSITIONS_PER_STREAM_COUNT_MAX} segments, all together",
-            subject=stream_name,
-        )

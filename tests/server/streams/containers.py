@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.model.block_packing import pack_block
+from millrace.model.key_range import KEY_SPACE, equal_ranges
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
@@ -24,6 +25,7 @@ from millrace.server.streams import (
     WritersOptions,
 )
 from millrace.server.streams.expiry import step_us
+from millrace.wire import messages as m
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
@@ -35,6 +37,13 @@ from tests.support.storage import MemoryStorage
 SERVER_ID = uuid.UUID(int=7)
 COUNTED_S = step_us(WritersOptions()) / 1e6
 """So much counts between two records of uptime."""
+
+WHOLE = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
+
+
+def halves() -> list[m.KeyRangeRecord]:
+    """Return the two halves of the key space."""
+    return [m.KeyRangeRecord(key_range.low, key_range.last) for key_range in equal_ranges(2)]
 
 
 class Appender:

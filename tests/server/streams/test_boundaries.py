@@ -2,34 +2,20 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from millrace.model.block_packing import pack_block
-from millrace.model.key_range import KEY_SPACE
 from millrace.server.errors import CutInvalidError, SegmentTruncatedError
 from millrace.server.streams.boundaries import check_border
 from millrace.wire import messages as m
 from tests.server.container.histories import apply
-from tests.server.streams.containers import Streams, streams_in
-from tests.support.clock import ManualClock
-from tests.support.storage import MemoryStorage
+from tests.server.streams.containers import Streams
 
 pytestmark = pytest.mark.asyncio
 
-WHOLE = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
 BLOCKS_COUNT = 40
-
-
-@pytest_asyncio.fixture
-async def streams(tmp_path: Path) -> AsyncIterator[Streams]:
-    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as opened:
-        await opened.controller.create("a/b", segment_count=1, configuration="")
-        yield opened
 
 
 def blocks(*, seed: int) -> list[tuple[bytes, int]]:
@@ -136,26 +122,3 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
     assert segment.start_offset == 5 * size
     with pytest.raises(SegmentTruncatedError):
         await check_border(streams.opened.container, segment, offset=4 * size)
-
-
-async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams) -> None:
-    """Behaviour 26: a segment is as a whole before a cut or after it, or a truncation would leave a hole."""
-    controller = streams.controller
-    half = KEY_SPACE // 2
-    halves = [m.KeyRangeRecord(0, half - 1), m.KeyRangeRecord(half, KEY_SPACE - 1)]
-    stream, _ = await controller.create("a/c", segment_count=2, configuration="")
-    low, high = stream.segment_ids
-    await controller.scale("a/c", sealed_ids=[low, high], ranges=WHOLE, cause="x")
-    (middle,) = (part.segment_id for part in stream.open_parts)
-    await streams.write(middle, ["k"])
-    await controller.scale("a/c", sealed_ids=[middle], ranges=halves, cause="x")
-    new_low, new_high = (part.segment_id for part in stream.open_parts)
-    for pair in ((low, new_high), (new_low, high)):
-        with pytest.raises(CutInvalidError, match=rf"segment {middle} would be before the cut and after it"):
-            await controller.truncate("a/c", [m.CutPosition(each, 0) for each in pair])
-        positions = [m.SavedPosition(each, 0, 0) for each in pair]
-        with pytest.raises(CutInvalidError):
-            await controller.save_cuts("a/c", [m.NamedCut(m.CutKind.BOOKMARK, "x", positions)])
-    assert stream.segment_ids == [low, high, middle, new_low, new_high]
-    await controller.truncate("a/c", [m.CutPosition(new_low, 0), m.CutPosition(new_high, 0)])
-    assert stream.segment_ids == [middle, new_low, new_high]

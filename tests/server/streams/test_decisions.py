@@ -1,42 +1,21 @@
 """What the controller accepts and refuses, on a real container."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.server.errors import (
-    CutInvalidError,
-    CutTruncatedError,
     InvalidArgumentError,
-    OffsetBeyondEndError,
     SegmentSealedError,
     StreamNotSealedError,
     StreamSealedError,
 )
 from millrace.wire import messages as m
-from tests.server.streams.containers import Streams, streams_in
-from tests.support.clock import ManualClock
-from tests.support.storage import MemoryStorage
+from tests.server.streams.containers import WHOLE, Streams, halves
 
 LAST = KEY_SPACE - 1
 HALF = KEY_SPACE // 2
-WHOLE = [m.KeyRangeRecord(0, LAST)]
-
-
-def halves(low: int = 0, last: int = LAST) -> list[m.KeyRangeRecord]:
-    border = low + (last - low) // 2 + 1
-    return [m.KeyRangeRecord(low, border - 1), m.KeyRangeRecord(border, last)]
-
-
-@pytest_asyncio.fixture
-async def streams(tmp_path: Path) -> AsyncIterator[Streams]:
-    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as opened:
-        await opened.controller.create("a/b", segment_count=1, configuration="")
-        yield opened
 
 
 @pytest.mark.asyncio
@@ -151,42 +130,6 @@ async def test_only_a_sealed_stream_is_deleted_with_all_that_it_ever_had(streams
 
 
 @pytest.mark.asyncio
-async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
-    """Behaviour 26: the key space once, inside of the segments; a cut before the truncation is Truncated."""
-    controller = streams.controller
-    stream = controller.find("a/b")
-    (old,) = stream.segment_ids
-    await streams.append(old, bytes(10))
-    await controller.scale("a/b", sealed_ids=[old], ranges=halves(), cause="x")
-    low, high = (part.segment_id for part in stream.open_parts)
-
-    async def save(*positions: tuple[int, int]) -> None:
-        places = [m.SavedPosition(*each, 0) for each in positions]
-        await controller.save_cuts("a/b", [m.NamedCut(m.CutKind.BOOKMARK, "mark", places)])
-
-    for wrong in ([], [(low, 0)], [(old, 5), (low, 0)], [(low, 0), (high, 0), (high, 0)], [(12345, 0)]):
-        with pytest.raises(CutInvalidError):
-            await save(*wrong)
-    with pytest.raises(OffsetBeyondEndError):
-        await save((old, 11))
-    await save((low, 0), (high, 0))
-    await save((old, 5))
-    assert [position.segment_id for position in stream.cuts[m.CutKind.BOOKMARK, "mark"].positions] == [old]
-
-    await controller.truncate("a/b", [m.CutPosition(low, 0), m.CutPosition(high, 0)])
-    with pytest.raises(CutTruncatedError):
-        await save((old, 5))
-    await save((old, 10))  # the same place
-    await streams.append(low, bytes(10))
-    await controller.truncate("a/b", [m.CutPosition(low, 10), m.CutPosition(high, 0)])
-    assert stream.segment_ids == [low, high]
-    with pytest.raises(CutTruncatedError):
-        await save((old, 10))
-    assert await controller.forget_cut("a/b", "mark", kind=m.CutKind.BOOKMARK)
-    assert not await controller.forget_cut("a/b", "mark", kind=m.CutKind.BOOKMARK)
-
-
-@pytest.mark.asyncio
 async def test_a_truncation_keeps_empty_segments_after_the_cut(streams: Streams) -> None:
     """Behaviour 26: a cut through a segment that never held anything stays good while it is not passed."""
     controller = streams.controller
@@ -225,35 +168,3 @@ async def test_a_truncation_to_where_successors_begin_keeps_a_cut_through_the_en
     await streams.append(new, bytes(10))
     await controller.truncate("a/b", [m.CutPosition(new, 10)])
     assert stream.segment_ids == [new]
-
-
-@pytest.mark.asyncio
-async def test_names_and_kinds_of_cuts_are_checked(streams: Streams) -> None:
-    positions = [m.SavedPosition(streams.controller.find("a/b").segment_ids[0], 0, 0)]
-    for name, kind in (("", 1), ("x" * 256, 1), ("a\nb", 1), ("fine", 0), ("fine", 3)):
-        with pytest.raises(InvalidArgumentError):
-            await streams.controller.save_cuts("a/b", [m.NamedCut(kind, name, positions)])
-    with pytest.raises(InvalidArgumentError, match="twice"):
-        await streams.controller.save_cuts("a/b", [m.NamedCut(1, "fine", positions)] * 2)
-    with pytest.raises(InvalidArgumentError, match="no cut"):
-        await streams.controller.save_cuts("a/b", [])
-    for cursors in (["a\nb"], ["one", "one"], [str(number) for number in range(1001)]):
-        with pytest.raises(InvalidArgumentError):
-            await streams.controller.create("a/new", segment_count=1, configuration="", cursors=cursors)
-
-
-@pytest.mark.asyncio
-async def test_several_cuts_are_kept_together_or_not_at_all(streams: Streams) -> None:
-    """Behaviour 25: retention by consumption never runs between two registrations."""
-    controller = streams.controller
-    stream = controller.find("a/b")
-    (segment_id,) = stream.segment_ids
-    await streams.append(segment_id, bytes(10))
-    fits, beyond = ([m.SavedPosition(segment_id, offset, 0)] for offset in (10, 11))
-    with pytest.raises(OffsetBeyondEndError):
-        await controller.save_cuts("a/b", [m.NamedCut(2, "one", fits), m.NamedCut(2, "other", beyond)])
-    assert stream.cuts == {}
-    before = streams.opened.container.state.sequence
-    await controller.save_cuts("a/b", [m.NamedCut(2, "one", fits), m.NamedCut(1, "other", fits)])
-    assert sorted(stream.cuts) == [(1, "other"), (2, "one")]
-    assert streams.opened.container.state.sequence == before + 1
