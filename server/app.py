@@ -16,7 +16,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final
 
@@ -238,9 +238,9 @@ class Server:
             raise self._fatal
 
     def statistics(self) -> dict[str, Any]:
-        """Return frozen records by part. May be called from any thread."""
+        """Return records by part, as of now. May be called from any thread."""
         opened = self._open
-        parts: dict[str, Any] = {"cache": self._cache.statistics(), "front": self._counters}
+        parts: dict[str, Any] = {"cache": self._cache.statistics(), "front": replace(self._counters)}
         if opened is None:  # the container is being recovered
             return parts
         state = opened.container.state

@@ -169,3 +169,25 @@ async def test_strangers_of_another_address_leave_the_places_of_mine(tmp_path: P
                 for byte in hello():
                     await slow.send(bytes([byte]))
                 assert isinstance((await slow.receive())[1], m.HelloReply)
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_of_a_flood_of_connections_the_newest_are_shed(tmp_path: Path) -> None:
+    """Behaviour 50: there is a cap; connections that are there stay served."""
+    options = server_options(tmp_path, front=FrontOptions(connections_count_max=8))
+    async with Server(options) as server:
+        peers = [await Peer.connect(server.address) for _ in range(8)]
+        for _ in range(20):
+            async with await Peer.connect(server.address, greet=False) as shed:
+                (message,) = await shed.ended()
+                assert isinstance(message, m.ErrorReply)
+                assert message.code == ErrorCode.THROTTLED
+                assert message.retry_after_ms > 0
+        for peer in peers:
+            await peer.ask(m.ListStreams("", "", 10), m.StreamList)
+        await peers.pop().close()
+        await until(lambda: server.statistics()["server"].connections == 7)
+        peers.append(await Peer.connect(server.address))
+        for peer in peers:
+            await peer.close()
