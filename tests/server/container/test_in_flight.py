@@ -231,16 +231,22 @@ def shown(answer: object) -> object:
     return f"created {answer.created}" if isinstance(answer, m.StreamInfo) else answer
 
 
-@PARAMETERS
-@pytest.mark.asyncio
-async def test_an_answer_that_rests_on_what_is_in_flight_waits_for_its_sync(scene: Scene, case: Case) -> None:
-    """Behaviour 84."""
+async def asked_in_vain(scene: Scene, case: Case) -> "asyncio.Future[object]":
+    """Return the answer of a case that is not there, however long others are served meanwhile."""
     await scene.stall(case)
     answering = asyncio.ensure_future(case.ask(scene))
     async with await Peer.connect(scene.server.address) as other:
         for _ in range(20):
             await other.ask(m.ListStreams("", "", 10), m.StreamList)
     assert not answering.done()
+    return answering
+
+
+@PARAMETERS
+@pytest.mark.asyncio
+async def test_an_answer_that_rests_on_what_is_in_flight_waits_for_its_sync(scene: Scene, case: Case) -> None:
+    """Behaviour 84."""
+    answering = await asked_in_vain(scene, case)
 
     scene.files.resume()
 
@@ -251,11 +257,7 @@ async def test_an_answer_that_rests_on_what_is_in_flight_waits_for_its_sync(scen
 @pytest.mark.asyncio
 async def test_if_that_sync_fails_the_answer_is_to_try_again(scene: Scene, case: Case) -> None:
     """Behaviour 84: nothing was stored, and what it would have been refused for may never have been."""
-    await scene.stall(case)
-    answering = asyncio.ensure_future(case.ask(scene))
-    async with await Peer.connect(scene.server.address) as other:
-        for _ in range(20):
-            await other.ask(m.ListStreams("", "", 10), m.StreamList)
+    answering = await asked_in_vain(scene, case)
 
     scene.files.fail_syncs()
     scene.files.resume()
