@@ -1,16 +1,34 @@
 import contextlib
+import sqlite3
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millrace.server.container.checkpoint.rows import take_rows
+from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, TABLES, schema
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import verify_rows
 from millrace.server.container.recovery import state_of
-from millrace.server.errors import CheckpointDamagedError
+from millrace.server.errors import (
+    CheckpointDamagedError,
+    FolderVersionError,
+)
 from millrace.server.host.files import OsFileSystem
 from millrace.wire import messages as m
-from tests.server.container.histories import apply, run_of
+from tests.server.container.checkpoint.stores import (
+    RICH,
+    assert_saves_arrive,
+    damage_row,
+    exported,
+    loaded,
+    loaded_state,
+    save,
+)
+from tests.server.container.histories import History, apply, durable_view, run_of
 
 PAGE_ROWS_COUNT = 10
 
@@ -68,3 +86,137 @@ def test_a_row_that_its_index_does_not_lead_to_is_damage(tmp_path: Path, writer_
     with contextlib.closing(OsFileSystem().database(path)) as connection:
         with pytest.raises(CheckpointDamagedError, match="does not lead to 1 rows of progress"):
             verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)
+
+
+# --- what a store tells of it ---
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 8192, b"SQLite format 3\0", b"not a database, but a letter to a friend " * 200],
+    ids=["empty", "zeros", "magic only", "text"],
+)
+def test_a_foreign_file_is_damage(store: CheckpointStore, path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(CheckpointDamagedError) as caught:
+        store.load()
+    assert str(path) in str(caught.value)
+
+
+def test_a_database_of_others_is_damage(store: CheckpointStore, path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE cakes (name TEXT)")
+    with pytest.raises(CheckpointDamagedError):
+        store.load()
+
+
+def change_format(path: Path, *row: Any) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE format SET version = ?, product = ?, checksum = ?", (*row, FORMAT.checksum(row)))
+
+
+@pytest.mark.parametrize(("change", "age"), [(-1, "older"), (41, "newer")])
+def test_another_version_is_refused_and_both_are_named(
+    store: CheckpointStore, path: Path, rich_copy: bytes, change: int, age: str
+) -> None:
+    """Behaviour 47: a folder of a newer version is refused, both named; one of an older is not migrated either."""
+    change_format(path, FORMAT_VERSION + change, PRODUCT)
+    with pytest.raises(
+        FolderVersionError, match=rf"format {FORMAT_VERSION + change} by an? {age} .* {FORMAT_VERSION} only"
+    ):
+        store.load()
+
+
+def test_another_product_is_damage(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+    change_format(path, FORMAT_VERSION, "watermill checkpoint")
+    with pytest.raises(CheckpointDamagedError, match="watermill"):
+        store.load()
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_detected_or_harmless(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+    """Behaviour 41: a flipped bit in the checkpoint is detected. Where it is not, the bit means nothing."""
+    expected = durable_view(RICH)
+    used = [position for position, byte in enumerate(rich_copy) if byte]
+
+    @settings(max_examples=150)
+    @given(st.one_of(st.sampled_from(used), st.integers(0, 99), st.integers(0, len(rich_copy) - 1)), st.integers(0, 7))
+    def flip(position: int, bit: int) -> None:
+        store.close()
+        damaged = bytearray(rich_copy)
+        damaged[position] ^= 1 << bit
+        path.write_bytes(damaged)
+        try:
+            checkpoint = loaded(store)
+        except CheckpointDamagedError:
+            return
+        state = state_of(store, checkpoint)
+        assert durable_view(state) == expected
+        # The next checkpoints find their place, too.
+        assert_saves_arrive(store, state)
+
+    flip()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_damage(store: CheckpointStore, path: Path, rich_copy: bytes, part: float) -> None:
+    store.close()
+    path.write_bytes(rich_copy[: int(part * len(rich_copy))])
+    with pytest.raises(CheckpointDamagedError):
+        store.load()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: str(table.name))
+def test_a_lost_row_is_damage(store: CheckpointStore, path: Path, rich_copy: bytes, table: Any) -> None:
+    def rows() -> int:
+        (count,) = connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
+        return int(count)
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        before = rows()
+        connection.execute(f"DROP TRIGGER {table.name}_delete")
+        connection.execute(
+            f"DELETE FROM {table.name} WHERE {table.key[0]} = (SELECT max({table.key[0]}) FROM {table.name})"
+        )
+        assert rows() < before
+        connection.execute(next(text for text in schema() if text.startswith(f"CREATE TRIGGER {table.name}_delete ")))
+    with pytest.raises(CheckpointDamagedError):
+        store.load()
+
+
+@pytest.mark.slow
+def test_a_lost_write_is_damage(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+    """Behaviour 42: an older version of a page, whole in itself, is not taken for the present one."""
+    past = History(loaded_state(store))
+    for number in range(9):
+        past.step("append_as_writer", number, 40)
+        past.step("set_attribute", number, 9)
+        past.step("flush", number, 10**6)
+    save(store, past.state, 11)
+    newer = exported(store)
+    page_size = struct.unpack_from(">H", newer, 16)[0]
+    pages = range(0, min(len(newer), len(rich_copy)), page_size)
+    changed = [page for page in pages if newer[page : page + page_size] != rich_copy[page : page + page_size]]
+    assert len(changed) > 5
+    harmless = 0
+    for page in changed:
+        store.close()
+        mixture = bytearray(newer)
+        mixture[page : page + page_size] = rich_copy[page : page + page_size]
+        path.write_bytes(mixture)
+        try:
+            checkpoint = loaded(store)
+        except CheckpointDamagedError:
+            continue
+        # Pages may differ in nothing but where the same rows lie.
+        state = state_of(store, checkpoint)
+        assert durable_view(state) == durable_view(past.state)
+        assert_saves_arrive(store, state)
+        harmless += 1
+    assert harmless < len(changed) / 2
+
+
+def test_damage_is_found_while_exporting(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+    damage_row(path)
+    with pytest.raises(CheckpointDamagedError, match="segments does not match its checksum"):
+        exported(store)
