@@ -1,0 +1,178 @@
+"""What runs in the background of a container: verification, and the deletion of what a crash has left."""
+
+import asyncio
+import contextlib
+import sqlite3
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.server.app import Server
+from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.control import SegmentControl
+from millrace.server.container.local import local_environment
+from millrace.server.container.options import ContainerOptions
+from millrace.server.container.running import OpenContainer
+from millrace.server.container.startup import open_container
+from millrace.server.container.state.garbage import DeleteAfter
+from millrace.server.errors import StorageError
+from millrace.server.host.metrics import Metrics
+from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
+from millrace.wire import messages as m
+from millrace.wire.limits import KIB
+from tests.server.container.restarts import CONTAINER, filled, set_aside
+from tests.server.container.states import waiting
+from tests.support.clock import ManualClock
+from tests.support.databases import FaultyDatabases
+from tests.support.protocol import Peer
+from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
+from tests.support.storage import FaultyStorage
+from tests.support.waiting import PATIENCE_S, until
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_orphan_chunks_are_collected_after_the_grace(tmp_path: Path) -> None:
+    """Behaviour 46: orphans are collected later, and what is known stays."""
+    content = await filled(tmp_path, size=40 * KIB)
+    orphan = tmp_path / "tier2" / "c0000" / "segments" / "01" / f"{1:016x}-{10**9:020d}-{5:012d}-{1:08x}.chunk"
+    orphan.write_bytes(b"left over")
+    container = replace(BUSY, orphan_grace_s=0.05)
+    async with (
+        Server(server_options(tmp_path, container=container)) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        await until(lambda: not orphan.exists())
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+        assert await peer.read_all(info.segment_id) == content
+
+
+@pytest.mark.asyncio
+async def test_temporary_files_of_a_crash_are_deleted_after_the_start(tmp_path: Path) -> None:
+    """Behaviour 46: those of this container only, and without a grace."""
+    ours = tmp_path / "tier2" / "c0000" / "segments" / "01" / "a.4f5e.temporary"
+    others = tmp_path / "tier2" / "c0001" / "segments" / "01" / "a.4f5e.temporary"
+    async with Server(server_options(tmp_path)):
+        pass
+    for path in (ours, others):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"left over")
+
+    async with Server(server_options(tmp_path)):
+        await until(lambda: not ours.exists())
+        assert others.exists()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("table", ["labels", "streams", "writers"])
+async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: Path, table: str) -> None:
+    """Behaviour 41: it is no reason to stop the server, though nobody has asked for what is damaged."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.ask(m.CreateStream("a/b", 1, '{"retention": {"kind": "size", "max_bytes": 1000}}'), m.StreamInfo)
+        await peer.open_writer("w", (await peer.create_segment("raw/a")))
+        assert server._open is not None
+        await server._open.flusher.checkpoint()
+        await server._open.flusher.copy()
+    name = {"labels": "name", "streams": "name", "writers": "writer_id"}[table]
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / CONTAINER / "checkpoint.db", isolation_level=None)
+    ) as connection:
+        connection.execute(f"UPDATE {table} SET {name} = {name} || 'x'")
+    for _ in range(2):
+        async with Server(options, storage=storage) as server:
+            await until(lambda: set_aside(tmp_path) and not server.health())
+            async with await Peer.connect(server.address) as peer:
+                assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).name == "a/b"
+            assert server._fatal is None
+            assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, *, storage: FaultyStorage, clock: ManualClock, options: ContainerOptions = QUIET
+) -> AsyncIterator[OpenContainer]:
+    """Open a container without the tasks in its background."""
+    cache = PageCache(CacheOptions())
+    container = await open_container(
+        await local_environment(
+            0,
+            folder,
+            files=FaultyDatabases(busy_timeout_s=0.0),
+            storage=storage,
+            cache=cache,
+            container_options=options,
+            wal_options=SMALL_WAL,
+            clock=clock,
+            metrics=Metrics(),
+            page_size_bytes=4 * KIB,
+            server_id=uuid.UUID(int=7),
+            on_failure=lambda error: None,
+        )
+    )
+    try:
+        yield container
+    finally:
+        await container.close(log_s=5.0, flush_s=5.0)
+        await cache.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("task", ["clean_tier2", "verify_checkpoint"])
+async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tmp_path: Path, task: str) -> None:
+    """Somebody looks into the file with other means, or a commit takes long: that passes, and is no reason to end."""
+    storage, clock = FaultyStorage(), ManualClock()
+    options = replace(QUIET, verified_at_once_count_max=0, orphan_grace_s=0.0)
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        await SegmentControl(container.container).create("raw/a")
+    orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
+    await storage.publish(f"c0000/{orphan}", [b"left over"])
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        with contextlib.closing(sqlite3.connect(tmp_path / "checkpoint.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            running = asyncio.ensure_future(getattr(container, task)())
+            await until(lambda: clock.sleeper_count or running.done())
+            assert not running.done()
+            other.execute("ROLLBACK")
+        clock.move(3600.0)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+        assert container.container.checkpoint_damage is None
+        assert waiting(container.container.state.garbage, DeleteAfter.COPY) == (
+            [orphan] if task == "clean_tier2" else []
+        )
+
+
+@pytest.mark.asyncio
+async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path) -> None:
+    """Behaviour 46: and the task in the background does not end, which would end the server."""
+
+    class AwayAtFirst(FaultyStorage):
+        away = False
+
+        async def list(self, prefix: str = "") -> list[ChunkInfo]:
+            if self.away:
+                self.away = False
+                raise StorageError("tier 2 is away")
+            return await super().list(prefix)
+
+    storage, clock = AwayAtFirst(), ManualClock()
+    options = replace(QUIET, orphan_grace_s=0.0)
+    async with opened(tmp_path, storage=storage, clock=clock, options=options):
+        pass
+    orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
+    await storage.publish(f"c0000/{orphan}", [b"left over"])
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        storage.away = True
+        running = asyncio.ensure_future(container.clean_tier2())
+        await until(lambda: clock.sleeper_count or running.done())
+        assert not running.done()
+        clock.move(3600.0)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+        assert waiting(container.container.state.garbage, DeleteAfter.COPY) == [orphan]
