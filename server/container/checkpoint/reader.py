@@ -95,7 +95,7 @@ class CheckpointReader:
 
     def rows(self, table: Table, condition: str, values: Sequence[int | str]) -> list[Row]:
         """Return the rows of a table for which a condition of SQL holds, without their checksums."""
-        statement = f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {condition}"  # noqa: S608  # our own words
+        statement = f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {condition}"
         with self.guarded():
             return [checked_row(table, row, path=self.path) for row in self._fetch(statement, values)]
 
@@ -147,7 +147,7 @@ class KindArchive(Generic[Entity]):
     def find(self, name: str) -> int:
         """Return the number of the newest thing of that name, 0 if there is none."""
         found: list[int] = self._reader.column(
-            f"SELECT ifnull(max({self._number}), 0) FROM {self._table.name} WHERE {self._name} = ?",  # noqa: S608
+            f"SELECT ifnull(max({self._number}), 0) FROM {self._table.name} WHERE {self._name} = ?",
             [name],
         )
         return found[0] if found else 0
@@ -155,7 +155,7 @@ class KindArchive(Generic[Entity]):
     def numbers(self, *, after: int, count_max: int) -> list[int]:
         """Return numbers above `after`, ascending."""
         return self._reader.column(
-            f"SELECT {self._number} FROM {self._table.name} WHERE {self._number} > ? "  # noqa: S608
+            f"SELECT {self._number} FROM {self._table.name} WHERE {self._number} > ? "
             f"ORDER BY {self._number} LIMIT {count_max}",
             [after],
         )
@@ -167,7 +167,7 @@ class KindArchive(Generic[Entity]):
         """
         # Ranges of names, and not LIKE or substr, are looked up in the index.
         found = self._reader.select(
-            f"SELECT {self._name}, {self._number} FROM {self._table.name} "  # noqa: S608
+            f"SELECT {self._name}, {self._number} FROM {self._table.name} "
             f"WHERE {self._name} > ? AND {self._name} >= ? ORDER BY {self._name} LIMIT {count_max}",
             [after, prefix],
         )
@@ -192,7 +192,7 @@ class SegmentArchive(KindArchive[Segment]):
     def attribute_bytes(self) -> int:
         """Return what the attributes of all segments count against their limit; reads their sizes only."""
         sizes = "count(*), total(length(CAST(name AS BLOB))), total(length(value))"
-        rows = self._reader.select(f"SELECT {sizes} FROM attributes WHERE substr(name, 1, 1) <> '#'", [])  # noqa: S608
+        rows = self._reader.select(f"SELECT {sizes} FROM attributes WHERE substr(name, 1, 1) <> '#'", [])
         return sum(ATTRIBUTE_OVERHEAD_BYTES * count + int(keys) + int(values) for count, keys, values in rows)
 
     def links(self) -> list[LinkedExtent]:
@@ -222,7 +222,7 @@ class WriterArchive(KindArchive[Writer]):
     def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
         """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""
         return self._reader.column(
-            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "  # noqa: S608
+            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "
             f"ORDER BY writer_number LIMIT {count_max}",
             [after, before_uptime_us],
         )

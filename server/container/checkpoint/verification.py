@@ -54,14 +54,14 @@ def verify_sums(connection: sqlite3.Connection, meta: dict[str, Any], path: Path
     for table in TABLES:
         expected = meta[f"{table.name}_count"], meta[f"{table.name}_sum"]
         # Each table has a primary key, and no index of it has the checksum: so this goes through the rows themselves.
-        found = connection.execute(f"SELECT count(*), ifnull(sum(checksum), 0) FROM {table.name}").fetchone()  # noqa: S608
+        found = connection.execute(f"SELECT count(*), ifnull(sum(checksum), 0) FROM {table.name}").fetchone()
         if found != expected:
             raise CheckpointDamagedError(
                 f"{table.name} has {found[0]} rows (sum {found[1]}) instead of {expected[0]} (sum {expected[1]})",
                 subject=str(path),
             )
         for index in table.indexes:
-            (count,) = connection.execute(f"SELECT count(*) FROM {table.name} INDEXED BY {index}").fetchone()  # noqa: S608
+            (count,) = connection.execute(f"SELECT count(*) FROM {table.name} INDEXED BY {index}").fetchone()
             if count != expected[0]:
                 raise CheckpointDamagedError(f"{index} has {count} rows instead of {expected[0]}", subject=str(path))
 
@@ -96,7 +96,7 @@ def verify_rows(
         while True:
             after = f"WHERE ({key}) > ({', '.join('?' * len(table.key))})" if last else ""
             rows = connection.execute(
-                f"SELECT {', '.join(table.columns)} FROM {table.name} {after} ORDER BY {key} LIMIT {page_rows_count}",  # noqa: S608
+                f"SELECT {', '.join(table.columns)} FROM {table.name} {after} ORDER BY {key} LIMIT {page_rows_count}",
                 last,
             ).fetchall()
             for row in rows:
@@ -118,7 +118,7 @@ def _verify_index(
     key, marks = ", ".join(f"a.{column}" for column in table.key), ", ".join("?" * len(table.key))
     same = " AND ".join(f"b.{column} = a.{column}" for column in (*table.indexes[index], *table.key))
     (missing,) = connection.execute(
-        f"SELECT count(*) FROM {table.name} AS a WHERE ({key}) >= ({marks}) AND ({key}) <= ({marks}) AND NOT EXISTS "  # noqa: S608
+        f"SELECT count(*) FROM {table.name} AS a WHERE ({key}) >= ({marks}) AND ({key}) <= ({marks}) AND NOT EXISTS "
         f"(SELECT 1 FROM {table.name} AS b INDEXED BY {index} WHERE {same})",
         [*first, *last],
     ).fetchone()
@@ -131,7 +131,7 @@ def _schema_of(connection: sqlite3.Connection) -> list[tuple[str, str, str, str]
 
 
 def _only_row(connection: sqlite3.Connection, table: Table, *, path: Path) -> Row:
-    rows: Iterator[Row] = connection.execute(f"SELECT {', '.join(table.columns)} FROM {table.name} LIMIT 2")  # noqa: S608
+    rows: Iterator[Row] = connection.execute(f"SELECT {', '.join(table.columns)} FROM {table.name} LIMIT 2")
     found = list(rows)
     if len(found) != 1:
         raise CheckpointDamagedError(f"{table.name} has {len(found)} rows instead of 1", subject=str(path))

@@ -64,7 +64,7 @@ def _update_meta(
 ) -> None:
     """End the transaction by the new row of `meta`, whose sums the triggers have updated."""
     columns = META.columns[:-1]
-    row = connection.execute(f"SELECT {', '.join(columns)} FROM {META.name}").fetchone()  # noqa: S608  # our own names
+    row = connection.execute(f"SELECT {', '.join(columns)} FROM {META.name}").fetchone()
     if row is None:
         raise CheckpointDamagedError("the row of meta is missing", subject=str(path))
     meta = dict(zip(columns, row, strict=True))
@@ -100,7 +100,7 @@ def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -
             values = [value for row in part for value in (*row, table.checksum(row))]
         except struct.error as error:
             raise StorageError(f"a row of {table.name} cannot be stored: {error}") from error
-        connection.execute(f"INSERT INTO {table.name} VALUES {', '.join([one] * len(part))}", values)  # noqa: S608
+        connection.execute(f"INSERT INTO {table.name} VALUES {', '.join([one] * len(part))}", values)
 
 
 def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -> None:
@@ -110,7 +110,7 @@ def _delete(connection: sqlite3.Connection, table: Table, keys: Sequence[Key]) -
         one = "(" + " AND ".join(f"{column} = ?" for column in table.key[:length]) + ")"
         for part in _parts([key for key in keys if len(key) == length]):
             connection.execute(
-                f"DELETE FROM {table.name} WHERE {' OR '.join([one] * len(part))}",  # noqa: S608
+                f"DELETE FROM {table.name} WHERE {' OR '.join([one] * len(part))}",
                 [value for key in part for value in key],
             )
 
@@ -119,7 +119,7 @@ def _delete_by(connection: sqlite3.Connection, table: Table, column: str, values
     """Remove the rows with one of these values in a column that has an index."""
     for part in _parts(values):
         marks = ", ".join("?" * len(part))
-        connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)  # noqa: S608
+        connection.execute(f"DELETE FROM {table.name} WHERE {column} IN ({marks})", part)
 
 
 def _parts(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
