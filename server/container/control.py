@@ -6,6 +6,8 @@ queued stays in the admitted view until it is applied, also when its requester w
 A refusal may rest on what is queued: who passes it on waits first until that is durable (`in_flight`).
 """
 
+from typing import Final
+
 from millrace.model.names import checked_name, internal_name
 from millrace.server.container.state.apply_segments import has_merged, merge_marker
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment, attribute_size
@@ -18,12 +20,12 @@ from millrace.server.errors import (
     SegmentNotFoundError,
 )
 from millrace.wire import messages as m
-from millrace.wire.limits import MIB, NAME_SIZE_BYTES_MAX
+from millrace.wire.limits import KIB, NAME_SIZE_BYTES_MAX
 
 from .admission import check_event_count
 from .container import SegmentContainer
 
-ATTRIBUTE_VALUE_SIZE_BYTES_MAX = MIB // 16
+ATTRIBUTE_VALUE_SIZE_BYTES_MAX: Final = 64 * KIB
 
 
 class SegmentControl:

@@ -2,11 +2,14 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -32,7 +35,9 @@ async def local_environment(
     clock: Clock,
     metrics: Metrics,
     server_id: uuid.UUID,
-    **others: Any,
+    cache: PageCache,
+    page_size_bytes: int,
+    on_failure: Callable[[ServerError], None],
 ) -> ContainerEnvironment:
     """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
 
@@ -40,7 +45,7 @@ async def local_environment(
         number: of the container.
         folder: for its log and its checkpoint; made if missing.
         storage: shared by all containers; this one gets its scope of it.
-        others: what else `ContainerEnvironment` has.
+        page_size_bytes, on_failure: as of `ContainerEnvironment`.
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
@@ -66,7 +71,9 @@ async def local_environment(
             owner=LogOwner(container_id=number, server_id=server_id),
             metrics=metrics,
         ),
-        **others,
+        cache=cache,
+        page_size_bytes=page_size_bytes,
+        on_failure=on_failure,
     )
 
 

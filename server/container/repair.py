@@ -6,7 +6,7 @@ that can have been given out is ever given out again:
     open segments of streams    are sealed at what is left of them, and get successors with the same keys
     open raw segments           continue after a hole as large as what is missing; the hole is a damaged range
     ids                         continue above as many as the missing records can have given
-    epochs of writers           the same, so that those who were fenced in what is missing stays fenced
+    epochs of writers           the same, so that those who were fenced in what is missing stay fenced
     epoch of the container      continues above all that tier 2 has names of, by far
     sequences of the log        continue above all that can be missing, in a new file
 
@@ -125,7 +125,7 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     highest_id = max((chunk.segment_id for chunk in chunks), default=0)
     state.next_id = max(state.next_id, highest_id + 1) + loss.ids_count_max
     _replace_segments(state, plan, loss, now_us=now_us)
-    _dig_holes(state, plan.holes)
+    _add_holes(state, plan.holes)
     _raise_writer_epochs(state, loss)
     state.accepted = AcceptedLoss(state.sequence, container.log.report.used_file_number)
     state.log_capacity_bytes = 0  # there is no log after it yet, and none can be missing
@@ -175,7 +175,8 @@ def _replacement(state: ContainerState, stream_id: int, loss: LogLoss, *, now_us
     )
 
 
-def _dig_holes(state: ContainerState, holes: list[Hole]) -> None:
+def _add_holes(state: ContainerState, holes: list[Hole]) -> None:
+    """Let raw segments continue after what is given up of them."""
     for hole in holes:
         with state.segments.pin([hole.segment_id]):
             segment = state.segments[hole.segment_id]
@@ -188,6 +189,7 @@ def _dig_holes(state: ContainerState, holes: list[Hole]) -> None:
 
 
 def _raise_writer_epochs(state: ContainerState, loss: LogLoss) -> None:
+    """Let no epoch be given again that may have been given in what is missing."""
     for number in [writer.writer_number for writer in state.writers.values()]:
         with state.writers.pin([number]):
             writer = state.writers[number]

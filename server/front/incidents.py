@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 WINDOW_S: Final = 10.0
 PEERS_COUNT_MAX: Final = 1000
-"""So many peers are told apart at once, in each kind; the others are one."""
+"""So many pairs of kind and peer are told apart at once; of each kind, all other peers are one."""
 OTHER_PEERS: Final = "others"
 
 

@@ -1,6 +1,7 @@
 """Errors and segments as messages: the one place where what went wrong becomes an error reply."""
 
 import logging
+from typing import Final
 
 from millrace.model.errors import InvalidArgumentError, InvalidNameError
 from millrace.server.container.state.segment import Segment
@@ -10,7 +11,8 @@ from millrace.wire.errors import ErrorCode, WireError
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_LENGTH_MAX = 1000
+MESSAGE_LENGTH_MAX: Final = 1000
+"""Characters of a text in a reply; what is longer is cut."""
 
 
 def error_reply(error: BaseException) -> m.ErrorReply:

@@ -21,7 +21,7 @@ from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import LogOwner
 
 COPY_PAUSE_S: Final = 0.002
-"""Between two millisecond's worth of verifying a copy: others want the disk and the interpreter."""
+"""After each millisecond or so of verifying a copy: others want the disk and the interpreter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

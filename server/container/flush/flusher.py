@@ -87,7 +87,7 @@ class Flusher:
             while True:
                 await self._wait_for_work()
                 self._work.clear()
-                pause_s = PASS_INTERVAL_S
+                has_failed = False
                 # One failing does not keep the others from being tried: a disk that is too full to flush is relieved by
                 # the deletes that follow a checkpoint.
                 for name, step in (
@@ -99,7 +99,7 @@ class Flusher:
                         await step()
                     except (ServerError, OSError) as error:
                         logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
-                        pause_s = RETRY_S
+                        has_failed = True
                 if self._copying is not None and self._copying.done():
                     # An error that is not of the storage ends this task, too.
                     copying, self._copying = self._copying, None
@@ -107,9 +107,9 @@ class Flusher:
                 if self._is_copy_due():
                     self._copying = asyncio.get_running_loop().create_task(self._copy_in_background(), name="copy")
                 # Writers that are throttled send nothing that could wake us: what is left does not wait to be old.
-                if pause_s == RETRY_S or self._segments_due():
+                if has_failed or self._segments_due():
                     self._work.set()
-                await self._clock.sleep(pause_s)
+                await self._clock.sleep(RETRY_S if has_failed else PASS_INTERVAL_S)
         finally:
             self._checkpointer.stop_copying()
             if self._copying is not None:
