@@ -68,7 +68,8 @@ def _section(cls: type[m.Message]) -> str:
     elif issubclass(cls, m.Record):
         sender = "Log"
     else:
-        sender = {m.FromClient: "Client", m.FromServer: "Server", m.FromBoth: "Either side"}[cls.__base__]  # type: ignore[index]
+        senders = {m.FromClient: "Client", m.FromServer: "Server", m.FromBoth: "Either side"}
+        sender = next(name for base, name in senders.items() if issubclass(cls, base))
     table = "".join(f"    {line}\n" for line in _lines(cls, cls.layout, indent=""))
     return f"### {int(cls.type)} {cls.type.name}\n\n{sender}. {inspect.getdoc(cls)}\n" + (f"\n{table}" if table else "")
 

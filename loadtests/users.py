@@ -84,7 +84,7 @@ class Run:
             yield
         except Exception as error:
             self.accounts.error(f"{who}: {error!r}")
-            self.environment.events.request.fire(  # type: ignore[no-untyped-call]
+            self.environment.events.request.fire(
                 request_type="user",
                 name=type(error).__name__,
                 response_time=0,
@@ -312,7 +312,7 @@ class CatchUpReader(LoadUser):
                 gevent.sleep(max(0.0, begin_s + size / pace - time.monotonic()))
 
 
-@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+@events.init_command_line_parser.add_listener
 def add_arguments(parser: Any) -> None:
     """Add the options of a run; each can be set in the environment instead."""
     group = parser.add_argument_group("Millrace")
@@ -324,7 +324,7 @@ def add_arguments(parser: Any) -> None:
     group.add_argument("--result", env_var="LOAD_RESULT", default="", help="where to write the result as JSON")
 
 
-@events.init.add_listener  # type: ignore[untyped-decorator]
+@events.init.add_listener
 def prepare(environment: Environment, **_: Any) -> None:
     """Read the scenario and say how many users of each kind there are."""
     assert environment.parsed_options is not None
@@ -342,7 +342,7 @@ def prepare(environment: Environment, **_: Any) -> None:
     gevent.get_hub().loop.update_now()
 
 
-@events.test_start.add_listener  # type: ignore[untyped-decorator]
+@events.test_start.add_listener
 def begin(environment: Environment, **_: Any) -> None:
     """Make the segments."""
     run = LoadUser.run_state
@@ -352,7 +352,7 @@ def begin(environment: Environment, **_: Any) -> None:
         gevent.spawn(run.show_progress)
 
 
-@events.test_stopping.add_listener  # type: ignore[untyped-decorator]
+@events.test_stopping.add_listener
 def stop(environment: Environment, **_: Any) -> None:
     """Let users finish."""
     run = LoadUser.run_state
@@ -360,7 +360,7 @@ def stop(environment: Environment, **_: Any) -> None:
     run.stopping.set()
 
 
-@events.test_stop.add_listener  # type: ignore[untyped-decorator]
+@events.test_stop.add_listener
 def finish(environment: Environment, **_: Any) -> None:
     """Close the books."""
     LoadUser.run_state.finish()

@@ -7,7 +7,7 @@ allows, so that the network and Spark work at the same time without a thread bet
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
                     while (batch := turn(_next(batches))) is not None:
                         yield from maker.convert(batch)
                 finally:
-                    turn(batches.aclose())  # type: ignore[attr-defined]  # it is a generator
+                    turn(batches.aclose())
         finally:
             turn(client.close())
 
@@ -70,7 +70,7 @@ async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None
     return await anext(batches, None)
 
 
-async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> AsyncIterator[pa.RecordBatch]:
+async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield the batches of a range; where it is truncated meanwhile, fail or continue after the gap."""
     while True:
         try:

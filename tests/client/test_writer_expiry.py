@@ -16,6 +16,7 @@ from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
 from tests.support.clock import ManualClock
 from tests.support.servers import server_options
+from tests.support.waiting import at_once
 
 IDLE_S = 1600
 STEP_S = 100
@@ -122,8 +123,7 @@ async def test_what_was_on_its_way_when_a_writer_expired_is_unknown(client: Clie
     writer = client.writer("a/b")
     await writer.open()
     sent = writer.write(b"stored")
-    while not state.segments[segment.segment_id].length:  # noqa: ASYNC110  # the loop has to turn
-        await asyncio.sleep(0)
+    await at_once(lambda: state.segments[segment.segment_id].length)
     assert not sent.done()
     connection = client._writes.live
     assert connection is not None
@@ -148,8 +148,7 @@ async def test_an_unnamed_writer_comes_back_within_its_time(client: Client, serv
     (segment,) = (await client.stream_info("a/b")).open_segments
     async with client.writer("a/b") as writer:
         sent = writer.write(b"1")
-        while not state.segments[segment.segment_id].length:  # noqa: ASYNC110  # the loop has to turn
-            await asyncio.sleep(0)
+        await at_once(lambda: state.segments[segment.segment_id].length)
         assert client._writes.live is not None
         client._writes.live.abort("as if the network had failed")
         await pass_time(server, clock, IDLE_S)
@@ -184,8 +183,7 @@ async def test_bytes_on_their_way_when_a_writer_expired_are_of_unknown_outcome(c
     file = client.byte_writer("a/b")
     await file.__aenter__()
     await file.write(b"one")
-    while not state.segments[segment.segment_id].length:  # noqa: ASYNC110  # the loop has to turn
-        await asyncio.sleep(0)
+    await at_once(lambda: state.segments[segment.segment_id].length)
     assert client._writes.live is not None
     client._writes.live.abort("as if the network had failed")
     await expire_now(server, file._number)

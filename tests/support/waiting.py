@@ -18,6 +18,13 @@ async def until(predicate: Callable[[], object], *, within_s: float = PATIENCE_S
             await asyncio.sleep(0.001)
 
 
+async def at_once(predicate: Callable[[], object]) -> None:
+    """Let the loop run until something is true, and return in the very turn in which it is."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not predicate():  # noqa: ASYNC110  # an event would be heard of in a later turn
+            await asyncio.sleep(0)
+
+
 async def settled(server: Server) -> None:
     """Wait until the flusher has done all that it does by itself: flush, checkpoint, copy, and recycle the log."""
     opened = server._open

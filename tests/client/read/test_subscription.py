@@ -24,7 +24,7 @@ from millrace.client.read.subscription import (
 from millrace.client.testing import TestServer
 from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.fake_connection import Asked, FakeServer
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, at_once
 
 pytestmark = pytest.mark.asyncio
 
@@ -200,8 +200,7 @@ async def test_a_connection_that_is_lost_in_the_turn_it_was_subscribed_is_made_a
     """The task that subscribed has ended, and the loop was not told yet."""
     case = Case()
     case.subscription.start()
-    while not case.is_in(SubscriptionState.STREAMING):  # noqa: ASYNC110  # the very turn of the loop matters here
-        await asyncio.sleep(0)
+    await at_once(lambda: case.is_in(SubscriptionState.STREAMING))
     case.server.connection.lose(ConnectionLostError("cut"))
     assert case.is_in(SubscriptionState.CONNECTING)
     await case.settle()

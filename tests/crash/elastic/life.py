@@ -66,6 +66,11 @@ class Truncation(Enum):
     BY_CURSORS = "by cursors"
 
 
+def always(cut: StreamCut) -> Callable[[], StreamCut]:
+    """Return the place of a consumer that does not move."""
+    return lambda: cut
+
+
 @dataclass
 class Consumer:
     """A reader that must get everything, and where it is."""
@@ -405,7 +410,7 @@ class Life:
                     if not left:
                         break
                 cut = reader.position()
-                consumer.place = lambda cut=cut: cut  # type: ignore[misc]  # the cut of this turn
+                consumer.place = always(cut)
             self.counted["readers one after the other"] += 1
             if left:
                 return

@@ -66,7 +66,8 @@ async def test_a_thousand_parked_readers_all_wake(tmp_path: Path) -> None:
         await writer.store(segment_id, b"x")
         for reader, request_id in waiting:
             assert bytes((await reader.reply(request_id, m.Data)).payload) == b"x"
-        assert not server._open.container.segment(segment_id).watchers  # type: ignore[union-attr]  # it is open
+        assert server._open is not None
+        assert not server._open.container.segment(segment_id).watchers
         for reader in readers:
             await reader.close()
 

@@ -17,7 +17,7 @@ from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of
 from tests.support.servers import server_options
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, at_once
 
 NAMED_S, UNNAMED_S = 2_000, 800
 STEP_S = 50
@@ -246,8 +246,7 @@ async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path
         assert server._expiry is not None
         request_id = peer.next_id()
         peer.push(append_frame(segment_id, b"one", request_id=request_id, event_number=1, **writer))
-        while not server._open.container.in_flight.writers():  # noqa: ASYNC110  # the very turn of the loop matters here
-            await asyncio.sleep(0)
+        await at_once(server._open.container.in_flight.writers)
         await server._expiry._expire_idle([writer["writer_number"]], all_of_them)
         assert await peer.settled([request_id]) == [Stored(0, duplicate=False)]
         await peer.store(segment_id, b"two", event_number=2, **writer)

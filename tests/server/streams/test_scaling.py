@@ -152,12 +152,15 @@ def test_one_hot_key_does_not_split_forever() -> None:
     assert "one key holds" in it.decision.reasons[hot.segment_id]
 
 
+def steady(load: float) -> Callable[[float], float]:
+    return lambda now_s: load
+
+
 def test_a_steady_load_near_a_border_does_not_flap() -> None:
     """Behaviour 24: no flapping; whatever the load is, nothing that was split is merged again."""
     for tenths in (4, 5, 6, 9, 10, 11, 12, 18, 20, 21, 22, 25):
         it = Simulation(seed=tenths)
-        load = tenths / 10 * TARGET
-        it.run(1200, lambda now_s, load=load: load, noise=0.3)  # type: ignore[misc]  # bound at once
+        it.run(1200, steady(tenths / 10 * TARGET), noise=0.3)
         assert not any(plan.reason.startswith("merge") for _, plan in it.events)
         assert tenths > 9 or not it.events
         assert len(it.segments) == len(it.events) + 1 <= max(1, 2.5 * tenths / 10)

@@ -260,15 +260,14 @@ async def store(files: DyingFileSystem) -> list[bytes]:
             raise
         return acked
     for payload in PAYLOADS:
-        count = len(log.durable)
         try:
-            log.wal.submit(append_run(7, count, payload))
+            log.wal.submit(append_run(7, len(acked), payload))
         except (LogClosedError, NoSpaceError):
             assert files.left is not None
             break
         # Without power the log fails, or it waits for a file that nobody can make.
-        await until(lambda: len(log.durable) > count or files.left is not None)  # noqa: B023  # awaited at once
-        if len(log.durable) == count:
+        await until(lambda: len(log.durable) > len(acked) or files.left is not None)
+        if len(log.durable) == len(acked):
             break
         acked.append(payload)
     await log.wal.close()
