@@ -92,26 +92,26 @@ def marks_are_set_and_not_raised(patch: Patch) -> None:
     patch.setattr(SequenceRow, "store", stored)
 
 
-@mutant
-def stored_below_is_taken_for_stored_through(patch: Patch) -> None:
-    store = SequenceRow.store
-    patch.setattr(
-        SequenceRow,
-        "store",
-        lambda self, keys, *, last, stored_below: store(self, keys, last=last, stored_below=stored_below + 1),
-    )
-
-
-@mutant
-def everything_up_to_a_stored_block_is_taken_for_stored(patch: Patch) -> None:
+def _store_below(patch: Patch, changed: Callable[[int, int], int]) -> None:
+    """Let rows take another `stored_below`, made of `last` and the right one."""
     store = SequenceRow.store
     patch.setattr(
         SequenceRow,
         "store",
         lambda self, keys, *, last, stored_below: store(
-            self, keys, last=last, stored_below=max(last + 1, stored_below)
+            self, keys, last=last, stored_below=changed(last, stored_below)
         ),
     )
+
+
+@mutant
+def stored_below_is_taken_for_stored_through(patch: Patch) -> None:
+    _store_below(patch, lambda last, stored_below: stored_below + 1)
+
+
+@mutant
+def everything_up_to_a_stored_block_is_taken_for_stored(patch: Patch) -> None:
+    _store_below(patch, lambda last, stored_below: max(last + 1, stored_below))
 
 
 @mutant
@@ -129,39 +129,28 @@ def stored_below_comes_from_acks(patch: Patch) -> None:
     patch.setattr(Delivery, "stored_below", lambda self: max(acked.get(self, -1) + 1, stored_below(self)))
 
 
+def _count_as_unstored(patch: Patch, sequences_of: Callable[[SegmentWriter], list[int]]) -> None:
+    """Let segment writers count only these of their sequences."""
+    patch.setattr(SegmentWriter, "first_sequence", property(lambda self: min(sequences_of(self), default=None)))
+
+
+def _firsts(blocks: Iterable[Block]) -> list[int]:
+    return [block.sequences[0] for block in blocks if block.sequences is not None]
+
+
 @mutant
 def what_is_gathered_is_not_counted_as_unstored(patch: Patch) -> None:
-    patch.setattr(
-        SegmentWriter,
-        "first_sequence",
-        property(lambda self: _lowest([*self._sent, *self._queue, *self._returned])),
-    )
+    _count_as_unstored(patch, lambda segment: _firsts([*segment._sent, *segment._queue, *segment._returned]))
 
 
 @mutant
 def what_is_queued_is_not_counted_as_unstored(patch: Patch) -> None:
-    patch.setattr(
-        SegmentWriter,
-        "first_sequence",
-        property(lambda self: min([*self.accumulator.sequences[:1], *_lowest_list(self._sent)], default=None)),
-    )
+    _count_as_unstored(patch, lambda segment: [*segment.accumulator.sequences[:1], *_firsts(segment._sent)])
 
 
 @mutant
 def what_is_in_flight_is_not_counted_as_unstored(patch: Patch) -> None:
-    patch.setattr(
-        SegmentWriter,
-        "first_sequence",
-        property(lambda self: min([*self.accumulator.sequences[:1], *_lowest_list(self._queue)], default=None)),
-    )
-
-
-def _lowest_list(blocks: Iterable[Block]) -> list[int]:
-    return [block.sequences[0] for block in blocks if block.sequences is not None]
-
-
-def _lowest(blocks: Iterable[Block]) -> int | None:
-    return min(_lowest_list(blocks), default=None)
+    _count_as_unstored(patch, lambda segment: [*segment.accumulator.sequences[:1], *_firsts(segment._queue)])
 
 
 @mutant
