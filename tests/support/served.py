@@ -14,7 +14,7 @@ from tests.support.pins import _all_pins_are_released
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
 
-__all__ = ["_all_pins_are_released", "peer", "server", "tmp_path"]
+__all__ = ["_all_pins_are_released", "other", "peer", "server", "tmp_path"]
 
 
 @pytest_asyncio.fixture
@@ -27,5 +27,12 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 @pytest_asyncio.fixture
 async def peer(server: Server) -> AsyncIterator[Peer]:
     """A connection to that server, after its handshake."""
+    async with await Peer.connect(server.address) as connected:
+        yield connected
+
+
+@pytest_asyncio.fixture
+async def other(server: Server) -> AsyncIterator[Peer]:
+    """Another connection to that server."""
     async with await Peer.connect(server.address) as connected:
         yield connected

@@ -214,14 +214,20 @@ async def test_a_merge_by_name_can_be_repeated(tmp_path: Path) -> None:
             assert await code_of(peer.ask(wrong, m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
+async def target_and_sealed_source(peer: Peer) -> tuple[int, int]:
+    """Make an empty segment, and one with ten bytes that can be merged into it."""
+    target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
+    await peer.store(source, b"0123456789")
+    await peer.ask(m.SealSegment(source), m.SegmentInfo)
+    return target, source
+
+
 @pytest.mark.asyncio
 async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Path) -> None:
     """Behaviour 20: truncating or deleting the source after a merge that is queued takes nothing from the target."""
     files = stalled_machine(tmp_path)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
-        await peer.store(source, b"0123456789")
-        await peer.ask(m.SealSegment(source), m.SegmentInfo)
+        target, source = await target_and_sealed_source(peer)
         files.stall(folder="wal")
         cut = await peer.start(m.TruncateSegment(source, 2))
         merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
@@ -237,9 +243,7 @@ async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_pat
     """Behaviour 20: the same, with the merge in front."""
     files = stalled_machine(tmp_path)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
-        await peer.store(source, b"0123456789")
-        await peer.ask(m.SealSegment(source), m.SegmentInfo)
+        target, source = await target_and_sealed_source(peer)
         files.stall(folder="wal")
         async with await Peer.connect(server.address) as gone:
             await gone.start(m.MergeSegment(target_id=target, source_id=source))

@@ -1,6 +1,5 @@
 """Two containers over one storage, each with a log and a checkpoint of its own."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from millrace.wire.limits import KIB
 from tests.server.container.states import waiting
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
+from tests.support.internal import Appender
 from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.servers import QUIET
 from tests.support.storage import FaultyStorage
@@ -33,16 +33,6 @@ from tests.support.storage import FaultyStorage
 pytestmark = pytest.mark.asyncio
 
 ONE, OTHER = 0, 0x7FFF
-
-
-class Appender:
-    """Owner of one append: waits for it."""
-
-    def __init__(self) -> None:
-        self.settled = asyncio.Event()
-
-    def settle(self) -> None:
-        self.settled.set()
 
 
 @dataclass

@@ -36,19 +36,14 @@ async def pushed(peer: Peer, size: int) -> bytes:
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_a_parked_read_wakes_with_what_became_durable(tmp_path: Path) -> None:
+async def test_a_parked_read_wakes_with_what_became_durable(peer: Peer, other: Peer) -> None:
     """Behaviour 14: a read at the tail waits, and wakes."""
-    async with (
-        Server(server_options(tmp_path)) as server,
-        await Peer.connect(server.address) as writer,
-        await Peer.connect(server.address) as reader,
-    ):
-        segment_id = await writer.create_segment("raw/a")
-        await writer.store(segment_id, b"before")
-        request_id = await parked(reader, segment_id, 6)
-        await writer.store(segment_id, b"hello")
-        data = await reader.reply(request_id, m.Data)
-        assert (data.offset, bytes(data.payload), data.length) == (6, b"hello", 11)
+    segment_id = await peer.create_segment("raw/a")
+    await peer.store(segment_id, b"before")
+    request_id = await parked(other, segment_id, 6)
+    await peer.store(segment_id, b"hello")
+    data = await other.reply(request_id, m.Data)
+    assert (data.offset, bytes(data.payload), data.length) == (6, b"hello", 11)
 
 
 @pytest.mark.slow
@@ -83,54 +78,39 @@ async def test_a_parked_read_that_waited_long_enough_is_answered_empty(peer: Pee
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_a_parked_read_is_released_by_the_seal(tmp_path: Path) -> None:
+async def test_a_parked_read_is_released_by_the_seal(peer: Peer, other: Peer) -> None:
     """Behaviour 15: end of segment, at once at a sealed end and for a reader that is parked."""
-    async with (
-        Server(server_options(tmp_path)) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address) as reader,
-    ):
-        segment_id = await peer.create_segment("raw/a")
-        await peer.store(segment_id, b"abc")
-        request_id = await parked(reader, segment_id, 3)
-        await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
-        for _ in range(2):
-            header, data = await reader.receive()
-            assert isinstance(data, m.Data)
-            assert header.request_id == request_id
-            assert header.flags == m.DataFlag.AT_TAIL | m.DataFlag.END_OF_SEGMENT
-            request_id = await reader.start(read_request(segment_id, 3, wait_ms=60_000))
-        header, data = await reader.receive()
+    segment_id = await peer.create_segment("raw/a")
+    await peer.store(segment_id, b"abc")
+    request_id = await parked(other, segment_id, 3)
+    await peer.ask(m.SealSegment(segment_id), m.SegmentInfo)
+    for _ in range(2):
+        header, data = await other.receive()
+        assert isinstance(data, m.Data)
+        assert header.request_id == request_id
+        assert header.flags == m.DataFlag.AT_TAIL | m.DataFlag.END_OF_SEGMENT
+        request_id = await other.start(read_request(segment_id, 3, wait_ms=60_000))
+    await other.receive()
 
 
 @pytest.mark.asyncio
-async def test_a_parked_read_is_released_by_the_delete(tmp_path: Path) -> None:
+async def test_a_parked_read_is_released_by_the_delete(peer: Peer, other: Peer) -> None:
     """Behaviour 15: a parked reader is released by the delete."""
-    async with (
-        Server(server_options(tmp_path)) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address) as reader,
-    ):
-        segment_id = await peer.create_segment("raw/a")
-        request_id = await parked(reader, segment_id, 0)
-        await peer.ask(m.DeleteSegment(segment_id), m.Done)
-        assert await code_of(reader.reply(request_id, m.Data)) is ErrorCode.SEGMENT_NOT_FOUND
+    segment_id = await peer.create_segment("raw/a")
+    request_id = await parked(other, segment_id, 0)
+    await peer.ask(m.DeleteSegment(segment_id), m.Done)
+    assert await code_of(other.reply(request_id, m.Data)) is ErrorCode.SEGMENT_NOT_FOUND
 
 
 @pytest.mark.asyncio
-async def test_a_parked_read_is_released_by_the_truncate(tmp_path: Path) -> None:
+async def test_a_parked_read_is_released_by_the_truncate(peer: Peer, other: Peer) -> None:
     """Behaviour 15: a parked reader is released by the truncate."""
-    async with (
-        Server(server_options(tmp_path)) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address) as reader,
-    ):
-        segment_id = await peer.create_segment("raw/a")
-        await peer.store(segment_id, b"abc")
-        request_id = await parked(reader, segment_id, 3)
-        await peer.ask(m.TruncateSegment(segment_id, 3), m.SegmentInfo)
-        data = await reader.reply(request_id, m.Data)
-        assert (data.offset, data.length, bytes(data.payload)) == (3, 3, b"")
+    segment_id = await peer.create_segment("raw/a")
+    await peer.store(segment_id, b"abc")
+    request_id = await parked(other, segment_id, 3)
+    await peer.ask(m.TruncateSegment(segment_id, 3), m.SegmentInfo)
+    data = await other.reply(request_id, m.Data)
+    assert (data.offset, data.length, bytes(data.payload)) == (3, 3, b"")
 
 
 @pytest.mark.asyncio

@@ -1,6 +1,5 @@
 """Real containers for tests of streams: on a real folder, under a clock that the test moves."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +30,7 @@ from millrace.wire.framing import encode_append_header
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
 from tests.support.databases import FaultyDatabases
+from tests.support.internal import Appender
 from tests.support.servers import SMALL_WAL
 from tests.support.storage import MemoryStorage
 
@@ -44,16 +44,6 @@ WHOLE = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
 def halves() -> list[m.KeyRangeRecord]:
     """Return the two halves of the key space."""
     return [m.KeyRangeRecord(key_range.low, key_range.last) for key_range in equal_ranges(2)]
-
-
-class Appender:
-    """Owner of one append: waits for it."""
-
-    def __init__(self) -> None:
-        self.settled = asyncio.Event()
-
-    def settle(self) -> None:
-        self.settled.set()
 
 
 @dataclass

@@ -1,5 +1,6 @@
 import asyncio
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,41 +143,17 @@ async def test_folders_above_are_synced_once() -> None:
     assert files.folder_syncs == [PATH.parent, FOLDER / "segments", FOLDER, PATH.parent, PATH.parent]
 
 
+def fail_folder_syncs(files: MortalFileSystem) -> None:
+    files.failing_folder_syncs = 1
+
+
 @pytest.mark.asyncio
-async def test_a_failed_sync_is_an_error_and_leaves_no_file() -> None:
+@pytest.mark.parametrize("fail", [MortalFileSystem.fail_writes, MortalFileSystem.fail_syncs, fail_folder_syncs])
+async def test_what_fails_is_an_error_and_leaves_no_file(fail: Callable[[MortalFileSystem], None]) -> None:
     """Behaviour 43: no success for bytes whose sync failed; the next publish writes all of them to another file."""
-    files = MemoryFileSystem()
-    storage = storage_on(files)
-    files.fail_syncs()
-
-    with pytest.raises(StorageError):
-        await storage.publish(NAME, [CONTENT])
-
-    assert files.list_directory(PATH.parent) == []
-    await storage.publish(NAME, [CONTENT])
-    await storage.close()
-    files.crash(1)
-    assert files.content(PATH) == CONTENT
-
-
-@pytest.mark.asyncio
-async def test_a_failed_write_is_an_error_and_leaves_no_file() -> None:
-    files = MemoryFileSystem()
-    storage = storage_on(files)
-    files.fail_writes()
-
-    with pytest.raises(StorageError):
-        await storage.publish(NAME, [CONTENT])
-
-    assert files.list_directory(PATH.parent) == []
-    await storage.close()
-
-
-@pytest.mark.asyncio
-async def test_a_failed_sync_of_the_folder_takes_the_name_back() -> None:
     files = MortalFileSystem()
     storage = storage_on(files)
-    files.failing_folder_syncs = 1
+    fail(files)
 
     with pytest.raises(StorageError):
         await storage.publish(NAME, [CONTENT])
