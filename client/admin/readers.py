@@ -79,6 +79,7 @@ class Readers:
             return [part_of(name, is_new=True) for name in await self.names(selection) if name not in slices]
 
         async with StreamsReader(
+            self._reads,
             await self._at_one_moment([part_of(name) for name in names]),
             named=selection.names,
             open_reader=self.open,

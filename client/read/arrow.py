@@ -13,7 +13,7 @@ imported where batches are asked for.
     headers       map<string, binary>   empty where an event has none
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -48,6 +48,20 @@ EVENT_SCHEMA: Final = pa.schema(
     ]
 )
 """Of every batch."""
+
+
+def with_company(placed: PlacedBlock, take_more: Callable[[], PlacedBlock | None]) -> list[PlacedBlock]:
+    """Return a block, and after a small one those that follow it, up to the size of a large one.
+
+    Args:
+        take_more: returns the next block that is here already, None if none is: nothing waits for company.
+    """
+    blocks = [placed]
+    rows = placed.end - placed.start
+    while rows < LARGE_BLOCK_ROWS_MIN and (more := take_more()) is not None:
+        blocks.append(more)
+        rows += more.end - more.start
+    return blocks
 
 
 def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> pa.RecordBatch:

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from millrace.client.errors import (
@@ -40,6 +39,7 @@ from millrace.wire.limits import KIB, MIB
 
 from .block_stream import BlockStream, PlacedBlock
 from .cut_resolution import resolve_cut
+from .event_reader import EventReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ class ReaderOptions:
             raise ValueError(f"discover_interval_s={self.discover_interval_s} must be above 0")
 
 
-class Reader:
+class Reader(EventReader):
     """Reads one stream. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
     One task at a time may wait for it.
@@ -85,6 +85,7 @@ class Reader:
         key: str | None = None,
         is_from_head: bool = False,
     ) -> None:
+        super().__init__()
         self._channel = channel
         self.stream = stream.name
         self._stream_id = stream.stream_id
@@ -108,27 +109,17 @@ class Reader:
         self._failure: BaseException | None = None
         # Sources that have something, in the order in which it came; each at most once.
         self._ready: deque[BlockStream] = deque()
-        self._waiting: asyncio.Future[None] | None = None
         # Called when `poll` may return something again; for who reads several streams.
         self.on_change: Callable[[], None] = lambda: None
-        # The block that is being handed out, which of its events, and the rest of these: the iterator of a list, whose
-        # length is known.
+        # The block that is being handed out, and which of its events; `_events` is the rest of these.
         self._current: PlacedBlock | None = None
         self._indexes: Sequence[int] = ()
-        self._events: Iterator[Event] = iter(())
-        self._closed = False
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
         self._channel.check()
         self._start_sources()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     def close(self) -> None:
         """Fetch no more; `position` can still be asked for."""
@@ -139,51 +130,15 @@ class Reader:
             source.close()
         self._wake()
 
-    def __aiter__(self) -> Self:
-        """Iterate over the events."""
-        return self
-
-    async def __anext__(self) -> Event:
-        """Return the next event. Cancelling loses nothing.
-
-        Raises:
-            StopAsyncIteration: the end cut, or the end of a sealed stream, is reached.
-            CutTruncatedError: what comes next was truncated away; a reader from its `resume_at` reads what is left.
-            StreamNotFoundError: the stream was deleted.
-            SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
-            OutageTimeoutError: the server was away for `outage_timeout_s`; a reader from `resume_at` reads on.
-        """
-        event = next(self._events, None)
-        if event is not None:
-            return event
-        if not await self._next_block():
-            raise StopAsyncIteration
-        return next(self._events)
-
-    async def next_events(self) -> list[Event]:
-        """Return the events that are left of the current block, or those of the next one; empty at the end.
-
-        Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
-        """
-        events = list(self._events)
-        if not events and await self._next_block():
-            events = list(self._events)
-        return events
-
     async def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
         """Yield the events as record batches, with the columns of `millrace.client.read.arrow`; needs pyarrow.
 
         A batch counts as read when it is handed out. Raises like `__anext__`.
         """
-        from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
+        from .arrow import batch_of_many, with_company
 
         while (placed := await self._take_block()) is not None:
-            blocks = [placed]
-            rows = placed.end - placed.start
-            # Only what is here already: nothing waits for company.
-            while rows < LARGE_BLOCK_ROWS_MIN and (more := self.take_company()) is not None:
-                blocks.append(more)
-                rows += more.end - more.start
+            blocks = with_company(placed, self.take_company)
             batch = batch_of_many(blocks, key=self.key)
             for block in blocks:
                 self.leave(block)
@@ -203,7 +158,6 @@ class Reader:
     # --- inside ---
 
     async def _next_block(self) -> bool:
-        """Make the next block the current one; return whether there is one."""
         placed = await self._take_block()
         if placed is None:
             return False
@@ -234,8 +188,7 @@ class Reader:
         if self._current is not None:
             self.leave(self._current)
         while (placed := await self.poll()) is None and not self.is_over:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            await self._wait()
         return placed
 
     async def poll(self) -> PlacedBlock | None:
@@ -423,8 +376,7 @@ class Reader:
 
     def _wake(self) -> None:
         self.on_change()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        super()._wake()
 
     def leave(self, placed: PlacedBlock) -> None:
         """Count a block as handed out."""

@@ -8,18 +8,19 @@ that are deleted leave.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from millrace.client.errors import ClientClosedError, ConnectionLostError, RequestTimeoutError, StreamNotFoundError
+from millrace.client.errors import ClientClosedError, StreamNotFoundError
+from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.event import Event
 from millrace.model.slice import Slice
 
 from .block_stream import PlacedBlock
+from .event_reader import EventReader
 from .reader import SEGMENT_WINDOW_BYTES_MIN, Reader, ReaderOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class _Member:
     is_woken: bool = False
 
 
-class StreamsReader:
+class StreamsReader(EventReader):
     """Reads several streams. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
     One task at a time may wait for it.
@@ -58,6 +59,7 @@ class StreamsReader:
 
     def __init__(
         self,
+        channel: Channel,
         parts: Sequence[Slice],
         *,
         named: Collection[str],
@@ -65,6 +67,8 @@ class StreamsReader:
         discover: Discover | None,
         options: ReaderOptions,
     ) -> None:
+        super().__init__()
+        self._channel = channel
         self._parts = parts
         self._named = named
         self._open_reader = open_reader
@@ -74,14 +78,12 @@ class StreamsReader:
         # Where streams were left that are sealed, or were read to their ends.
         self._ended: dict[str, StreamCut] = {}
         self._woken: deque[_Member] = deque()
-        self._waiting: asyncio.Future[None] | None = None
         self._discovering: asyncio.Task[None] | None = None
-        self._failure: MillraceError | None = None
-        # The block that is being handed out, and the rest of its events.
+        # Why no more streams are looked for.
+        self._failure: BaseException | None = None
+        # The block that is being handed out; `_events` is the rest of its events.
         self._current: tuple[_Member, PlacedBlock] | None = None
-        self._events: Iterator[Event] = iter(())
         self._stream_of: dict[int, str] = {}
-        self._closed = False
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
@@ -93,52 +95,17 @@ class StreamsReader:
             raise
         if self._discover is not None:
             self._discovering = asyncio.create_task(self._discover_streams(), name="find streams that match")
+            self._discovering.add_done_callback(self._discovered)
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     def close(self) -> None:
         """Fetch no more; `positions` can still be asked for."""
         self._closed = True
-        if self._discovering is not None:
+        if self._discovering is not None and not self._channel.guard.forked:
             self._discovering.cancel()
         for member in self._members.values():
             member.reader.close()
         self._wake()
-
-    def __aiter__(self) -> Self:
-        """Iterate over the events."""
-        return self
-
-    async def __anext__(self) -> Event:
-        """Return the next event; `stream_of` says of which stream. Cancelling loses nothing.
-
-        Raises:
-            StopAsyncIteration: the end of each stream is reached, and no pattern may find others.
-            StreamNotFoundError: a stream that was named was deleted.
-
-        Other errors are those of `Reader.__anext__`, of one of the streams.
-        """
-        event = next(self._events, None)
-        if event is not None:
-            return event
-        if not await self._next_block():
-            raise StopAsyncIteration
-        return next(self._events)
-
-    async def next_events(self) -> list[Event]:
-        """Return the events that are left of the current block, or those of the next one; empty at the end.
-
-        All of them are of one stream. Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
-        """
-        events = list(self._events)
-        if not events and await self._next_block():
-            events = list(self._events)
-        return events
 
     async def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
         """Yield the events as record batches, each of one stream, which a last column `stream` names; needs pyarrow.
@@ -146,16 +113,12 @@ class StreamsReader:
         The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is handed out.
         Raises like `__anext__`.
         """
-        from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many, with_stream
+        from .arrow import batch_of_many, with_company, with_stream
 
         while (found := await self._take_block()) is not None:
             member, placed = found
             reader = member.reader
-            blocks = [placed]
-            rows = placed.end - placed.start
-            while rows < LARGE_BLOCK_ROWS_MIN and (more := reader.take_company()) is not None:
-                blocks.append(more)
-                rows += more.end - more.start
+            blocks = with_company(placed, reader.take_company)
             batch = with_stream(batch_of_many(blocks, key=reader.key), reader.stream)
             for block in blocks:
                 reader.leave(block)
@@ -177,7 +140,6 @@ class StreamsReader:
     # --- inside ---
 
     async def _next_block(self) -> bool:
-        """Make the next block the current one; return whether there is one."""
         found = await self._take_block()
         if found is None:
             return False
@@ -197,15 +159,15 @@ class StreamsReader:
         while True:
             if self._closed:
                 raise ClientClosedError("the reader was closed")
+            self._channel.check()
             while self._woken:
                 if (found := await self._poll(self._woken.popleft())) is not None:
                     return found
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)  # or each raise would add to it
             if not self._members and self._discover is None:
                 return None
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            await self._wait()
 
     async def _poll(self, member: _Member) -> tuple[_Member, PlacedBlock] | None:
         """Return a block of one stream if one is here; see to it that it is asked again when there may be one."""
@@ -235,10 +197,6 @@ class StreamsReader:
             self._woken.append(member)
         self._wake()
 
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
     def _leave(self, member: _Member) -> None:
         """Read a stream no more."""
         del self._members[member.reader.stream]
@@ -259,7 +217,7 @@ class StreamsReader:
         """Let streams join that match a pattern; what cannot be asked now is asked the next time."""
         assert self._discover is not None
         while True:
-            await asyncio.sleep(self._options.discover_interval_s)
+            await self._channel.clock.sleep(self._options.discover_interval_s)
             try:
                 for part in await self._discover():
                     if part.stream not in self._members and part.stream not in self._ended:
@@ -267,9 +225,11 @@ class StreamsReader:
             except StreamNotFoundError:
                 continue  # deleted since it was found
             except MillraceError as error:
-                if isinstance(error, ConnectionLostError | RequestTimeoutError) or error.retriable:
-                    logger.info("streams that match cannot be looked for now: %s", error)
-                    continue
-                self._failure = error
-                self._wake()
-                return
+                if not error.retriable:
+                    raise
+                logger.info("streams that match cannot be looked for now error=%s", error)
+
+    def _discovered(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            self._failure = task.exception()
+            self._wake()

@@ -197,7 +197,7 @@ class Subscription(ABC, Generic[Item]):
     def failed(self, error: MillraceError) -> None:
         """Subscribe again, or fail; called by the connection when the subscription has ended."""
         self._connection = None
-        if isinstance(error, ConnectionLostError) or error.retriable:
+        if error.retriable:
             self._change(INTERRUPTED)
             self._interruption = error
             self._connect()

@@ -5,24 +5,44 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 import millrace
-from millrace.client.admin.readers import Choices
+from millrace.client.admin.cuts import Cuts
+from millrace.client.admin.readers import Choices, Readers
 from millrace.client.client import Client
-from millrace.client.errors import StreamNotFoundError
-from millrace.client.read.reader import ReaderOptions
+from millrace.client.errors import StreamNotFoundError, ThrottledError
+from millrace.client.options import ClientOptions, parse_address
+from millrace.client.read.reader import Reader, ReaderOptions
+from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.testing import TestServer
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.cut import HEAD, TAIL, TimeCut
-from millrace.model.errors import InvalidArgumentError
+from millrace.model.errors import ErrorFacts, InvalidArgumentError
 from millrace.model.slice import Slice
 from tests.client.scaling import filled
+from tests.support.clock import ManualClock
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-QUICK = ReaderOptions(discover_interval_s=0.01)
+
+@asynccontextmanager
+async def reading(
+    server: TestServer, pattern: str, *, clock: ManualClock, options: ReaderOptions
+) -> AsyncIterator[StreamsReader]:
+    """A reader of what matches a pattern, that waits by a clock."""
+    channel = Channel(parse_address(server.address), ClientOptions(), ForkGuard(), clock=clock)
+    readers = Readers(writes=channel, reads=channel, cuts=Cuts(writes=channel, reads=channel))
+    try:
+        async with readers.several([pattern], start=HEAD, end=None, key=None, options=options) as reader:
+            yield reader
+    finally:
+        await channel.close()
 
 
 async def write(client: Client, stream: str, *values: bytes) -> None:
@@ -57,20 +77,27 @@ async def test_the_events_of_several_streams_come_with_their_names(client: Clien
         assert [event async for event in reader] == []
 
 
-async def test_streams_that_come_to_match_join_and_deleted_ones_leave(client: Client, name: str) -> None:
+async def test_streams_that_come_to_match_join_and_deleted_ones_leave(
+    server: TestServer, client: Client, name: str
+) -> None:
     """Behaviour 62: from their heads on; what was read of the others is not read again."""
     one, two, three = (f"{name}-{number}" for number in range(3))
+    clock = ManualClock()
     await write(client, one, b"1")
-    async with client.reader([f"{name}-*"], options=QUICK) as reader:
+    async with reading(server, f"{name}-*", clock=clock, options=ReaderOptions(discover_interval_s=60)) as reader:
         assert (await anext(reader)).value == b"1"
         await write(client, two, b"2", b"3")
+        await clock.advance(59)
+        assert clock.sleeper_count == 1  # not looked for yet
+        clock.move(2)
         found = [await anext(reader) for _ in range(2)]
         assert [(reader.stream_of(event), event.value) for event in found] == [(two, b"2"), (two, b"3")]
         await client.seal_stream(one)
         await client.delete_stream(one)
         waiting = asyncio.create_task(anext(reader))
-        await until(lambda: one not in reader.positions())
+        await until(lambda: one not in reader.positions() and clock.sleeper_count)
         await write(client, three, b"4")
+        clock.move(60)
         assert (await waiting).value == b"4"
         positions = reader.positions()
     assert {*positions} == {two, three}
@@ -185,3 +212,34 @@ async def test_threads_read_several_streams_too(server: TestServer, client: Clie
         return sorted(found)
 
     assert await asyncio.to_thread(read) == [(one, b"1"), (one, b"2"), (two, b"3"), (two, b"4")]
+
+
+async def test_a_reader_ends_when_new_streams_cannot_be_looked_for(server: TestServer, name: str) -> None:
+    """Whatever the reason is: one that nobody heard of would be a reader that waits for ever."""
+    clock = ManualClock()
+    channel = Channel(parse_address(server.address), ClientOptions(), ForkGuard(), clock=clock)
+    errors: list[Exception] = [
+        ThrottledError(ErrorFacts(message="full", retriable=True)),
+        LookupError("a fault of ours"),
+    ]
+
+    async def open_reader(part: Slice, options: ReaderOptions) -> Reader:
+        raise AssertionError(f"{part} with {options} is opened")
+
+    async def discover() -> list[Slice]:
+        raise errors.pop(0)
+
+    options = ReaderOptions(discover_interval_s=60)
+    async with StreamsReader(
+        channel, [], named=[], open_reader=open_reader, discover=discover, options=options
+    ) as reader:
+        waiting = asyncio.create_task(anext(reader))
+        await clock.advance(0)
+        await clock.advance(60)
+        assert not waiting.done()
+        await clock.advance(60)
+        with pytest.raises(LookupError, match="a fault of ours"):
+            await waiting
+        with pytest.raises(LookupError, match="a fault of ours"):
+            await anext(reader)
+    await channel.close()

@@ -1,0 +1,78 @@
+"""Hands out events one by one: what a reader of one stream and a reader of several have in common."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from millrace.model.event import Event
+
+
+class EventReader(ABC):
+    """An iterator of the events of blocks, to be left with `async with`. Belongs to one event loop.
+
+    One task at a time may wait for it.
+    """
+
+    def __init__(self) -> None:
+        # The rest of the events of the current block: the iterator of a list, whose length is known.
+        self._events: Iterator[Event] = iter(())
+        self._waiting: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Fetch no more; where it has come to can still be asked for."""
+
+    def __aiter__(self) -> Self:
+        """Iterate over the events."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event. Cancelling loses nothing.
+
+        Raises:
+            StopAsyncIteration: the end cut, or the end of a sealed stream, is reached; of several streams, that of
+                each, and no pattern may find others.
+            CutTruncatedError: what comes next was truncated away; a reader from its `resume_at` reads what is left.
+            StreamNotFoundError: the stream was deleted, and had not only matched a pattern.
+            SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
+            OutageTimeoutError: the server was away for `outage_timeout_s`; a reader from `resume_at` reads on.
+        """
+        event = next(self._events, None)
+        if event is not None:
+            return event
+        if not await self._next_block():
+            raise StopAsyncIteration
+        return next(self._events)
+
+    async def next_events(self) -> list[Event]:
+        """Return the events that are left of the current block, or those of the next one; empty at the end.
+
+        All of them are of one stream. Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
+        """
+        events = list(self._events)
+        if not events and await self._next_block():
+            events = list(self._events)
+        return events
+
+    @abstractmethod
+    async def _next_block(self) -> bool:
+        """Make the next block that holds an event the current one; return whether there is one."""
+
+    async def _wait(self) -> None:
+        """Wait for `_wake`, which may have nothing to say."""
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
+
+    def _wake(self) -> None:
+        """Let the task go on that waits."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
