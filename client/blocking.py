@@ -15,31 +15,28 @@ Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, 
 
 import asyncio
 import concurrent.futures
-import io
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from millrace.client.admin.bookmarks import Bookmarks as AsyncBookmarks
 from millrace.client.admin.bookmarks import Cursors as AsyncCursors
-from millrace.client.admin.readers import Choices, OneChoice
+from millrace.client.admin.readers import ReadOne, ReadSeveral, StreamList
 from millrace.client.admin.segments import Segments as AsyncSegments
-from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.read.reader import Reader as AsyncReader
-from millrace.client.read.reader import ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
 from millrace.client.write.arguments import owned
-from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.block_packing import Headers, checked_headers
-from millrace.model.cut import HEAD, StreamCut
+from millrace.model.cut import StreamCut
 from millrace.model.event import Event
 from millrace.model.slice import Slice
 
+from .byte_files import ByteReader, ByteWriter
 from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
@@ -199,52 +196,33 @@ class Writer(Opened[AsyncWriter]):
         return self._target.known
 
 
-class _Handout:
-    """Hands out events one by one, of which the loop gives a block at a time."""
+class _EventSource(Protocol):
+    """A reader in the loop."""
 
-    def __init__(self, loop: LoopThread, next_events: Callable[[], Awaitable[list[Event]]]) -> None:
-        self._loop = loop
-        self._next_events = next_events
+    async def next_events(self) -> list[Event]:
+        """Return the events of one block; empty at the end."""
+        ...
+
+    def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
+        """Return an iterator of the events as record batches."""
+        ...
+
+
+S_co = TypeVar("S_co", bound=_EventSource, covariant=True)
+
+
+def _arrow_batches_of(source: _EventSource) -> "AsyncIterator[pa.RecordBatch]":
+    return source.arrow_batches()
+
+
+class _EventReader(Opened[S_co]):
+    """An iterator of events, of which the loop gives a block at a time."""
+
+    def __init__(self, loop: LoopThread, reader: S_co, manager: AbstractAsyncContextManager[Any]) -> None:
+        super().__init__(loop, reader, manager)
         # The block in hand, and how many of its events were handed out.
         self._events: list[Event] = []
         self._given = 0
-
-    def take(self) -> Event:
-        """Return the next event, waiting for it; raise StopIteration at the end."""
-        if self._given == len(self._events):
-            self._events = self._loop.call(self._next_events)
-            self._given = 0
-            if not self._events:
-                raise StopIteration
-        event = self._events[self._given]
-        self._given += 1
-        return event
-
-    @property
-    def first_left(self) -> Event | None:
-        """The event that comes next, if it is in hand."""
-        return self._events[self._given] if self._given < len(self._events) else None
-
-    def check_empty(self) -> None:
-        """Raise if events are in hand."""
-        if self._given < len(self._events):
-            raise RuntimeError("events of the block in hand are left: take them first")
-
-
-def _before(event: Event, cut: StreamCut) -> StreamCut:
-    """Return a cut that is before an event in its segment."""
-    return StreamCut.of(cut.stream, {**cut.places, event.segment: (event.offset, event.index)})
-
-
-class Reader(Opened[AsyncReader]):
-    """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events.
-
-    Made, and opened, by `client.reader`. Leaving `with` closes it; without `with`, call `close`.
-    """
-
-    def __init__(self, loop: LoopThread, reader: AsyncReader, manager: AbstractAsyncContextManager[Any]) -> None:
-        super().__init__(loop, reader, manager)
-        self._handout = _Handout(loop, reader.next_events)
 
     def __iter__(self) -> Self:
         """Iterate over the events."""
@@ -252,46 +230,50 @@ class Reader(Opened[AsyncReader]):
 
     def __next__(self) -> Event:
         """Return the next event, waiting for it."""
-        return self._handout.take()
+        if self._given == len(self._events):
+            self._events = self._loop.call(self._target.next_events)
+            self._given = 0
+            if not self._events:
+                raise StopIteration
+        event = self._events[self._given]
+        self._given += 1
+        return event
 
-    _arrow_batches = iterated(AsyncReader.arrow_batches)
+    _arrow_batches = iterated(_arrow_batches_of)
 
     def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the events as record batches; not after events were taken one by one from a block that has more."""
-        self._handout.check_empty()
+        """Yield the events as record batches; not after events were taken one by one from a block that has more.
+
+        Raises:
+            RuntimeError: events of a block are left; take them first.
+        """
+        if self._first_left is not None:
+            raise RuntimeError("events of the block in hand are left: take them first")
         return self._arrow_batches()
+
+    @property
+    def _first_left(self) -> Event | None:
+        """The event that comes next, if it is in hand."""
+        return self._events[self._given] if self._given < len(self._events) else None
+
+
+class Reader(_EventReader[AsyncReader]):
+    """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events.
+
+    Made, and opened, by `client.reader`. Leaving `with` closes it; without `with`, call `close`.
+    """
 
     def position(self) -> StreamCut:
         """Return the cut after everything that was handed out."""
-        cut = self._target.position()
-        left = self._handout.first_left
+        cut, left = self._target.position(), self._first_left
         return cut if left is None else _before(left, cut)
 
 
-class StreamsReader(Opened[AsyncStreamsReader]):
+class StreamsReader(_EventReader[AsyncStreamsReader]):
     """Reads several streams: see `millrace.client.read.streams_reader`. An iterator of events.
 
     Made, opened and closed as a `Reader`.
     """
-
-    def __init__(self, loop: LoopThread, reader: AsyncStreamsReader, manager: AbstractAsyncContextManager[Any]) -> None:
-        super().__init__(loop, reader, manager)
-        self._handout = _Handout(loop, reader.next_events)
-
-    def __iter__(self) -> Self:
-        """Iterate over the events."""
-        return self
-
-    def __next__(self) -> Event:
-        """Return the next event, waiting for it; `stream_of` says of which stream."""
-        return self._handout.take()
-
-    _arrow_batches = iterated(AsyncStreamsReader.arrow_batches)
-
-    def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the events as record batches; not after events were taken one by one from a block that has more."""
-        self._handout.check_empty()
-        return self._arrow_batches()
 
     def stream_of(self, event: Event) -> str:
         """Return the name of the stream of an event that this reader handed out."""
@@ -300,110 +282,15 @@ class StreamsReader(Opened[AsyncStreamsReader]):
     def positions(self) -> dict[str, StreamCut]:
         """Return for each stream the cut after everything that was handed out of it."""
         cuts = self._target.positions()
-        if (left := self._handout.first_left) is not None:
+        if (left := self._first_left) is not None:
             name = self.stream_of(left)
             cuts[name] = _before(left, cuts[name])
         return cuts
 
 
-class ByteWriter(io.RawIOBase):
-    """A file that grows at its end, durably: see `millrace.client.write.byte_writer`."""
-
-    def __init__(self, loop: LoopThread, writer: AsyncByteWriter) -> None:
-        self._loop = loop
-        self._writer = writer
-        # Closing a file of `io` flushes it once more.
-        self._ended = False
-        loop.call(writer.__aenter__)
-
-    def writable(self) -> bool:
-        """Yes."""
-        return True
-
-    def write(self, data: Any, /) -> int:
-        """Take all bytes; waits only while much is in flight."""
-        copied = bytes(data)
-        return self._loop.call(lambda: self._writer.write(copied))
-
-    def flush(self) -> None:
-        """Wait until everything that was written is durable."""
-        if not self._ended:
-            self._loop.call(self._writer.flush)
-
-    def tell(self) -> int:
-        """Return the offset of the next byte to be written."""
-        return self._writer.tell()
-
-    def drop_before(self, offset: int) -> None:
-        """Drop all bytes below an offset; `truncate` of a file would cut the other end."""
-        self._loop.call(lambda: self._writer.truncate(offset))
-
-    def seal(self) -> None:
-        """Flush, let the stream take no more bytes, forever, and close."""
-        self._loop.call(self._writer.seal)
-        self._ended = True
-        super().close()
-
-    def close(self) -> None:
-        """Flush and close."""
-        if not self._ended:
-            self._ended = True
-            try:
-                self._loop.call(self._writer.close)
-            finally:
-                super().close()
-
-
-class ByteReader(io.RawIOBase):
-    """A file to read a byte stream: see `millrace.client.read.byte_reader`. `io.BufferedReader` takes it, too."""
-
-    def __init__(self, loop: LoopThread, reader: AsyncByteReader) -> None:
-        self._loop = loop
-        self._reader = reader
-        loop.call(reader.__aenter__)
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next bytes, at most `size`; None or below 0: all up to the tail, with `follow` up to the end."""
-        return self._loop.call(lambda: self._reader.read(-1 if size is None else size))
-
-    def readall(self) -> bytes:
-        """Return all up to the tail, with `follow` up to the end."""
-        return self.read()
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer, as far as one read goes; 0 at the tail, with `follow` at the end."""
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to an offset; see `io.IOBase.seek`."""
-        return self._loop.call(lambda: self._reader.seek(offset, whence))
-
-    def tell(self) -> int:
-        """Return the offset of the next byte to be read."""
-        return self._reader.tell()
-
-
-def _reader_of_one(
-    client: AsyncClient, stream: str | Slice, /, **arguments: Any
-) -> AbstractAsyncContextManager[AsyncReader]:
-    return client.reader(stream, **arguments)
-
-
-def _reader_of_several(
-    client: AsyncClient, streams: list[str | Slice], /, **arguments: Any
-) -> AbstractAsyncContextManager[AsyncStreamsReader]:
-    return client.reader(streams, **arguments)
+def _before(event: Event, cut: StreamCut) -> StreamCut:
+    """Return a cut that is before an event in its segment."""
+    return StreamCut.of(cut.stream, {**cut.places, event.segment: (event.offset, event.index)})
 
 
 class Client(Blocking[AsyncClient]):
@@ -459,37 +346,17 @@ class Client(Blocking[AsyncClient]):
     reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)
     stream_cuts = waited(AsyncClient.stream_cuts)
-    _reader_of_one = opened(_reader_of_one, Reader)
-    _reader_of_several = opened(_reader_of_several, StreamsReader)
 
     @overload
-    def reader(
-        self,
-        stream: str | Slice,
-        *,
-        start: OneChoice = HEAD,
-        end: OneChoice | None = None,
-        key: str | None = None,
-        options: ReaderOptions | None = None,
-    ) -> Reader: ...
-
+    def reader(self, stream: str | Slice, **arguments: Unpack[ReadOne]) -> Reader: ...
     @overload
-    def reader(
-        self,
-        stream: list[str] | list[Slice] | list[str | Slice],
-        *,
-        start: Choices = HEAD,
-        end: Choices | None = None,
-        key: str | None = None,
-        options: ReaderOptions | None = None,
-    ) -> StreamsReader: ...
+    def reader(self, stream: StreamList, **arguments: Unpack[ReadSeveral]) -> StreamsReader: ...
 
     @documented(AsyncClient.reader)
     def reader(self, stream: Any, **arguments: Any) -> Any:
         """Return a reader: see `millrace.client.client.Client.reader`."""
-        if isinstance(stream, str | Slice):
-            return self._reader_of_one(stream, **arguments)
-        return self._reader_of_several(stream, **arguments)
+        shell: Any = Reader if isinstance(stream, str | Slice) else StreamsReader
+        return opened(AsyncClient.reader, shell)(self, stream, **arguments)
 
     plan_ranges = waited(AsyncClient.plan_ranges)
     read_range = iterated(AsyncClient.read_range)
@@ -522,10 +389,9 @@ def connect(
 def _copy_outcome(source: "asyncio.Future[T]", target: "concurrent.futures.Future[T]") -> None:
     if source.cancelled():
         target.cancel()
-        return
-    error = source.exception()
     if not target.set_running_or_notify_cancel():
-        return  # cancelled by the caller
+        return  # cancelled, here or by the caller
+    error = source.exception()
     if error is not None:
         target.set_exception(error)
     else:

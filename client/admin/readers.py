@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypedDict
 
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader
@@ -21,6 +22,25 @@ OneChoice = CutChoice | str
 """A cut, a time, or the text of one."""
 Choices = OneChoice | Mapping[str, OneChoice]
 """One for all streams, or one for each, by its name."""
+StreamList = list[str] | list[Slice] | list[str | Slice]
+
+
+class ReadOne(TypedDict, total=False):
+    """How one stream is read: see `Client.reader`."""
+
+    start: OneChoice
+    end: OneChoice | None
+    key: str | None
+    options: ReaderOptions | None
+
+
+class ReadSeveral(TypedDict, total=False):
+    """How several streams are read: see `Client.reader`."""
+
+    start: Choices
+    end: Choices | None
+    key: str | None
+    options: ReaderOptions | None
 
 
 class Readers:

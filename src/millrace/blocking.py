@@ -1,16 +1,17 @@
 """The client for threads: see `millrace.client.blocking`."""
 
-from millrace.client.blocking import (
-    Bookmarks,
-    ByteReader,
-    ByteWriter,
-    Client,
-    Cursors,
-    Reader,
-    Segments,
-    StreamsReader,
-    Writer,
-    connect,
-)
+from millrace.client.blocking import Bookmarks, Client, Cursors, Reader, Segments, StreamsReader, Writer, connect
+from millrace.client.byte_files import ByteReader, ByteWriter
 
-__all__ = ["Bookmarks", "ByteReader", "ByteWriter", "Client", "Cursors", "Reader", "Segments", "StreamsReader", "Writer", "connect"]
+__all__ = [
+    "Bookmarks",
+    "ByteReader",
+    "ByteWriter",
+    "Client",
+    "Cursors",
+    "Reader",
+    "Segments",
+    "StreamsReader",
+    "Writer",
+    "connect",
+]
