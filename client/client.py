@@ -9,42 +9,35 @@ It keeps two connections, made when they are needed and made again when they are
 for reads, so that a slow reader delays no acks. A client belongs to one event loop.
 """
 
-import json
 import ssl
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from millrace.client.admin.bookmarks import Bookmarks, Cursors
-from millrace.client.admin.cuts import CutRequest, Cuts
-from millrace.client.admin.readers import Choices, OneChoice, Readers
+from millrace.client.admin.readers import Choices, OneChoice, ReadOne, ReadSeveral, StreamList
 from millrace.client.admin.segments import Segments
+from millrace.client.admin.stream_control import StreamControl
 from millrace.client.read.byte_reader import ByteReader
-from millrace.client.read.cut_resolution import Distance, distance, fetch_event
+from millrace.client.read.cut_resolution import fetch_event
 from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.streams_reader import StreamsReader
-from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
-from millrace.model.cut import HEAD, CutChoice, StreamCut, TimeCut
+from millrace.model.cut import HEAD, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
-from millrace.model.lineage import Epoch, StreamPart, parts_of_history
-from millrace.model.names import checked_name, checked_writer_id
-from millrace.model.policy import StreamConfig
-from millrace.model.selection import Selection
+from millrace.model.names import checked_stream_name, checked_writer_id
 from millrace.model.slice import Slice, slice_of
-from millrace.model.stream import Border, StreamInfo, scaled_ranges
+from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
@@ -69,7 +62,7 @@ class ClientStatistics:
     waiting: Waiting | None
 
 
-class Client:
+class Client(StreamControl):
     """A client of one server. Made by `connect`; an async context manager."""
 
     def __init__(self, address: str, options: ClientOptions) -> None:
@@ -77,11 +70,10 @@ class Client:
         self.options = options
         guard = ForkGuard()
         self._waits = waits_of(self.address, options)
-        self._writes = Channel(self.address, options, guard, waits=self._waits)
-        self._reads = Channel(self.address, options, guard, session_id=self._writes.session_id, waits=self._waits)
-        self.segments = Segments(writes=self._writes, reads=self._reads)
-        self._cuts = Cuts(writes=self._writes, reads=self._reads)
-        self._readers = Readers(writes=self._writes, reads=self._reads, cuts=self._cuts)
+        writes = Channel(self.address, options, guard, waits=self._waits)
+        reads = Channel(self.address, options, guard, session_id=writes.session_id, waits=self._waits)
+        super().__init__(writes=writes, reads=reads)
+        self.segments = Segments(writes=writes, reads=reads)
 
     async def __aenter__(self) -> Self:
         """Connect, in one attempt.
@@ -105,8 +97,10 @@ class Client:
 
     async def close(self) -> None:
         """Close both connections; what waits fails with `ClientClosedError`."""
-        await self._writes.close()
-        await self._reads.close()
+        try:
+            await self._writes.close()
+        finally:
+            await self._reads.close()
 
     async def ping(self) -> float:
         """Return the seconds of a round trip to the server."""
@@ -120,193 +114,6 @@ class Client:
         return ClientStatistics(
             writes=self._writes.statistics(), reads=self._reads.statistics(), waiting=self._waits.current
         )
-
-    # --- streams ---
-
-    async def create_stream(
-        self, name: str, configuration: StreamConfig | None = None, *, cursors: Iterable[str] = ()
-    ) -> bool:
-        """Create a stream; False if there was one of that name, of which nothing is then changed.
-
-        Args:
-            cursors: names of cursors at its head. They are there from the start: retention by consumption keeps for
-                each of these consumers all that is written, whenever it comes. See `cursors(name).set_many`, too.
-
-        Raises:
-            InvalidNameError: the name is not of the form scope/name.
-            InvalidArgumentError: a name of a cursor is none, or given twice.
-        """
-        configuration = configuration or StreamConfig()
-        count = configuration.scaling.segment_count
-        request = m.CreateStream(
-            _checked(name), count, configuration.to_json(), [m.CursorName(each) for each in cursors]
-        )
-        return bool((await self._writes.request(request)).created)
-
-    async def stream_info(self, name: str) -> StreamInfo:
-        """Return what a stream is now.
-
-        Raises:
-            StreamNotFoundError: there is none.
-        """
-        return await self._cuts.fetch(name)
-
-    async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
-        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
-        async for name in self._readers.listed(prefix, tag=tag):
-            yield name
-
-    async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
-        """Give a stream another configuration; return what it is then.
-
-        With a new `ScalingPolicy.fixed(n)` it has n open segments then: some were split, or neighbours merged, and the
-        order per key holds across. A stream that was scaled by hand since stays so while only something else changes,
-        and gets its n segments back from an update that changes nothing. By any other policy, segments change later.
-
-        Raises:
-            StreamNotFoundError: there is none.
-        """
-        request = m.UpdateStream(_checked(name), configuration.to_json())
-        return stream_info(await self._writes.request(request))
-
-    async def scale_stream(
-        self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
-    ) -> StreamInfo:
-        """Replace segments of a stream by new ones that cover the same keys, in one step; return what it is then.
-
-        Writers continue in the new ones; readers read them after those that they replace. Repeating it changes nothing.
-
-        Args:
-            seal: ids of open segments.
-            ranges: keys of each new segment, from one border up to, not with, another: numbers from 0 to 1, or exact
-                integers out of 2^64. A float that is printed as a border of the stream is that border.
-
-        Raises:
-            StreamNotFoundError, StreamSealedError: there is nothing to scale.
-            InvalidArgumentError: the ranges do not cover exactly what the sealed segments do, or a segment is not open.
-        """
-        info = await self.stream_info(name)
-        sealed_ids = list(seal)
-        # Those which were deleted meanwhile are in the history only: a scale that is repeated means their borders.
-        segments: list[StreamPart] = list(info.segments)
-        if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
-            segments += parts_of_history(await self.stream_history(name))
-        borders = [
-            m.KeyRangeRecord(part.low, part.high - 1)
-            for part in scaled_ranges(ranges, segments=(each for each in segments if each.segment_id in sealed_ids))
-        ]
-        return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders)))
-
-    async def stream_history(self, name: str) -> list[Epoch]:
-        """Return the epochs of a stream, the first one first: what was split and merged, when and why.
-
-        Raises:
-            StreamNotFoundError: there is none.
-        """
-        return await fetch_history(self._writes, _checked(name))
-
-    async def explain_stream(self, name: str) -> dict[str, Any]:
-        """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
-
-        Raises:
-            StreamNotFoundError: there is none.
-        """
-        reply = await self._writes.request(m.ExplainStream(_checked(name)))
-        facts: dict[str, Any] = json.loads(reply.facts)
-        return facts
-
-    def bookmarks(self, stream: str) -> Bookmarks:
-        """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, _checked(stream), kind=m.CutKind.BOOKMARK, use_cuts=self._cuts.use)
-
-    def cursors(self, stream: str) -> Cursors:
-        """Return the cursors of a stream: how far its consumers have come."""
-        timeout_s = self.options.outage_timeout_s
-        cuts = Cuts(writes=self._writes, reads=self._reads, timeout_s=timeout_s)
-        return Cursors(
-            self._writes, _checked(stream), kind=m.CutKind.CURSOR, use_cuts=cuts.use, save_timeout_s=timeout_s
-        )
-
-    async def seal_stream(self, name: str) -> StreamInfo:
-        """Let a stream take no more events, forever; sealing it again changes nothing.
-
-        Raises:
-            StreamNotFoundError: there is none.
-        """
-        return stream_info(await self._writes.request(m.SealStream(_checked(name))))
-
-    async def delete_stream(self, name: str) -> bool:
-        """Delete a sealed stream with everything in it; False if there is none.
-
-        Raises:
-            StreamNotSealedError: it is not sealed.
-        """
-        return bool((await self._writes.request(m.DeleteStream(_checked(name)))).changed)
-
-    async def truncate_stream(self, name: str, cut: CutChoice) -> StreamInfo:
-        """Drop the events before a cut; of a block that the cut goes through, all events stay.
-
-        Raises:
-            CutInvalidError: the cut is one of another stream, or goes through the inside of an append, and then
-                `start_offset` is the border before it.
-            OffsetBeyondEndError: the cut is beyond the end.
-        """
-
-        async def truncate(cuts: list[StreamCut]) -> StreamInfo:
-            positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in cuts[0].positions]
-            return stream_info(await self._writes.request(m.TruncateStream(_checked(name), positions)))
-
-        if not isinstance(cut, StreamCut):
-            return await self._cuts.use(name, [cut], truncate)
-        if cut.stream != name:
-            raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
-        return await truncate([cut])
-
-    def stream_cut(
-        self,
-        name: str,
-        *,
-        at_time: int | datetime | None = None,
-        after_events: int | None = None,
-        after_bytes: int | None = None,
-        start: CutChoice = HEAD,
-        as_end: bool = False,
-    ) -> CutRequest:
-        """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
-
-        `await client.stream_cut(name).at_time(...)`, `.after_events(...)`, `.after_bytes(...)` and `.head()` are other
-        places, of which the arguments are short forms; see `CutRequest`.
-
-        Raises:
-            InvalidArgumentError: more than one place is asked for.
-        """
-        if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
-            raise InvalidArgumentError("a cut is at a time, or after so many events, or after so many bytes")
-        if at_time is not None:
-            return CutRequest(self._cuts, name, lambda request: request.at_time(at_time, as_end=as_end))
-        if after_events is not None:
-            return CutRequest(self._cuts, name, lambda request: request.after_events(after_events, start=start))
-        if after_bytes is not None:
-            return CutRequest(self._cuts, name, lambda request: request.after_bytes(after_bytes, start=start))
-        return CutRequest(self._cuts, name, CutRequest.tail)
-
-    async def distance(self, start: CutChoice, end: CutChoice, *, stream: str | None = None) -> Distance:
-        """Return the bytes and events between two cuts of one stream.
-
-        Args:
-            stream: needed only where neither is a `StreamCut`.
-
-        Raises like `reader`.
-        """
-        names = {cut.stream for cut in (start, end) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
-        if len(names) != 1:
-            raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
-
-        async def measure(info: StreamInfo) -> Distance:
-            first, last = await self._cuts.choose(start, info), await self._cuts.choose(end, info, is_end=True)
-            return await distance(self._reads, info, start=first, end=last)
-
-        return await self._cuts.search(names.pop(), measure)
 
     # --- events ---
 
@@ -332,7 +139,7 @@ class Client:
         """
         return Writer(
             self._writes,
-            _checked(stream),
+            checked_stream_name(stream),
             writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
             options=options or WriterOptions(),
@@ -362,7 +169,7 @@ class Client:
         Of one that has expired it knows that and when, for as long as it had kept the rest. Raises like `writer_state`,
         but for WriterExpiredError.
         """
-        return await fetch_writer_info(self._writes, _checked(stream), writer_id)
+        return await fetch_writer_info(self._writes, checked_stream_name(stream), writer_id)
 
     async def reset_sequences(self, stream: str, writer_id: str, *, stored_through: int) -> bool:
         """Let a writer that was refused for its sequences resume; return False if none was refused: nothing is changed.
@@ -377,32 +184,16 @@ class Client:
             StreamNotFoundError: there is none.
             WriterFencedError, WriterExpiredError: there is no such writer, or nothing is known of it any more.
         """
-        info = await self._writes.request(m.GetStream(_checked(stream)))
+        info = await self._writes.request(m.GetStream(checked_stream_name(stream)))
         request = m.ResetSequences(checked_writer_id(writer_id), info.stream_id, stored_through)
         return bool((await self._writes.request(request)).changed)
 
     @overload
-    def reader(
-        self,
-        stream: str | Slice,
-        *,
-        start: OneChoice = HEAD,
-        end: OneChoice | None = None,
-        key: str | None = None,
-        options: ReaderOptions | None = None,
-    ) -> AbstractAsyncContextManager[Reader]: ...
-
+    def reader(self, stream: str | Slice, **arguments: Unpack[ReadOne]) -> AbstractAsyncContextManager[Reader]: ...
     @overload
     def reader(
-        self,
-        stream: list[str] | list[Slice] | list[str | Slice],
-        *,
-        start: Choices = HEAD,
-        end: Choices | None = None,
-        key: str | None = None,
-        options: ReaderOptions | None = None,
+        self, stream: StreamList, **arguments: Unpack[ReadSeveral]
     ) -> AbstractAsyncContextManager[StreamsReader]: ...
-
     def reader(
         self,
         stream: str | Slice | Sequence[str | Slice],
@@ -437,17 +228,6 @@ class Client:
         if isinstance(start, Mapping) or isinstance(end, Mapping):
             raise InvalidArgumentError("cuts by the names of streams are for a list of streams")
         return self._readers.one(slice_of(stream, start=start, end=end, key=key), options)
-
-    async def stream_cuts(self, streams: Iterable[str]) -> dict[str, StreamCut]:
-        """Return the tails of several streams, given by name or pattern, all as of one moment of the server.
-
-        What was durable before something else is in these cuts if that is, whatever their streams.
-
-        Raises:
-            StreamNotFoundError: there is no stream of one of these names.
-            InvalidArgumentError: they are more than 1,000, or too many segments.
-        """
-        return await self._readers.tails(await self._readers.names(Selection.of(streams)))
 
     # --- parallel reading ---
 
@@ -527,7 +307,7 @@ class Client:
         """
         return ByteWriter(
             self._writes,
-            _checked(stream),
+            checked_stream_name(stream),
             writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
             delivery_timeout_s=delivery_timeout_s,
@@ -541,7 +321,7 @@ class Client:
         """
         if offset < 0:
             raise InvalidArgumentError(f"{offset} is no offset")
-        return ByteReader(self._reads, _checked(stream), offset=offset, follow=follow)
+        return ByteReader(self._reads, checked_stream_name(stream), offset=offset, follow=follow)
 
 
 def connect(
@@ -565,7 +345,3 @@ def connect(
     if tls is not None:
         options = replace(options, tls=tls)
     return Client(address, options)
-
-
-def _checked(name: str) -> str:
-    return checked_name(name, kind="stream")

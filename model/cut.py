@@ -20,7 +20,7 @@ from typing import Final
 
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .limits import SEGMENTS_PER_STREAM_MAX
-from .names import checked_name
+from .names import checked_stream_name
 from .position import Position
 from .quantities import UNIX_EPOCH, parse_moment, unix_us_of
 
@@ -58,7 +58,7 @@ class StreamCut:
 
     def __post_init__(self) -> None:
         try:
-            checked_name(self.stream, kind="stream")
+            checked_stream_name(self.stream)
         except InvalidNameError as error:
             raise CutInvalidError(str(error)) from None
         ids = [segment_id for segment_id, _ in self.positions]

@@ -47,6 +47,11 @@ def checked_name(name: str, *, kind: str) -> str:
     return name
 
 
+def checked_stream_name(name: str) -> str:
+    """Return `name` if it is valid for a stream. Raises like `checked_name`."""
+    return checked_name(name, kind="stream")
+
+
 def segment_of_stream(stream: str, *, epoch: int, index: int) -> str:
     """Return the internal name of a segment of a stream: `scope/name#epoch.index`."""
     return f"{stream}#{epoch}.{index}"

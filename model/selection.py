@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .errors import InvalidArgumentError
-from .names import checked_name
+from .names import checked_stream_name
 
 ANY: Final = "*"
 
@@ -41,7 +41,7 @@ class Selection:
             raise InvalidArgumentError("no stream is named")
         if len(set(given)) < len(given):
             raise InvalidArgumentError(f"a stream is named twice: {', '.join(given)[:200]}")
-        names = tuple(checked_name(text, kind="stream") for text in given if not is_pattern(text))
+        names = tuple(checked_stream_name(text) for text in given if not is_pattern(text))
         return cls(names, tuple(text for text in given if is_pattern(text)))
 
     @property

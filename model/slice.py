@@ -15,7 +15,7 @@ from typing import Final
 from .cut import HEAD, TAIL, CutChoice, StreamCut, parse_choice
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .key_range import key_place
-from .names import checked_name
+from .names import checked_stream_name
 
 _POSITIONS: Final = re.compile(r"\d+:\d+\.", re.ASCII)
 _FORM: Final = "STREAM@START..END or STREAM@START..END#KEY"
@@ -36,7 +36,7 @@ class Slice:
     key: str | None = None
 
     def __post_init__(self) -> None:
-        checked_name(self.stream, kind="stream")
+        checked_stream_name(self.stream)
         for cut in (self.start, self.end):
             if isinstance(cut, StreamCut) and cut.stream != self.stream:
                 raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {self.stream}")

@@ -12,7 +12,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, Cut, CutChoice, StreamCut, TimeCut
 from millrace.model.errors import CutOrderError
 from millrace.model.lineage import StreamPart, parts_of_history
-from millrace.model.names import checked_name
+from millrace.model.names import checked_stream_name
 from millrace.model.slice import Slice
 from millrace.model.stream import StreamInfo
 
@@ -81,7 +81,7 @@ class Cuts:
         Raises:
             StreamNotFoundError: there is none.
         """
-        return await fetch_stream(self._writes, checked_name(stream, kind="stream"), timeout_s=self._timeout_s)
+        return await fetch_stream(self._writes, checked_stream_name(stream), timeout_s=self._timeout_s)
 
     async def use(self, stream: str, choices: Sequence[CutChoice], use: Callable[[list[StreamCut]], Awaitable[R]]) -> R:
         """Return what the server answers about cuts; about HEAD, TAIL and times as they are when it does.

@@ -1,0 +1,232 @@
+"""The streams of a server: made, described, changed, scaled, truncated and deleted; and cuts of them."""
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
+from typing import Any
+
+from millrace.client.read.cut_resolution import Distance, distance
+from millrace.client.streams import fetch_history, stream_info
+from millrace.client.transport.channel import Channel
+from millrace.model.cut import HEAD, CutChoice, StreamCut
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.lineage import Epoch, StreamPart, parts_of_history
+from millrace.model.names import checked_stream_name
+from millrace.model.policy import StreamConfig
+from millrace.model.selection import Selection
+from millrace.model.stream import Border, StreamInfo, scaled_ranges
+from millrace.wire import messages as m
+
+from .bookmarks import Bookmarks, Cursors
+from .cuts import CutRequest, Cuts
+from .readers import Readers
+
+
+class StreamControl:
+    """What a client does with streams as a whole: a base of `Client`."""
+
+    def __init__(self, *, writes: Channel, reads: Channel) -> None:
+        self._writes = writes
+        self._reads = reads
+        self._cuts = Cuts(writes=writes, reads=reads)
+        self._readers = Readers(writes=writes, reads=reads, cuts=self._cuts)
+
+    async def create_stream(
+        self, name: str, configuration: StreamConfig | None = None, *, cursors: Iterable[str] = ()
+    ) -> bool:
+        """Create a stream; False if there was one of that name, of which nothing is then changed.
+
+        Args:
+            cursors: names of cursors at its head. They are there from the start: retention by consumption keeps for
+                each of these consumers all that is written, whenever it comes. See `cursors(name).set_many`, too.
+
+        Raises:
+            InvalidNameError: the name is not of the form scope/name.
+            InvalidArgumentError: a name of a cursor is none, or given twice.
+        """
+        configuration = configuration or StreamConfig()
+        count = configuration.scaling.segment_count
+        request = m.CreateStream(
+            checked_stream_name(name), count, configuration.to_json(), [m.CursorName(each) for each in cursors]
+        )
+        return bool((await self._writes.request(request)).created)
+
+    async def stream_info(self, name: str) -> StreamInfo:
+        """Return what a stream is now.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        return await self._cuts.fetch(name)
+
+    async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
+        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
+        async for name in self._readers.listed(prefix, tag=tag):
+            yield name
+
+    async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
+        """Give a stream another configuration; return what it is then.
+
+        With a new `ScalingPolicy.fixed(n)` it has n open segments then: some were split, or neighbours merged, and the
+        order per key holds across. A stream that was scaled by hand since stays so while only something else changes,
+        and gets its n segments back from an update that changes nothing. By any other policy, segments change later.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        request = m.UpdateStream(checked_stream_name(name), configuration.to_json())
+        return stream_info(await self._writes.request(request))
+
+    async def scale_stream(
+        self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
+    ) -> StreamInfo:
+        """Replace segments of a stream by new ones that cover the same keys, in one step; return what it is then.
+
+        Writers continue in the new ones; readers read them after those that they replace. Repeating it changes nothing.
+
+        Args:
+            seal: ids of open segments.
+            ranges: keys of each new segment, from one border up to, not with, another: numbers from 0 to 1, or exact
+                integers out of 2^64. A float that is printed as a border of the stream is that border.
+
+        Raises:
+            StreamNotFoundError, StreamSealedError: there is nothing to scale.
+            InvalidArgumentError: the ranges do not cover exactly what the sealed segments do, or a segment is not open.
+        """
+        info = await self.stream_info(name)
+        sealed_ids = list(seal)
+        # Those which were deleted meanwhile are in the history only: a scale that is repeated means their borders.
+        segments: list[StreamPart] = list(info.segments)
+        if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
+            segments += parts_of_history(await self.stream_history(name))
+        borders = [
+            m.KeyRangeRecord(part.low, part.high - 1)
+            for part in scaled_ranges(ranges, segments=(each for each in segments if each.segment_id in sealed_ids))
+        ]
+        return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders)))
+
+    async def stream_history(self, name: str) -> list[Epoch]:
+        """Return the epochs of a stream, the first one first: what was split and merged, when and why.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        return await fetch_history(self._writes, checked_stream_name(name))
+
+    async def explain_stream(self, name: str) -> dict[str, Any]:
+        """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        reply = await self._writes.request(m.ExplainStream(checked_stream_name(name)))
+        facts: dict[str, Any] = json.loads(reply.facts)
+        return facts
+
+    def bookmarks(self, stream: str) -> Bookmarks:
+        """Return the bookmarks of a stream: named cuts that the server keeps."""
+        return Bookmarks(self._writes, checked_stream_name(stream), kind=m.CutKind.BOOKMARK, use_cuts=self._cuts.use)
+
+    def cursors(self, stream: str) -> Cursors:
+        """Return the cursors of a stream: how far its consumers have come."""
+        timeout_s = self._writes.options.outage_timeout_s
+        cuts = Cuts(writes=self._writes, reads=self._reads, timeout_s=timeout_s)
+        return Cursors(
+            self._writes,
+            checked_stream_name(stream),
+            kind=m.CutKind.CURSOR,
+            use_cuts=cuts.use,
+            save_timeout_s=timeout_s,
+        )
+
+    async def seal_stream(self, name: str) -> StreamInfo:
+        """Let a stream take no more events, forever; sealing it again changes nothing.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        return stream_info(await self._writes.request(m.SealStream(checked_stream_name(name))))
+
+    async def delete_stream(self, name: str) -> bool:
+        """Delete a sealed stream with everything in it; False if there is none.
+
+        Raises:
+            StreamNotSealedError: it is not sealed.
+        """
+        return bool((await self._writes.request(m.DeleteStream(checked_stream_name(name)))).changed)
+
+    async def truncate_stream(self, name: str, cut: CutChoice) -> StreamInfo:
+        """Drop the events before a cut; of a block that the cut goes through, all events stay.
+
+        Raises:
+            CutInvalidError: the cut is one of another stream, or goes through the inside of an append, and then
+                `start_offset` is the border before it.
+            OffsetBeyondEndError: the cut is beyond the end.
+        """
+
+        async def truncate(cuts: list[StreamCut]) -> StreamInfo:
+            positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in cuts[0].positions]
+            return stream_info(await self._writes.request(m.TruncateStream(checked_stream_name(name), positions)))
+
+        if not isinstance(cut, StreamCut):
+            return await self._cuts.use(name, [cut], truncate)
+        if cut.stream != name:
+            raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
+        return await truncate([cut])
+
+    def stream_cut(
+        self,
+        name: str,
+        *,
+        at_time: int | datetime | None = None,
+        after_events: int | None = None,
+        after_bytes: int | None = None,
+        start: CutChoice = HEAD,
+        as_end: bool = False,
+    ) -> CutRequest:
+        """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
+
+        `await client.stream_cut(name).at_time(...)`, `.after_events(...)`, `.after_bytes(...)` and `.head()` are other
+        places, of which the arguments are short forms; see `CutRequest`.
+
+        Raises:
+            InvalidArgumentError: more than one place is asked for.
+        """
+        if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
+            raise InvalidArgumentError("a cut is at a time, or after so many events, or after so many bytes")
+        if at_time is not None:
+            return CutRequest(self._cuts, name, lambda request: request.at_time(at_time, as_end=as_end))
+        if after_events is not None:
+            return CutRequest(self._cuts, name, lambda request: request.after_events(after_events, start=start))
+        if after_bytes is not None:
+            return CutRequest(self._cuts, name, lambda request: request.after_bytes(after_bytes, start=start))
+        return CutRequest(self._cuts, name, CutRequest.tail)
+
+    async def stream_cuts(self, streams: Iterable[str]) -> dict[str, StreamCut]:
+        """Return the tails of several streams, given by name or pattern, all as of one moment of the server.
+
+        What was durable before something else is in these cuts if that is, whatever their streams.
+
+        Raises:
+            StreamNotFoundError: there is no stream of one of these names.
+            InvalidArgumentError: they are more than 1,000, or too many segments.
+        """
+        return await self._readers.tails(await self._readers.names(Selection.of(streams)))
+
+    async def distance(self, start: CutChoice, end: CutChoice, *, stream: str | None = None) -> Distance:
+        """Return the bytes and events between two cuts of one stream.
+
+        Args:
+            stream: needed only where neither is a `StreamCut`.
+
+        Raises like `reader`.
+        """
+        names = {cut.stream for cut in (start, end) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
+        if len(names) != 1:
+            raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
+
+        async def measure(info: StreamInfo) -> Distance:
+            first, last = await self._cuts.choose(start, info), await self._cuts.choose(end, info, is_end=True)
+            return await distance(self._reads, info, start=first, end=last)
+
+        return await self._cuts.search(names.pop(), measure)
