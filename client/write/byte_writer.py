@@ -10,7 +10,6 @@ connection, and stored once, however long the server was away; an end to that is
 """
 
 import asyncio
-import logging
 from types import TracebackType
 from typing import Final, Self
 
@@ -33,9 +32,8 @@ from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
+from .leaving import leave
 from .options import delivery_limit_s
-
-logger = logging.getLogger(__name__)
 
 APPEND_SIZE_BYTES: Final = 4 * MIB
 BUFFER_BYTES_HIGH: Final = 16 * MIB
@@ -98,15 +96,7 @@ class ByteWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Flush and close. When the body was cancelled nothing is waited for."""
-        if kind is None:
-            await self.close()
-        elif issubclass(kind, Exception):
-            try:
-                await self.close()
-            except MillraceError as second:  # the error of the body continues; this one must not hide it
-                logger.warning("bytes lost while leaving writer stream=%s error=%s", self.stream, second)
-        else:
-            self._stop()
+        await leave(kind, close=self.close, abandon=self._stop, stream=self.stream)
 
     def tell(self) -> int:
         """Return the offset of the next byte to be written."""

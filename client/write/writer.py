@@ -19,7 +19,6 @@ was fenced stays so.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -35,13 +34,12 @@ from millrace.model.errors import InvalidArgumentError
 from .arguments import check_size, check_timestamp, headers_by_index, owned
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, Call, Events, Stored, order_of
+from .leaving import leave
 from .opening import open_writer
 from .options import WriterOptions, delivery_limit_s
 from .reroute import Rerouter, split_events
 from .routing import place_of, places_of
 from .sequences import NO_SEQUENCES, STORED_BEFORE, places_without_key
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +92,7 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Flush and close. When the body was cancelled nothing is waited for."""
-        if kind is None:
-            await self.close()
-        elif issubclass(kind, Exception):
-            try:
-                await self.close()
-            except Exception as second:  # noqa: BLE001  # the error of the body continues; this one must not hide it
-                logger.warning("events lost while leaving writer stream=%s error=%s", self.stream, second)
-        else:
-            self._delivery.stop(ClientClosedError("the writer was closed"))
+        await leave(kind, close=self.close, abandon=self._stop, stream=self.stream)
 
     async def open(self) -> None:
         """Open the writer under a new epoch; an older one of the same id is fenced from now on.
@@ -136,7 +126,7 @@ class Writer:
                 await self.flush()
                 self._delivery.tell_stored()
             finally:
-                self._delivery.stop(ClientClosedError("the writer was closed"))
+                self._stop()
         else:
             self._raise_failure()
 
@@ -366,6 +356,9 @@ class Writer:
         )
 
     # --- inside ---
+
+    def _stop(self) -> None:
+        self._delivery.stop(ClientClosedError("the writer was closed"))
 
     def _refuse(self) -> None:
         self._guard.check()

@@ -1,0 +1,27 @@
+"""The end of the `async with` of a writer: what is waited for, and which error is raised."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger(__name__)
+
+
+async def leave(
+    kind: type[BaseException] | None, *, close: Callable[[], Awaitable[None]], abandon: Callable[[], None], stream: str
+) -> None:
+    """Close a writer; when the body was cancelled, abandon it, and wait for nothing.
+
+    Args:
+        kind: of the error that ended the body. It continues: what closing raises is only logged then.
+        close: waits until everything is durable.
+        stream: for the log.
+    """
+    if kind is None:
+        await close()
+    elif issubclass(kind, Exception):
+        try:
+            await close()
+        except Exception as second:  # noqa: BLE001  # whatever it is, it must not hide the error of the body
+            logger.warning("writes lost while leaving writer stream=%s error=%s", stream, second)
+    else:
+        abandon()
