@@ -13,7 +13,7 @@ imported where batches are asked for.
     headers       map<string, binary>   empty where an event has none
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -50,20 +50,6 @@ EVENT_SCHEMA: Final = pa.schema(
 """Of every batch."""
 
 
-def with_company(placed: PlacedBlock, take_more: Callable[[], PlacedBlock | None]) -> list[PlacedBlock]:
-    """Return a block, and after a small one those that follow it, up to the size of a large one.
-
-    Args:
-        take_more: returns the next block that is here already, None if none is: nothing waits for company.
-    """
-    blocks = [placed]
-    rows = placed.end - placed.start
-    while rows < LARGE_BLOCK_ROWS_MIN and (more := take_more()) is not None:
-        blocks.append(more)
-        rows += more.end - more.start
-    return blocks
-
-
 def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> pa.RecordBatch:
     """Return the events of several blocks as one batch: all of them, or those of one key.
 
@@ -84,7 +70,10 @@ def with_stream(batch: pa.RecordBatch, stream: str) -> pa.RecordBatch:
 def batch_of(placed: PlacedBlock) -> pa.RecordBatch:
     """Return the events of one block, without copying them. Raises like `batch_of_many`."""
     block, start, count = placed.block, placed.start, placed.end - placed.start
-    of_block = _values(block), _keys(block), _timestamps(block), _headers(block)
+    try:
+        of_block = _values(block), _keys(block), _timestamps(block), _headers(block)
+    except BlockCorruptError as error:
+        raise placed.corrupt(error) from None
     if count < block.fields.event_count:
         of_block = tuple(array.slice(start, count) for array in of_block)
     values, keys, timestamps, headers = of_block

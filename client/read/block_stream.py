@@ -34,6 +34,10 @@ class PlacedBlock(NamedTuple):
             return range(self.start, self.end)
         return [index for index in self.block.indexes_of(key) if self.start <= index < self.end]
 
+    def corrupt(self, error: BlockCorruptError) -> BlockCorruptError:
+        """Return an error of the block that says where it is."""
+        return _corrupt_at(self.segment_id, self.offset, error)
+
     @property
     def next_place(self) -> Position:
         """The place after the part."""
@@ -83,7 +87,7 @@ class BlockStream(Subscription[PlacedBlock]):
         try:
             block = unpack_block(data)
         except BlockCorruptError as error:
-            raise BlockCorruptError(f"segment {self.segment_id} at offset {offset}: {error}") from None
+            raise _corrupt_at(self.segment_id, offset, error) from None
         start = self._start[1] if offset == self._start[0] else 0
         end = count = block.fields.event_count
         if self._end is not None and offset == self._end[0]:
@@ -99,7 +103,7 @@ class BlockStream(Subscription[PlacedBlock]):
         try:
             self._cut(data.data)
         except BlockCorruptError as error:
-            raise BlockCorruptError(f"segment {self.segment_id} at offset {self._block_offset}: {error}") from None
+            raise _corrupt_at(self.segment_id, self._block_offset, error) from None
         if data.flags & m.DataFlag.END_OF_SEGMENT and self._partial_bytes:
             raise BlockCorruptError(f"segment {self.segment_id} ends inside the block at {self._block_offset}")
         return self._has_all
@@ -145,3 +149,7 @@ class BlockStream(Subscription[PlacedBlock]):
         self._block_offset += len(data)
         self._pieces, self._partial_bytes = [], 0
         self._has_all = self._end is not None and (self._block_offset, 0) >= self._end
+
+
+def _corrupt_at(segment_id: int, offset: int, error: BlockCorruptError) -> BlockCorruptError:
+    return BlockCorruptError(f"segment {segment_id} at offset {offset}: {error}")

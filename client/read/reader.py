@@ -30,7 +30,7 @@ from millrace.client.errors import (
 from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
-from millrace.model.errors import MillraceError
+from millrace.model.errors import BlockCorruptError, MillraceError
 from millrace.model.event import Event
 from millrace.model.lineage import Lineage, StreamPart, parts_of_history
 from millrace.model.position import START, Position
@@ -111,6 +111,8 @@ class Reader(EventReader):
         self._ready: deque[BlockStream] = deque()
         # Called when `poll` may return something again; for who reads several streams.
         self.on_change: Callable[[], None] = lambda: None
+        # Blocks that were taken and could not be handed out: they come again, or events would be skipped in silence.
+        self._returned: deque[PlacedBlock] = deque()
         # The block that is being handed out, and which of its events; `_events` is the rest of these.
         self._current: PlacedBlock | None = None
         self._indexes: Sequence[int] = ()
@@ -135,14 +137,8 @@ class Reader(EventReader):
 
         A batch counts as read when it is handed out. Raises like `__anext__`.
         """
-        from .arrow import batch_of_many, with_company
-
         while (placed := await self._take_block()) is not None:
-            blocks = with_company(placed, self.take_company)
-            batch = batch_of_many(blocks, key=self.key)
-            for block in blocks:
-                self.leave(block)
-            yield batch
+            yield self.take_batch(placed)
 
     def position(self) -> StreamCut:
         """Return the cut after what was handed out: a reader started there continues without gap or repeat.
@@ -165,13 +161,46 @@ class Reader(EventReader):
         return True
 
     def begin(self, placed: PlacedBlock) -> Iterator[Event]:
-        """Make a block the current one, and return its events; they count as handed out when they are taken."""
-        events = placed.block.events(segment_id=placed.segment_id, offset=placed.offset)
+        """Make a block the current one, and return its events; they count as handed out when they are taken.
+
+        Raises:
+            BlockCorruptError: a key, or the name of a header, is not UTF-8. The block comes again.
+        """
+        try:
+            events = placed.block.events(segment_id=placed.segment_id, offset=placed.offset)
+        except BlockCorruptError as error:
+            self._returned.appendleft(placed)
+            raise placed.corrupt(error) from None
         indexes = placed.indexes(self.key)
         if len(indexes) < len(events):
             events = [events[index] for index in indexes]
         self._current, self._indexes, self._events = placed, indexes, iter(events)
         return self._events
+
+    def take_batch(self, placed: PlacedBlock) -> "pa.RecordBatch":
+        """Return the events of a block as a record batch, after a small one with those of others that are here already.
+
+        They count as handed out. Needs pyarrow.
+
+        Raises:
+            BlockCorruptError: a key, or the name of a header, is not UTF-8. The blocks come again.
+        """
+        from .arrow import LARGE_BLOCK_ROWS_MIN, batch_of_many
+
+        blocks = [placed]
+        rows = placed.end - placed.start
+        while rows < LARGE_BLOCK_ROWS_MIN and (more := self._take_company()) is not None:
+            blocks.append(more)
+            rows += more.end - more.start
+        try:
+            batch = batch_of_many(blocks, key=self.key)
+        except BlockCorruptError:
+            # What is left of the current block comes again by itself.
+            self._returned.extendleft(reversed(blocks if self._current is None else blocks[1:]))
+            raise
+        for block in blocks:
+            self.leave(block)
+        return batch
 
     def rest(self) -> PlacedBlock | None:
         """Return what is left to hand out of the current block; None if there is none, or all of it was."""
@@ -204,6 +233,8 @@ class Reader(EventReader):
         while True:
             if self._closed:
                 raise ClientClosedError("the reader was closed")
+            if self._returned:
+                return self._returned.popleft()
             # Everything that was taken was handed out, so what is finished was handed out to its end.
             if self._advance_wanted:
                 self._advance()
@@ -360,10 +391,10 @@ class Reader(EventReader):
                 self.leave(placed)
         return None
 
-    def take_company(self) -> PlacedBlock | None:
+    def _take_company(self) -> PlacedBlock | None:
         """As `_take_ready`, for a batch that holds something already: an error is left for the next call."""
         try:
-            return self._take_ready()
+            return self._returned.popleft() if self._returned else self._take_ready()
         except MillraceError:
             return None
 

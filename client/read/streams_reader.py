@@ -113,15 +113,11 @@ class StreamsReader(EventReader):
         The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is handed out.
         Raises like `__anext__`.
         """
-        from .arrow import batch_of_many, with_company, with_stream
+        from .arrow import with_stream
 
         while (found := await self._take_block()) is not None:
             member, placed = found
-            reader = member.reader
-            blocks = with_company(placed, reader.take_company)
-            batch = with_stream(batch_of_many(blocks, key=reader.key), reader.stream)
-            for block in blocks:
-                reader.leave(block)
+            batch = with_stream(member.reader.take_batch(placed), member.reader.stream)
             self._current = None
             yield batch
 
@@ -143,8 +139,9 @@ class StreamsReader(EventReader):
         found = await self._take_block()
         if found is None:
             return False
-        member, placed = self._current = found
+        member, placed = found
         self._events = member.reader.begin(placed)
+        self._current = found
         self._stream_of[placed.segment_id] = member.reader.stream
         return True
 

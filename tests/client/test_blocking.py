@@ -27,7 +27,7 @@ LEFT_OUT = {
     # `write` waits for room, and `client.writer` opens.
     Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
     # `__next__` takes blocks of events; the others are what a reader of several streams asks of that of each.
-    Reader: {"next_events", "poll", "is_over", "begin", "rest", "leave", "take_company"},
+    Reader: {"next_events", "poll", "is_over", "begin", "rest", "leave", "take_batch"},
     StreamsReader: {"next_events"},
     ByteWriter: {"durable_offset"},
     ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`

@@ -3,6 +3,7 @@
 
 import asyncio
 import random
+import struct
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
@@ -13,8 +14,11 @@ from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.testing import TestServer
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
+from millrace.model.block_packing import pack_block
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import BlockCorruptError, CutInvalidError, CutOrderError, InvalidArgumentError
+from millrace.model.event_block import block_checksum
 from millrace.model.lineage import Lineage
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import check_order, scale
@@ -257,6 +261,33 @@ async def test_bytes_that_are_no_block_are_named(client: Client, name: str) -> N
         place = reader.position().places[stored.segment_id].offset
         with pytest.raises(BlockCorruptError, match=f"segment {stored.segment_id} at offset {place}"):
             await anext(reader)
+
+
+@pytest.mark.parametrize("way", ["one", "several"])
+@pytest.mark.parametrize("is_arrow", [False, True])
+async def test_a_block_that_cannot_be_handed_out_is_never_passed(
+    client: Client, name: str, way: str, is_arrow: bool
+) -> None:
+    """Behaviour 49: whoever asks again meets the same error, and the position stays before the block."""
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        segment_id = (await writer.write(b"before", key="k")).segment_id
+    block = pack_block([b"strange"], keys="ab")
+    assert block.count(b"ab") == 1
+    block[:] = block.replace(b"ab", b"\xff\xfe")  # which is not UTF-8
+    struct.pack_into("<I", block, BLOCK_HEADER_SIZE_BYTES - 4, block_checksum(memoryview(block)))
+    place = await (await client._writes.connection()).append(bytes(block), segment_id=segment_id)
+    async with client.writer(name) as writer:
+        await writer.write(b"after", key="k")
+
+    reading = client.reader(name) if way == "one" else client.reader([name])
+    async with reading as reader:
+        assert (await anext(reader)).value == b"before"
+        for _ in range(3):
+            with pytest.raises(BlockCorruptError, match=f"segment {segment_id} at offset {place}"):
+                await (anext(reader.arrow_batches()) if is_arrow else anext(reader))
+            cut = reader.position() if isinstance(reader, Reader) else reader.positions()[name]
+            assert cut.places[segment_id] == (place, 0)
 
 
 async def test_a_closed_reader_still_knows_its_position(client: Client, name: str) -> None:
