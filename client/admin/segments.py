@@ -135,10 +135,7 @@ class Segments:
                 condition, was on its way after it; nothing was stored.
             OutcomeUnknownError: the connection was lost before the answer.
         """
-        data = checked_payload(data)
-        if expected_offset is not None and expected_offset < 0:
-            raise InvalidArgumentError(f"expected_offset={expected_offset} is no offset")
-        expected = -1 if expected_offset is None else expected_offset
+        data, expected = checked_payload(data), _checked_expected(expected_offset)
         return await self._with_id(
             name, lambda segment_id: self._writes.append(data, segment_id=segment_id, expected_offset=expected)
         )
@@ -307,8 +304,8 @@ class Segment:
 
     async def append(self, data: Buffer, *, expected_offset: int | None = None) -> int:
         """Append bytes and return their offset; see `Segments.append`."""
-        expected = -1 if expected_offset is None else expected_offset
-        return await self._channel.append(checked_payload(data), segment_id=self.segment_id, expected_offset=expected)
+        data, expected = checked_payload(data), _checked_expected(expected_offset)
+        return await self._channel.append(data, segment_id=self.segment_id, expected_offset=expected)
 
     def append_nowait(self, data: Buffer) -> "asyncio.Future[int]":
         """Send an append now; the future holds its offset once it is durable. Applied in the order of the calls.
@@ -335,6 +332,15 @@ class Segment:
         """Wait until the connection is open and has room for another append. Cancelling is safe."""
         connection = await self._channel.connection()
         await connection.wait_for_room(APPEND_SIZE_BYTES_MAX)
+
+
+def _checked_expected(expected_offset: int | None) -> int:
+    """Return the condition of an append as `Channel.append` takes it: -1 for none."""
+    if expected_offset is None:
+        return -1
+    if expected_offset < 0:
+        raise InvalidArgumentError(f"expected_offset={expected_offset} is no offset")
+    return expected_offset
 
 
 def _info(message: m.SegmentInfo | m.SegmentDescription) -> SegmentInfo:

@@ -221,6 +221,9 @@ async def test_arguments_that_make_no_sense_are_refused(client: Client, name: st
     await client.segments.create(name)
     with pytest.raises(InvalidArgumentError):
         await client.segments.append(name, b"x", expected_offset=-2)
+    handle = await client.segments.open(name)
+    with pytest.raises(InvalidArgumentError):
+        await handle.append(b"x", expected_offset=-1)
     with pytest.raises(InvalidArgumentError):
         await client.segments.read(name, -1)
     with pytest.raises(TypeError):
