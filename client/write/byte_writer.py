@@ -118,9 +118,10 @@ class ByteWriter:
         while len(self._buffer) >= self._buffer_bytes_high and self._failure is None:
             await self._next_change()
         self._check()
+        before = len(self._buffer)
         self._buffer += data
         self._changed.set()
-        return len(data)
+        return len(self._buffer) - before
 
     async def flush(self) -> None:
         """Wait until everything that was written is durable. Cancelling is safe. Raises like `write`."""

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import random
+from array import array
 
 import pytest
 
@@ -44,6 +45,13 @@ async def test_what_is_read_is_what_was_written(client: Client, name: str) -> No
             pieces.append(piece)
             assert reader.tell() == sum(map(len, pieces))
     assert b"".join(pieces) == data
+
+
+async def test_what_was_written_is_counted_in_bytes(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.byte_writer(name) as writer:
+        numbers = memoryview(array("i", [1, 2, 3]))
+        assert await writer.write(numbers) == numbers.nbytes == writer.tell()
 
 
 async def test_the_older_of_two_writers_is_fenced_or_finds_strange_bytes(client: Client, name: str) -> None:
