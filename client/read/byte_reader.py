@@ -1,7 +1,7 @@
 """Reads bytes of a byte stream from any offset: those that were written, where `tell` said they would be.
 
-async with client.byte_reader("logs/raw", follow=True) as reader:
-    while data := await reader.read(65536): ...    # waits at the tail; b"" at the end of a sealed stream
+    async with client.byte_reader("logs/raw", follow=True) as reader:
+        while data := await reader.read(65536): ...    # waits at the tail; b"" at the end of a sealed stream
 
 While the server is away a read waits; an end to that is `ClientOptions.outage_timeout_s`.
 """

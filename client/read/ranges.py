@@ -149,7 +149,7 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
             if placed.indexes(part.key):
                 gathered.append(placed)
                 rows += placed.end - placed.start
-            # A large block leaves alone, so that it need not be copied.
+            # A large block ends the batch: where it is the only one in it, as in most, it need not be copied.
             if rows >= BATCH_ROWS_MAX or (rows and placed.end - placed.start >= LARGE_BLOCK_ROWS_MIN):
                 yield batch_of_many(gathered, key=part.key)
                 gathered, rows = [], 0

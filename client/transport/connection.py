@@ -127,14 +127,8 @@ class Connection(asyncio.BufferedProtocol):
             InvalidArgumentError: a value in it is none that can be sent; nothing was.
             MillraceError: the connection is not open.
         """
-        if self._lost is not None:
-            raise self._lost.with_traceback(None)  # or each raise would add to it
         future: asyncio.Future[Any] = self._loop.create_future()
-        try:
-            self._session.request(message, FutureReply(future))
-        except CodecError as error:
-            raise _invalid(error) from None
-        self._writer.send()
+        self._send(message, FutureReply(future))
         return future
 
     async def request(self, message: m.Request[Reply]) -> Reply:
@@ -144,6 +138,18 @@ class Connection(asyncio.BufferedProtocol):
     async def read(self, message: m.Read) -> Piece:
         """Read; see `Read`. Cancelling forgets the reply."""
         return cast("Piece", await self._answer(message, Piece))
+
+    def _send(self, message: m.Message, subject: FutureReply | Subscriber) -> int:
+        """Send a message whose answer goes to `subject`; return its request id. Raises like `send_request`."""
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)  # or each raise would add to it
+        try:
+            request_id = self._session.request(message, subject)
+        except CodecError as error:
+            # The caller's own mistake, in the client's words.
+            raise InvalidArgumentError(f"{error.field or error.structure}: {error.reason}") from None
+        self._writer.send()
+        return request_id
 
     async def _answer(self, message: m.Message, kind: type) -> object:
         """Send a request and return its reply, which must be of that kind."""
@@ -239,14 +245,7 @@ class Connection(asyncio.BufferedProtocol):
             InvalidArgumentError: the offset is none.
             MillraceError: the connection is not open.
         """
-        if self._lost is not None:
-            raise self._lost.with_traceback(None)  # or each raise would add to it
-        try:
-            subscription = self._session.request(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
-        except CodecError as error:
-            raise _invalid(error) from None
-        self._writer.send()
-        return subscription
+        return self._send(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
         """Let the server push so many bytes more; nothing happens if the subscription has ended."""
@@ -389,11 +388,6 @@ class Connection(asyncio.BufferedProtocol):
         for subject in self._session.abandon():
             subject.failed(error)
         self._wake_waiters()
-
-
-def _invalid(error: CodecError) -> InvalidArgumentError:
-    """Return what a value that does not fit is for the caller: its own mistake, said in the client's words."""
-    return InvalidArgumentError(f"{error.field or error.structure}: {error.reason}")
 
 
 async def open_connection(address: Address, options: ClientOptions, session_id: bytes) -> Connection:
