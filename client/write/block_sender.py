@@ -1,11 +1,12 @@
 """Sends the blocks of one writer through the connection of its channel, as far as there is room.
 
 There is room while the bytes of the writer in flight, and those of all writers on the connection, are within their
-bounds. A block larger than the bound of the writer is sent alone. Segments that found no room are served once there is
-some.
+bounds. A block larger than the bound of the writer is sent alone. Segments that found no room are served in turn, once
+there is some.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ class BlockSender:
         self._epoch = 0
         self.in_flight_bytes = 0
         # Segments with blocks that wait for room, in the order they came.
-        self._waiting: list[SegmentWriter] = []
+        self._waiting: deque[SegmentWriter] = deque()
         # Done when the connection has room for them. One for all: each would pump all, and all would ask again.
         self._room: asyncio.Future[None] | None = None
 
@@ -100,11 +101,12 @@ class BlockSender:
                 self.failed(segment, block, error)
 
     def pump_waiting(self) -> None:
-        """Send the blocks of the segments that wait for room, as far as there is some now."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for segment in waiting:
-                self.pump(segment)
+        """Send the blocks of the segments that wait for room, in turn, as far as there is some now."""
+        while self._waiting:
+            segment = self._waiting.popleft()
+            self.pump(segment)
+            if segment in self._waiting:
+                return  # it found no room for all of its blocks, and waits behind the others
 
     def acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
         """Take the ack of a block; called by the connection."""

@@ -94,19 +94,19 @@ async def test_what_is_sent_counts_as_in_flight_until_it_is_answered() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_block_above_the_bound_is_sent_alone() -> None:
+async def test_a_block_above_the_bound_is_sent_alone_and_segments_take_turns() -> None:
+    """However much the others have: each block that was answered makes room for the segment that waits longest."""
     server = ModelServer(segment_count=2)
     async with sending(server, in_flight_bytes_max=1) as sends:
-        for _ in range(2):
-            sends.add(1, 1)
-            sends.add(2, 1)
+        sends.add(1, 3)
+        sends.add(2, 3)
         sent = []
-        for _ in range(4):
+        for _ in range(6):
             await turns()
             (append,) = arrived(server)
             sent.append(append)
             server.answer()
-        assert sorted(sent) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+        assert sent == [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (2, 3)]
 
 
 @pytest.mark.asyncio
