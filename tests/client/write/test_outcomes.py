@@ -1,14 +1,22 @@
 """Behaviour 88: futures of one key resolve in the order written."""
 
+# Nobody needs to look at the future of a write: flush and leaving the writer raise what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
 import asyncio
 import random
 from collections import deque
 
 import pytest
 
+from millrace.client.errors import WriterFencedError
 from millrace.client.write.events import Block, Call, Stored
 from millrace.client.write.outcomes import Outcomes
 from millrace.model.errors import EventTooLargeError
+from millrace.model.key_range import key_place
+from millrace.wire.errors import ErrorCode
+from tests.client.write.writers import error_of, writing
+from tests.support.model_server import ModelServer, turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -95,3 +103,118 @@ async def test_whatever_the_order_of_segments_each_one_resolves_in_its_order(see
         outcomes.settle(segment.popleft(), stored(1))
     await asyncio.sleep(0)
     assert resolved == written, f"seed {seed}"
+
+
+# --- of a whole writer ---
+
+
+async def test_futures_fail_in_the_order_written() -> None:
+    """Behaviour 88, when the writer ends: what is in flight, what is queued, what is gathered."""
+    server = ModelServer()
+    server.appends_in_flight_max = 2
+    async with writing(server) as writer:
+        order: list[int] = []
+        futures = [writer.write_many([b"%d" % number], key="k") for number in range(4)] + [writer.write(b"4", key="k")]
+        await turns()
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]  # a default
+        server.refuse(ErrorCode.WRITER_FENCED)
+        await turns()
+        assert order == []  # one is in flight still
+        server.refuse(ErrorCode.WRITER_FENCED)
+        await turns()
+        assert order == [0, 1, 2, 3, 4]
+        with pytest.raises(WriterFencedError):
+            await writer.flush()
+        assert writer.pending_bytes == 0
+
+
+def noting(order: list[str], **futures: "asyncio.Future[Stored]") -> None:
+    """Add the names of futures to `order` when they are done."""
+    for name, future in futures.items():
+        future.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]  # a default
+
+
+def keys_of_both(server: ModelServer) -> tuple[str, str]:
+    """Return a key of each of two segments."""
+    border = server.segments[server.open_ids()[1]].low
+    keys = [f"k{number}" for number in range(20)]
+    return next(key for key in keys if key_place(key) < border), next(key for key in keys if key_place(key) >= border)
+
+
+async def test_what_follows_a_call_in_one_of_its_segments_resolves_after_it() -> None:
+    """Behaviour 88."""
+    server = ModelServer(segment_count=2)
+    low, high = keys_of_both(server)
+    async with writing(server) as writer:
+        order: list[str] = []
+        noting(order, call=writer.write_many([b"1", b"1"], keys=[low, high]), after=writer.write_many([b"2"], key=low))
+        await turns()
+        held = [append for append in server.arrived if append.segment_id == 2]
+        for append in held:
+            server.arrived.remove(append)
+        server.answer()
+        await turns()
+        assert order == []
+        assert writer.statistics().in_flight_bytes > 0
+        server.arrived.extend(held)
+        server.answer()
+        await turns()
+        assert order == ["call", "after"]
+
+
+async def test_a_call_that_a_split_divides_resolves_before_what_follows_it() -> None:
+    """Behaviour 88, while the stream is scaled."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        order: list[str] = []
+        keys = [f"k{number}" for number in range(8)]
+        noting(order, call=writer.write_many([b"1"] * 8, keys=keys))
+        noting(order, **{key: writer.write_many([b"2"], key=key) for key in keys})
+        server.replace([1], 2)
+        server.answer()
+        for _ in range(4):
+            await turns()
+            server.answer()
+        assert order[0] == "call"
+        assert set(order[1:]) == set(keys)
+
+
+async def test_a_block_that_was_stored_with_an_unknown_outcome_resolves_before_what_follows_it() -> None:
+    """Behaviour 88."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        order: list[str] = []
+        noting(order, first=writer.write_many([b"1"], key="k"), second=writer.write_many([b"2"], key="k"))
+        await turns()
+        server.refuse(ErrorCode.OUTCOME_UNKNOWN, stored=True)
+        server.answer()
+        await turns()
+        assert order == ["first", "second"]
+        await writer.flush()
+
+
+async def test_what_no_append_can_hold_any_more_fails_after_what_was_written_before_it() -> None:
+    """Behaviour 88, after a restart of the server with a lower limit."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        order: list[str] = []
+        server.append_size_max = 1000
+        server.lose()
+        await turns()
+        futures = {"first": writer.write_many([b"1"], key="k")}
+        await turns()
+        assert len(server.arrived) == 1
+        # Limits of the connection before, as they are until the next one is made.
+        writer._delivery.append_size_max = writer._delivery.block_size_bytes = 10_000
+        futures["large"] = writer.write(bytes(5000), key="k")
+        writer._delivery.append_size_max = 1000
+        noting(order, **futures)
+        await turns()
+        writer._delivery.send_gathered(writer._delivery.targets.segments[0])
+        await turns()
+        assert order == []
+        server.answer()
+        await turns()
+        assert order == ["first", "large"]
+        assert isinstance(await error_of(futures["large"]), EventTooLargeError)

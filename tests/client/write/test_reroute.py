@@ -1,21 +1,32 @@
+# Nobody needs to look at the future of a write: flush and leaving the writer raise what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
 import asyncio
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.errors import OutcomeUnknownError, StreamNotFoundError, StreamSealedError
+from millrace.client.errors import (
+    OutcomeUnknownError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+    StreamSealedError,
+)
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import may_resend
 from millrace.client.write.accumulator import Accumulator
 from millrace.client.write.events import Call, Events, Stored
+from millrace.client.write.options import WriterOptions
 from millrace.client.write.reroute import Rerouter, left_over, split_events
 from millrace.client.write.segment_writer import SegmentWriter, SenderState
+from millrace.client.write.writer import Writer
 from millrace.model.compression import Compression
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.client.write.test_segment_writer import SEALED, block
-from tests.support.model_server import STREAM, ModelServer, error_reply
+from tests.client.write.writers import writing
+from tests.support.model_server import STREAM, ModelServer, error_reply, turns
 
 
 @given(numbers=st.lists(st.integers(0, 3), min_size=2, max_size=20), is_call=st.booleans())
@@ -159,4 +170,99 @@ async def test_a_sealed_stream_and_another_of_its_name_have_no_successors() -> N
     server.stream_id += 1
     with pytest.raises(StreamNotFoundError, match=f"{STREAM} was deleted"):
         await finding.find([rejected_segment()], channel.retry(10, is_transient=may_resend))
+    await channel.close()
+
+
+# --- of a whole writer ---
+
+
+@pytest.mark.asyncio
+async def test_events_go_to_the_successors_once_all_replaced_segments_have_answered() -> None:
+    server = ModelServer(segment_count=2)
+    async with writing(server) as writer:
+        futures = [writer.write_many([b"%d" % number], key=f"k{number}") for number in range(20)]
+        await turns()
+        first = server.arrived[0].segment_id
+        successors = server.replace([1, 2], 3)
+        held = [append for append in server.arrived if append.segment_id != first]
+        for append in held:
+            server.arrived.remove(append)
+        server.answer()
+        await turns()
+        assert not server.arrived
+        server.arrived.extend(held)
+        server.answer()
+        await turns()
+        assert {append.segment_id for append in server.arrived} == set(successors)
+        server.answer()
+        stored = await asyncio.gather(*futures)
+        assert {record.segment_id for record in stored} == set(successors)
+        assert writer.statistics().reroutes == 1
+    assert sorted(server.events()) == sorted((f"k{number}", b"%d" % number) for number in range(20))
+
+
+@pytest.mark.asyncio
+async def test_numbers_in_a_successor_follow_those_of_a_writer_that_was_fenced() -> None:
+    """Behaviours 3 and 4: the older writer of the id found the successor before this one did."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        (successor,) = server.replace([1], 1)
+        server.segments[successor].last_number = 3
+        future = writer.write_many([b"x"])
+        server.answer()
+        await turns()
+        server.answer()
+        assert (await future).event_number == 4
+
+
+@pytest.mark.asyncio
+async def test_a_segment_that_refuses_and_is_open_is_tried_again() -> None:
+    """What sealed it was not durable, and the server was killed before it was."""
+    server = ModelServer()
+    async with writing(server) as writer:
+        future = writer.write_many([b"x"])
+        server.refuse(ErrorCode.SEGMENT_SEALED)
+        for _ in range(10):
+            await turns()
+            await server.clock.advance(1.0)
+            server.answer()
+        assert (await future).segment_id == 1
+        assert sum(isinstance(request, m.GetStream) for request in server.requests) > 4
+
+
+@pytest.mark.asyncio
+async def test_flush_waits_for_what_was_moved() -> None:
+    server = ModelServer()
+    async with writing(server) as writer:
+        for number in range(4):
+            writer.write(b"%d" % number, key=f"k{number}")
+        flushing = asyncio.create_task(writer.flush())
+        await turns()
+        server.replace([1], 2)
+        server.answer()
+        await turns()
+        assert not flushing.done()
+        server.answer()
+        await turns()
+        assert flushing.done()
+        await flushing
+        assert writer.last_event_numbers == {2: len(server.segments[2].events), 3: len(server.segments[3].events)}
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_changes_between_any_two_requests_is_a_timeout() -> None:
+    """Opening ends within the time limit of a request, and says what was tried."""
+    server = ModelServer()
+    server.answers[m.OpenWriter] = error_reply(ErrorCode.SEGMENT_NOT_FOUND)
+    channel = server.channel()
+    writer = Writer(channel, STREAM, writer_id="w", options=WriterOptions())
+    opening = asyncio.create_task(writer.open())
+    while not opening.done():
+        await turns()
+        await server.clock.advance(1.0)
+    with pytest.raises(
+        RequestTimeoutError, match=rf"not opened: {STREAM} changed each of \d+ times .* for 30 s; .* SEGMENT_NOT_FOUND"
+    ):
+        await opening
+    assert sum(isinstance(request, m.OpenWriter) for request in server.requests) > 10
     await channel.close()
