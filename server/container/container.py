@@ -362,6 +362,10 @@ class SegmentContainer:
         if self.has_failed:
             return  # what is recovered from the disk has it
         state = self.state
+        if len(runs) == 1 and not self._is_watched(runs[0]):
+            # Whatever is asked next finds the batch applied. So the ack need not wait for that, if nobody is to be
+            # told before.
+            self.in_flight.tell_lone()
         try:
             woken = apply_batch(
                 state,
@@ -384,6 +388,10 @@ class SegmentContainer:
             owner.settle()
         self.room_changed()
         self.on_progress()
+
+    def _is_watched(self, run: AppendRun) -> bool:
+        segment = self.state.segments.peek(run.segment_id)
+        return segment is not None and bool(segment.watchers)
 
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""

@@ -135,8 +135,15 @@ class InFlight:
             for run, pending in zip(runs, self._pending, strict=False)
         ]
 
+    def tell_lone(self) -> None:
+        """Tell the owner of what is at the front that it is durable, before it is settled; of a decision, nobody."""
+        pending = self._pending[0]
+        if isinstance(pending, PendingAppend):
+            pending.settled = True
+            pending.owner.settle()
+
     def durable(self, runs: Iterable[AppendRun]) -> set[Owner]:
-        """Settle what is at the front, in its order, and its followers; return the owners of appends among these."""
+        """Settle what is at the front, in its order, and its followers; return the owners that are to be told."""
         owners: set[Owner] = set()
         for run in runs:
             pending = self._pending.popleft()
@@ -159,6 +166,6 @@ class InFlight:
         if isinstance(pending, PendingDecision) and self._queued[pending.key] is pending:
             del self._queued[pending.key]
         for ended in (pending, *self._followers.pop(self._settled, ())):
-            ended.settle(failure)
-            if isinstance(ended, PendingAppend):
+            if isinstance(ended, PendingAppend) and not ended.settled:
                 owners.add(ended.owner)
+            ended.settle(failure)

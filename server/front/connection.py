@@ -186,6 +186,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take what has arrived."""
         self._counters.received_bytes_total += nbytes
+        if self._connections.heard_last is not self:
+            self._connections.heard_last = self
+            self._container.log.share_loop()
         self._session.received(nbytes, self._clock.monotonic_s())
         self._advance()
 

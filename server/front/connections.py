@@ -36,7 +36,11 @@ class Shedable(Protocol):
 
 
 class Connections:
-    """All connections of a server, with the bounds of their numbers."""
+    """All connections of a server, with the bounds of their numbers.
+
+    Attributes:
+        heard_last: the connection from which bytes came last; None if that is gone.
+    """
 
     def __init__(self, options: FrontOptions, *, counters: FrontCounters) -> None:
         self._options = options
@@ -52,6 +56,7 @@ class Connections:
         self._addresses: Counter[str] = Counter()
         # The oldest first.
         self._probation: OrderedDict[Any, None] = OrderedDict()
+        self.heard_last: Any = None
         self._emptied = asyncio.Event()
         self._emptied.set()
 
@@ -118,6 +123,8 @@ class Connections:
         self._expected.discard(connection)
         self._forget_stranger(connection)
         self._clients.discard(connection)
+        if self.heard_last is connection:
+            self.heard_last = None
         if not len(self):
             self._emptied.set()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.server.errors import LogClosedError, NoSpaceError
+from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
@@ -15,6 +15,7 @@ from millrace.server.host.wakeup import Wakeup
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 
 from .batch import BATCH_OVERHEAD_BYTES
+from .lone import LonePolicy
 from .newest import read_newest
 from .options import WalOptions
 from .pool import FilePool
@@ -69,7 +70,11 @@ class Wal:
         self._recovery: Recovery | None = None
         self._pool = FilePool(files, directory, options, owner=owner, metrics=self._metrics)
         self._writer: LogWriter | None = None
+        # A run that the loop writes itself at the end of its turn, if no other comes.
+        self._lone: AppendRun | None = None
+        self._lone_policy = LonePolicy()
         # These are there from `start` on.
+        self._loop: asyncio.AbstractEventLoop
         self._bell: Wakeup
         self._stopped: asyncio.Future[None]
         self._is_rung = False
@@ -159,11 +164,25 @@ class Wal:
             raise ValueError(f"a run of {size} bytes; the largest is {self._options.run_size_bytes_max}")
         if not self._fits(cost, reserve=0 if run.kind == KIND_CONTROL else self._options.headroom_bytes):
             raise NoSpaceError(self._pool.problem or "the queue of the log is full", subject=str(self._directory))
+        is_lone = (
+            not self._promised_bytes
+            and size <= self._options.lone_size_bytes_max
+            and self._lone_policy.allows(self._clock.monotonic_s())
+        )
         self._queued_bytes += size
         self._promised_bytes += cost
         if cost > self._largest_promise_bytes:
             self._largest_promise_bytes = cost
-        writer.submit(run)
+        if is_lone:
+            self._lone = run
+            self._loop.call_soon(self._write_lone, writer)
+        else:
+            self._give_up_lone(writer)
+            writer.submit(run)
+
+    def share_loop(self) -> None:
+        """Write the next batch without holding up the loop, see `Log`."""
+        self._lone_policy.share()
 
     def recycle(self, sequence: int) -> None:
         """Say that batches up to that sequence are no longer needed: whole files of them are used again."""
@@ -190,7 +209,7 @@ class Wal:
         """Repair the end of the log, and start the threads; see `Log`."""
         assert self._recovery is not None, "recover was not exhausted"
         assert self._writer is None, "start is called once"
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._on_durable, self._on_failure = on_durable, on_failure
         point = await loop.run_in_executor(
             None, resume, self._files, self._directory, self._options, self._pool, self._recovery, after_sequence
@@ -219,6 +238,7 @@ class Wal:
         if self._is_open:
             self._is_open = False
             self._pool.drain()
+            self._give_up_lone(writer)
             writer.stop()
         await self._stopped
         loop = asyncio.get_running_loop()
@@ -237,6 +257,29 @@ class Wal:
         waste = max(cost, self._largest_promise_bytes)
         whole = self._pool.unused_files(self._taken_count) * max(0, self._options.file_room_bytes - waste)
         return self._promised_bytes + cost + reserve <= max(0, active_room - waste) + whole
+
+    def _give_up_lone(self, writer: LogWriter) -> None:
+        """Leave to the thread what the loop was about to write."""
+        if self._lone is not None:
+            writer.submit(self._lone)
+            self._lone = None
+
+    def _write_lone(self, writer: LogWriter) -> None:
+        """Write what is alone at the end of the loop's turn."""
+        run, self._lone = self._lone, None
+        if run is None:
+            return  # the thread has it
+        try:
+            batch = writer.write_lone(run)
+        except LogFailedError:
+            self._is_open = False
+            return
+        if batch is None:
+            writer.submit(run)
+            return
+        self._on_batch(batch)
+        # Only now, with the ack on its way.
+        writer.observe(batch)
 
     def _deliver(self, delivery: Durable | Stopped) -> None:
         """Hand something to the loop; called in the log thread."""
@@ -270,6 +313,7 @@ class Wal:
         self._durable_sequence = batch.sequence
         self._batch_count += 1
         self._written_bytes += batch.size
+        self._lone_policy.wrote(len(batch.runs), duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
         if batch.runs:
             self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
 

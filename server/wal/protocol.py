@@ -105,6 +105,13 @@ class Log(Protocol):
         """
         ...
 
+    def share_loop(self) -> None:
+        """Write the next batch without holding up the loop: it serves others than who submits.
+
+        Otherwise a log may write a run that is alone in the loop itself.
+        """
+        ...
+
     def recycle(self, sequence: int) -> None:
         """Say that batches up to that sequence are no longer needed: their space is used again."""
         ...

@@ -47,6 +47,8 @@ class Durable(NamedTuple):
     # What was left of the active file, and how many files had been taken from the pool, when it was written.
     room_bytes: int
     taken_count: int
+    # How long write and sync took.
+    duration_s: float
 
 
 class Stopped(NamedTuple):
@@ -67,7 +69,8 @@ class ResumptionPoint(NamedTuple):
 class LogWriter:
     """The log thread and its queue.
 
-    `submit` and `stop` belong to one other thread, the event loop's; `deliver` is called in the log thread.
+    `submit`, `write_lone` and `stop` belong to one other thread, the event loop's; `deliver` is called in the log
+    thread.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class LogWriter:
         self._is_idle = False
         self._is_stopping = False
         self._needs_closing_batch = False
+        # Why nothing may be written any more.
+        self._failure: BaseException | None = None
         # When the write in flight began, on the monotonic clock; None when the disk is not being waited for.
         self.writing_since_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="millrace-wal", daemon=True)
@@ -110,6 +115,27 @@ class LogWriter:
             self._is_idle = False
             self._bell.ring()
 
+    def write_lone(self, run: AppendRun) -> Durable | None:
+        """Write one run in the calling thread, while the log thread sleeps; `observe` is to follow.
+
+        Returns:
+            None, and nothing was done, if the thread does not sleep or the run does not fit the active file.
+
+        Raises:
+            LogFailedError: the log failed; `deliver` is about to be told. Nothing may be submitted any more.
+        """
+        # Asleep, or between its last look at the queue and its sleep: it touches nothing until it is rung.
+        if not self._is_idle or BATCH_HEADER_SIZE_BYTES + _cost(run) > self._active.room_bytes:
+            return None
+        try:
+            return self._write([run])
+        except Exception as error:
+            self._fail(error)
+            self._is_idle = False
+            self.stop()
+            assert self._failure is not None
+            raise self._failure from error
+
     def stop(self) -> None:
         """Let the thread write what is queued and then end, which `deliver` is told."""
         self._is_stopping = True
@@ -123,21 +149,29 @@ class LogWriter:
         close_file(self._newest, self._active.path.with_name(NEWEST_NAME))
 
     def _run(self) -> None:
-        failure: BaseException | None = None
         try:
             while runs := self._take():
-                self._write(runs)
-            self._write_closing_batch()
-        except LogClosedError as error:
-            failure = error
+                batch = self._write(runs)
+                self._deliver(batch)
+                # Only now, with the acks on their way.
+                self.observe(batch)
+            if self._failure is None and (closing := self._closing_batch()) is not None:
+                self._deliver(closing)
         except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the log, and must be told
-            failure = LogFailedError(
-                f"the log failed at sequence {self._sequence + 1}: {error!r}", subject=str(self._active.path)
-            )
-            failure.__cause__ = error
-            self.writing_since_s = None
-            logger.critical("log failed, path=%s offset=%d: %r", self._active.path, self._active.end, error)
-        self._deliver(Stopped(failure))
+            self._fail(error)
+        self._deliver(Stopped(self._failure))
+
+    def _fail(self, error: BaseException) -> None:
+        """Write nothing any more."""
+        self.writing_since_s = None
+        if isinstance(error, LogClosedError):
+            self._failure = error
+            return
+        self._failure = LogFailedError(
+            f"the log failed at sequence {self._sequence + 1}: {error!r}", subject=str(self._active.path)
+        )
+        self._failure.__cause__ = error
+        logger.critical("log failed, path=%s offset=%d: %r", self._active.path, self._active.end, error)
 
     def _take(self) -> list[AppendRun]:
         """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
@@ -158,7 +192,7 @@ class LogWriter:
             runs: list[AppendRun] = []
             size = 0
             while queue:
-                cost = RUN_ENTRY_SIZE_BYTES + len(queue[0].frames)
+                cost = _cost(queue[0])
                 if size + cost > room or (runs and size + cost > self._batch_size_bytes_max):
                     break
                 runs.append(queue.popleft())
@@ -167,7 +201,7 @@ class LogWriter:
                 return runs
             self._roll()
 
-    def _write(self, runs: list[AppendRun]) -> None:
+    def _write(self, runs: list[AppendRun]) -> Durable:
         wall_time_us = self._clock.unix_us()
         sequence = self._sequence + 1
         batch = encode_batch(
@@ -181,21 +215,26 @@ class LogWriter:
         self.writing_since_s = started_s
         self._active.append(batch.pieces, size=batch.size, sequence=sequence)
         self.writing_since_s = None
+        duration_s = self._clock.monotonic_s() - started_s
         self._sequence = self._pool.sequence_floor = sequence
         self._checksum = batch.checksum
         self._needs_closing_batch = True
-        self._deliver(Durable(runs, sequence, wall_time_us, batch.size, self._active.room_bytes, self._taken_count))
-        # Only now, with the acks on their way.
-        duration_s = self._clock.monotonic_s() - started_s
-        self._metrics.wal_sync_seconds.observe(duration_s)
-        self._metrics.wal_batch_bytes.observe(batch.size)
-        if duration_s > _SLOW_SYNC_S:
-            logger.warning("slow log sync, duration_s=%.3f bytes=%d sequence=%d", duration_s, batch.size, sequence)
+        return Durable(runs, sequence, wall_time_us, batch.size, self._active.room_bytes, self._taken_count, duration_s)
 
-    def _write_closing_batch(self) -> None:
+    def observe(self, batch: Durable) -> None:
+        """Count a batch."""
+        self._metrics.wal_sync_seconds.observe(batch.duration_s)
+        self._metrics.wal_batch_bytes.observe(batch.size)
+        if batch.duration_s > _SLOW_SYNC_S:
+            logger.warning(
+                "slow log sync, duration_s=%.3f bytes=%d sequence=%d", batch.duration_s, batch.size, batch.sequence
+            )
+
+    def _closing_batch(self) -> Durable | None:
         """Prove to the next recovery that the batch before was acknowledged, if there is room for the proof."""
         if self._needs_closing_batch and self._active.room_bytes >= BATCH_HEADER_SIZE_BYTES:
-            self._write([])
+            return self._write([])
+        return None
 
     def _roll(self) -> None:
         """Continue in the next file, which is named as the newest before anything is written to it."""
@@ -211,3 +250,8 @@ class LogWriter:
         full, self._active = self._active, file
         self._pool.put_full(full)
         logger.debug("log rolled, path=%s sequence=%d", file.path, self._sequence + 1)
+
+
+def _cost(run: AppendRun) -> int:
+    """Return what a run takes of a batch."""
+    return RUN_ENTRY_SIZE_BYTES + len(run.frames)

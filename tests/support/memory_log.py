@@ -112,6 +112,9 @@ class MemoryLog:
             asyncio.get_running_loop().call_soon(self._write)
         self._queue.append(run)
 
+    def share_loop(self) -> None:
+        """Nothing here holds up the loop."""
+
     def recycle(self, sequence: int) -> None:
         assert sequence <= self._sequence
         # Never the last batch: a log without it has lost it.

@@ -16,6 +16,8 @@ SMALL_WAL = WalOptions(
     run_size_bytes_max=64 * KIB,
     headroom_bytes=8 * KIB,
     retry_interval_s=0.05,
+    # A disk that a test stalls must not hold up the loop of the test.
+    lone_size_bytes_max=0,
 )
 """Logs that roll over after a hundred appends of a kibibyte."""
 

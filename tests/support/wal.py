@@ -39,6 +39,8 @@ SMALL = WalOptions(
     run_size_bytes_max=4 * KIB,
     headroom_bytes=4 * KIB,
     retry_interval_s=0.01,
+    # A disk that a test stalls must not hold up the loop of the test.
+    lone_size_bytes_max=0,
 )
 
 

@@ -1,0 +1,48 @@
+"""When the event loop writes and syncs a run itself, rather than the log thread.
+
+Theory. To wake the log thread, and to be woken by it, costs about as much as a good disk takes to sync a small run. So
+while one peer sends one append at a time, the loop writes and syncs it, having nothing else to do. But a sync holds up
+everybody whom the loop serves. So the loop does it only while all of this holds, and the thread does it otherwise:
+
+    the log is idle, and the run is small and alone at the end of the loop's turn
+    the batch before was one run         with more of them, the loop has work to do while the disk syncs
+    nobody else was heard since then     another peer waits at most for the one sync that began before it spoke
+    no sync was slow lately              a sync slower than `SLOW_S`, whoever made it, is followed by a pause of
+                                         `PAUSE_FACTOR` times as long
+
+A sync cannot be interrupted: a disk that stalls for a second while the loop waits for it holds up all peers for that
+second. The pause bounds how often: of any long time the loop waits for slow syncs at most for one part in
+`PAUSE_FACTOR`.
+"""
+
+from typing import Final
+
+SLOW_S: Final = 0.002
+"""What another peer may have to wait: to wake a thread twice takes a twentieth of this."""
+PAUSE_FACTOR: Final = 20
+
+
+class LonePolicy:
+    """Knows from what the log did last whether the loop may write the next run itself."""
+
+    __slots__ = ("_is_shared", "_paused_until_s", "_was_lone")
+
+    def __init__(self) -> None:
+        self._was_lone = True
+        self._is_shared = False
+        self._paused_until_s = 0.0
+
+    def allows(self, now_s: float) -> bool:
+        """Return whether the loop may write a small run that is alone."""
+        return self._was_lone and not self._is_shared and now_s >= self._paused_until_s
+
+    def share(self) -> None:
+        """Note that the loop serves several peers: the next batch is the thread's."""
+        self._is_shared = True
+
+    def wrote(self, run_count: int, *, duration_s: float, now_s: float) -> None:
+        """Note a batch, whoever wrote it, and how long its write and sync took."""
+        self._was_lone = run_count == 1
+        self._is_shared = False
+        if duration_s > SLOW_S:
+            self._paused_until_s = max(self._paused_until_s, now_s + PAUSE_FACTOR * duration_s)
