@@ -71,9 +71,9 @@ class ServerSession(Session):
         Raises:
             WireError: the client broke the protocol; nothing more can be understood.
         """
-        if self.state is CLOSED:
-            return None
         frames = self._frames
+        if frames.start == frames.end or self.state is CLOSED:
+            return None
         end = frames.frame_end()
         if not end:
             return None

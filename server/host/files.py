@@ -167,6 +167,8 @@ class OsFile:
         """Write all buffers, in as few calls as the system allows."""
         # No context manager here and in `datasync`: entering one costs as much as the call into the system.
         try:
+            if len(buffers) == 1 and os.pwrite(self._descriptor, buffers[0], offset) == len(buffers[0]):
+                return
             for start in range(0, len(buffers), IOV_COUNT_MAX):
                 offset = self._write_vector(buffers[start : start + IOV_COUNT_MAX], offset)
         except OSError as error:

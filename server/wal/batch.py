@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.model.checksum import crc32c
 from millrace.wire.append_run import AppendRun, Sequences
@@ -78,8 +78,7 @@ class FileHeader:
     sequence_floor: int
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
+class EncodedBatch(NamedTuple):
     """A batch ready to be written."""
 
     pieces: list[Buffer]
@@ -176,15 +175,18 @@ def encode_batch(
     _HEADER.pack_into(
         head, 0, BATCH_MAGIC, size, 0, 0, sequence, salt, previous_checksum, count, wall_time_us, _HEADER_RESERVED
     )
-    with memoryview(head) as view:
-        _CHECKSUM.pack_into(head, BATCH_CHECKSUM_START, crc32c(view[TABLE_CHECKSUM_START:]))
-        checksum = crc32c(view[BATCH_CHECKSUM_START:], size)
-    pieces = [b"".join(frames)] if frames_size <= _JOINED_SIZE_BYTES_MAX else _pieces(frames)
+    view = memoryview(head)
+    _CHECKSUM.pack_into(head, BATCH_CHECKSUM_START, crc32c(view[TABLE_CHECKSUM_START:]))
+    if frames_size <= _JOINED_SIZE_BYTES_MAX:
+        whole = bytearray().join((head, *frames))
+        checksum = crc32c(memoryview(whole)[BATCH_CHECKSUM_START:], size)
+        _CHECKSUM.pack_into(whole, BATCH_CHECKSUM_START - 4, checksum)
+        return EncodedBatch([whole], size, checksum)
+    checksum = crc32c(view[BATCH_CHECKSUM_START:], size)
+    pieces = _pieces(frames)
     for piece in pieces:
         checksum = crc32c(piece, checksum)
     _CHECKSUM.pack_into(head, BATCH_CHECKSUM_START - 4, checksum)
-    if frames_size <= _JOINED_SIZE_BYTES_MAX:
-        return EncodedBatch([b"".join((head, *pieces))], size, checksum)
     return EncodedBatch([head, *pieces], size, checksum)
 
 

@@ -14,7 +14,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.host.wakeup import Wakeup
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 
-from .batch import BATCH_OVERHEAD_BYTES
+from .batch import BATCH_HEADER_SIZE_BYTES, BATCH_OVERHEAD_BYTES, RUN_ENTRY_SIZE_BYTES
 from .lone import LonePolicy
 from .newest import read_newest
 from .options import WalOptions
@@ -149,7 +149,8 @@ class Wal:
         """Why appends should be refused now, or None."""
         if not self._is_open:
             return "the log is closed"
-        if self._fits(self._options.run_size_bytes_max + BATCH_OVERHEAD_BYTES, reserve=self._options.headroom_bytes):
+        options = self._options
+        if self._fits(options.run_size_bytes_max + BATCH_OVERHEAD_BYTES, reserve=options.headroom_bytes):
             return None
         return self._pool.problem or "the queue of the log is full"
 
@@ -162,7 +163,8 @@ class Wal:
         cost = size + BATCH_OVERHEAD_BYTES
         if size > self._options.run_size_bytes_max:
             raise ValueError(f"a run of {size} bytes; the largest is {self._options.run_size_bytes_max}")
-        if not self._fits(cost, reserve=0 if run.kind == KIND_CONTROL else self._options.headroom_bytes):
+        reserve = 0 if run.kind == KIND_CONTROL else self._options.headroom_bytes
+        if not self._fits(cost, reserve=reserve):
             raise NoSpaceError(self._pool.problem or "the queue of the log is full", subject=str(self._directory))
         is_lone = (
             not self._promised_bytes
@@ -302,9 +304,10 @@ class Wal:
                 self._on_stopped(delivery)
 
     def _on_batch(self, batch: Durable) -> None:
-        size = sum([len(run.frames) for run in batch.runs])
+        count = len(batch.runs)
+        size = batch.size - BATCH_HEADER_SIZE_BYTES - RUN_ENTRY_SIZE_BYTES * count  # of all frames
         self._queued_bytes -= size
-        self._promised_bytes -= size + BATCH_OVERHEAD_BYTES * len(batch.runs)
+        self._promised_bytes -= size + BATCH_OVERHEAD_BYTES * count
         assert self._promised_bytes >= 0, "handed back more than was submitted"
         if not self._promised_bytes:
             self._largest_promise_bytes = 0
@@ -313,7 +316,7 @@ class Wal:
         self._durable_sequence = batch.sequence
         self._batch_count += 1
         self._written_bytes += batch.size
-        self._lone_policy.wrote(len(batch.runs), duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
+        self._lone_policy.wrote(count, duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
         if batch.runs:
             self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
 

@@ -202,24 +202,20 @@ class LogWriter:
             self._roll()
 
     def _write(self, runs: list[AppendRun]) -> Durable:
-        wall_time_us = self._clock.unix_us()
+        active, clock = self._active, self._clock
+        wall_time_us = clock.unix_us()
         sequence = self._sequence + 1
-        batch = encode_batch(
-            runs,
-            sequence=sequence,
-            salt=self._active.salt,
-            previous_checksum=self._checksum,
-            wall_time_us=wall_time_us,
+        pieces, size, checksum = encode_batch(
+            runs, sequence=sequence, salt=active.salt, previous_checksum=self._checksum, wall_time_us=wall_time_us
         )
-        started_s = self._clock.monotonic_s()
-        self.writing_since_s = started_s
-        self._active.append(batch.pieces, size=batch.size, sequence=sequence)
+        started_s = self.writing_since_s = clock.monotonic_s()
+        active.append(pieces, size=size, sequence=sequence)
         self.writing_since_s = None
-        duration_s = self._clock.monotonic_s() - started_s
+        duration_s = clock.monotonic_s() - started_s
         self._sequence = self._pool.sequence_floor = sequence
-        self._checksum = batch.checksum
+        self._checksum = checksum
         self._needs_closing_batch = True
-        return Durable(runs, sequence, wall_time_us, batch.size, self._active.room_bytes, self._taken_count, duration_s)
+        return Durable(runs, sequence, wall_time_us, size, active.room_bytes, self._taken_count, duration_s)
 
     def observe(self, batch: Durable) -> None:
         """Count a batch."""
