@@ -82,7 +82,7 @@ def scan_run(data: bytearray, view: memoryview, *, start: int, end: int) -> Appe
     sequences = None
     if kind != _APPEND:
         sequences = _checked_sequences(data, start, event_count=event_count, writer_number=writer_number)
-    elif expected_offset == -1:
+    elif expected_offset == -1 and position < end:
         if end - position >= _ALIKE_COUNT_MIN * length:
             more = _count_alike(data, view, start=start, end=end, events_max=events_max)
             position += more * length

@@ -174,13 +174,16 @@ class Memtable:
 
     def add(self, extent: Extent | LinkedExtent) -> None:
         """Add an extent where it belongs: the newest, or while a log is replayed, one before a linked one."""
-        place = len(self._extents)
-        while place and self._extents[place - 1].offset > extent.offset:
-            place -= 1
-        assert place == 0 or self._extents[place - 1].end <= extent.offset
-        assert place == len(self._extents) or extent.end <= self._extents[place].offset
-        self._extents.insert(place, extent)
-        self._offsets.insert(place, extent.offset)
+        extents, offset = self._extents, extent.offset
+        if not extents or extents[-1].end <= offset:
+            extents.append(extent)
+            self._offsets.append(offset)
+        else:
+            place = bisect_right(self._offsets, offset)
+            assert place == 0 or extents[place - 1].end <= offset
+            assert extent.end <= extents[place].offset
+            extents.insert(place, extent)
+            self._offsets.insert(place, offset)
         if isinstance(extent, Extent):
             self.size += extent.size
 

@@ -3,9 +3,14 @@
 Every name ends in its unit; counters end in `_total`. Components receive one `Metrics` and touch only their own.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 # A sync takes 80 us on a good disk and is stalled for up to seconds on a bad day: both ends must be seen.
 _SYNC_BUCKETS_S: Final = (
@@ -13,6 +18,37 @@ _SYNC_BUCKETS_S: Final = (
 )  # fmt: skip
 # From a lone small append to the largest batch: how well group commit works.
 _BATCH_BUCKETS_BYTES: Final = tuple(4**power for power in range(4, 14))
+
+
+class Histogram(Collector):
+    """How often values were how large; for one thread at a time.
+
+    It takes a tenth of the time of the library's, which is for any number of threads: it is asked with each log batch.
+
+    Args:
+        buckets: the upper bounds, ascending; what is above all of them is counted as well.
+    """
+
+    def __init__(self, name: str, documentation: str, *, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Return the counts as Prometheus wants them: each with those of the smaller buckets."""
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        counts = accumulate(self._counts)
+        yield HistogramMetricFamily(
+            self._name, self._documentation, buckets=list(zip(bounds, counts, strict=True)), sum_value=self._sum
+        )
 
 
 class Metrics:
