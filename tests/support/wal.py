@@ -151,6 +151,13 @@ async def open_log(
     return log
 
 
+async def open_and_close(files: MemoryFileSystem) -> OpenLog:
+    """Recover, start and close."""
+    log = await open_log(files)
+    await log.wal.close()
+    return log
+
+
 def log_names(files: FileSystem) -> list[str]:
     """Return the names in the folder of the log, but for the small file that names the newest."""
     return [name for name in files.list_directory(FOLDER) if name != NEWEST_NAME]
