@@ -27,9 +27,14 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- SequencesMixedError          events with sequences and events without, of one writer on one stream
 |   +-- StreamNotFoundError
 |   +-- StreamExistsError            a stream of that name with another configuration
+|   +-- TransactionUnknownError      no such transaction, or its outcome was forgotten
+|   +-- TransactionCommittedError    it was committed before
+|   +-- TransactionAbortedError      it was aborted, by somebody or by its lease
+|   +-- BranchesDifferError          not so many events are stored as were to be committed
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
 |   |   +-- DiskUnavailableError     the disk cannot be read or written now
+|   |   +-- TransactionsFullError    as many transactions are open as may be
 |   +-- ContentLostError             the server misses what it has acknowledged; an operator has to accept that
 |   +-- OutcomeUnknownError          it may or may not have been stored
 |   |   +-- DeliveryTimeoutError     a writer gave up; says how much is stored
@@ -174,6 +179,22 @@ class StreamExistsError(_Answer, codes=[ErrorCode.STREAM_EXISTS]):
     """There is a stream of that name already."""
 
 
+class TransactionUnknownError(_Answer, codes=[ErrorCode.TRANSACTION_UNKNOWN]):
+    """There is no such transaction, or how it ended is not known any more."""
+
+
+class TransactionCommittedError(_Answer, codes=[ErrorCode.TRANSACTION_COMMITTED]):
+    """The transaction was committed before."""
+
+
+class TransactionAbortedError(_Answer, codes=[ErrorCode.TRANSACTION_ABORTED]):
+    """The transaction was aborted, by somebody or because its lease ran out. Nothing of it is left."""
+
+
+class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):
+    """Not so many events are stored in the branches of a transaction as the request says. Nothing was changed."""
+
+
 class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED, ErrorCode.DEADLINE_EXCEEDED]):
     """Something on the server is full; try again after `retry_after_s`."""
 
@@ -184,6 +205,10 @@ class NoSpaceError(ThrottledError, codes=[ErrorCode.NO_SPACE]):
 
 class DiskUnavailableError(ThrottledError, codes=[ErrorCode.UNAVAILABLE]):
     """The server cannot read or write its disk now; nothing was done. It continues by itself when it can again."""
+
+
+class TransactionsFullError(ThrottledError, codes=[ErrorCode.TRANSACTIONS_FULL]):
+    """As many transactions are open, or have as many parts, as there may be; some have to end first."""
 
 
 class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):

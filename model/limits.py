@@ -6,6 +6,7 @@ EVENT_SIZE_BYTES_MAX: Final = 8 << 20
 APPEND_SIZE_BYTES_MAX: Final = 16 << 20
 """The largest payload of one append; the frame is larger by its header."""
 WRITER_ID_SIZE_BYTES_MAX: Final = 255
+TRANSACTION_NAME_SIZE_BYTES_MAX: Final = 255
 ROUTING_KEY_SIZE_BYTES_MAX: Final = 64 << 10
 HEADERS_COUNT_MAX: Final = 64
 HEADERS_SIZE_BYTES_MAX: Final = 64 << 10

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from .errors import InvalidNameError
-from .limits import WRITER_ID_SIZE_BYTES_MAX
+from .limits import TRANSACTION_NAME_SIZE_BYTES_MAX, WRITER_ID_SIZE_BYTES_MAX
 
 PART_LENGTH_MAX: Final = 100
 
@@ -83,6 +83,19 @@ def checked_writer_id(writer_id: str) -> str:
     if not 1 <= len(writer_id.encode()) <= WRITER_ID_SIZE_BYTES_MAX:
         raise _invalid("writer id", writer_id, f"must have 1 to {WRITER_ID_SIZE_BYTES_MAX} bytes")
     return writer_id
+
+
+def checked_transaction_name(name: str) -> str:
+    """Return `name` if it is at most `TRANSACTION_NAME_SIZE_BYTES_MAX` bytes of printable text; empty is no name.
+
+    Raises:
+        InvalidNameError: otherwise.
+    """
+    if not isinstance(name, str) or not name.isprintable():
+        raise _invalid("transaction name", str(name), "must be printable text")
+    if len(name.encode()) > TRANSACTION_NAME_SIZE_BYTES_MAX:
+        raise _invalid("transaction name", name, f"must have at most {TRANSACTION_NAME_SIZE_BYTES_MAX} bytes")
+    return name
 
 
 def _invalid(kind: str, name: str, reason: str) -> InvalidNameError:

@@ -25,6 +25,7 @@ BRANCHES_DIGEST_SIZE_BYTES: Final = 16
 class TransactionState(IntEnum):
     """Where a transaction is; the numbers are stored.
 
+    UNKNOWN      it never was, or how it ended was forgotten; never stored
     OPEN         takes events; ends by itself when its lease runs out
     PREPARED     takes no more; its branches are fixed, and it never ends by itself
     COMMITTED    its events are in its streams
@@ -32,6 +33,7 @@ class TransactionState(IntEnum):
     EXPIRED      they are nowhere: its lease ran out
     """
 
+    UNKNOWN = 0
     OPEN = 1
     PREPARED = 2
     COMMITTED = 3

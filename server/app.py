@@ -50,6 +50,9 @@ from .streams import (
     StreamController,
     StreamsRunner,
     StreamsStatistics,
+    TransactionController,
+    TransactionsRunner,
+    TransactionsStatistics,
     Uptime,
     WritersStatistics,
     boot_id,
@@ -114,6 +117,7 @@ class Server:
         self._handlers: Handlers | None = None
         self._streams: StreamsRunner | None = None
         self._expiry: ExpiryRunner | None = None
+        self._transactions: TransactionsRunner | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._connections = Connections(options.front, counters=self._counters)
         self._reader_memory = ReaderMemory(
@@ -262,6 +266,7 @@ class Server:
             "recovery": opened.summary,
             "streams": self._streams.statistics if self._streams else StreamsStatistics(),
             "wal": opened.container.log.statistics(),
+            "transactions": self._transactions.statistics if self._transactions else TransactionsStatistics(),
             "writers": self._expiry.statistics if self._expiry else WritersStatistics(),
         }
 
@@ -319,11 +324,15 @@ class Server:
             uptime=uptime,
             options=options.writers,
         )
+        self._transactions = TransactionsRunner(
+            container=opened.container, archive=opened.checkpoints.transactions, options=options.transactions
+        )
         self._handlers = Handlers(
             container=opened.container,
             control=SegmentControl(opened.container),
             writers=writers,
             streams=streams,
+            transactions=TransactionController(opened.container, streams, options=options.transactions),
             catalog=catalog,
             explain=self._streams.explain,
         )
@@ -332,6 +341,7 @@ class Server:
         self._supervisor.start(opened.flusher.run(), name="flusher")
         self._supervisor.start(self._streams.run(), name="streams")
         self._supervisor.start(self._expiry.run(), name="writers")
+        self._supervisor.start(self._transactions.run(), name="transactions")
         self._supervisor.start(opened.clean_tier2(), name="clean tier 2")
         self._supervisor.start(opened.verify_checkpoint(), name="verification")
 

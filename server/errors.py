@@ -28,7 +28,10 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
 |       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError
 +-- StreamError                   about one stream
-    +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
+|   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
++-- TransactionError              about one transaction
+    +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, BranchesDifferError,
+        TransactionsFullError
 """
 
 from typing import ClassVar
@@ -300,3 +303,29 @@ class CutInvalidError(StreamError, code=ErrorCode.CUT_INVALID):
 
 class CutTruncatedError(StreamError, code=ErrorCode.CUT_TRUNCATED):
     """A cut that is before the start of the stream."""
+
+
+class TransactionError(ServerError):
+    """Something about one transaction."""
+
+    tells_state = True
+
+
+class TransactionUnknownError(TransactionError, code=ErrorCode.TRANSACTION_UNKNOWN):
+    """There is no such transaction, or how it ended is not known any more."""
+
+
+class TransactionCommittedError(TransactionError, code=ErrorCode.TRANSACTION_COMMITTED):
+    """The transaction was committed."""
+
+
+class TransactionAbortedError(TransactionError, code=ErrorCode.TRANSACTION_ABORTED):
+    """The transaction was aborted, by somebody or by its lease. Nothing of it is left."""
+
+
+class BranchesDifferError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):
+    """What is stored of the branches of a transaction is not what the request says. Nothing was changed."""
+
+
+class TransactionsFullError(TransactionError, code=ErrorCode.TRANSACTIONS_FULL):
+    """There are as many open transactions, or parts of them, as there may be."""

@@ -14,7 +14,7 @@ from typing import Any
 from millrace.model.address import Address
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
-from millrace.server.streams.options import StreamsOptions, WritersOptions
+from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 from .cache import CacheOptions
@@ -65,6 +65,7 @@ class ServerOptions:
     container: ContainerOptions = field(default_factory=ContainerOptions)
     front: FrontOptions = field(default_factory=FrontOptions)
     streams: StreamsOptions = field(default_factory=StreamsOptions)
+    transactions: TransactionsOptions = field(default_factory=TransactionsOptions)
     writers: WritersOptions = field(default_factory=WritersOptions)
 
     def __post_init__(self) -> None:

@@ -60,6 +60,11 @@ class ErrorCode(IntEnum):
     STREAM_NOT_SEALED = 63
     CUT_INVALID = 64
     CUT_TRUNCATED = 65
+    TRANSACTION_UNKNOWN = 70
+    TRANSACTION_COMMITTED = 71
+    TRANSACTION_ABORTED = 72
+    BRANCHES_DIFFER = 73
+    TRANSACTIONS_FULL = 74
 
 
 RETRIABLE: frozenset[ErrorCode] = frozenset(
@@ -69,6 +74,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.NO_SPACE,
         ErrorCode.DEADLINE_EXCEEDED,
         ErrorCode.UNAVAILABLE,
+        ErrorCode.TRANSACTIONS_FULL,
     }
 )
 """Codes after which the same request may simply be sent again, later."""

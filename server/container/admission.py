@@ -6,8 +6,10 @@ stored already is cut at that border, so that a writer may resend whatever it ha
 
 from typing import Protocol
 
+from millrace.model.transaction import TransactionState
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
+from millrace.server.container.state.transaction import Transaction
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AppendTooLargeError,
@@ -17,6 +19,8 @@ from millrace.server.errors import (
     InvalidArgumentError,
     LogFailedError,
     RefusalUnknownError,
+    TransactionAbortedError,
+    TransactionCommittedError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -60,6 +64,41 @@ class PendingAppend(TakenAppends):
         self.settled = True
         if self.pins is not None:
             self.pins.release()
+
+
+def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
+    """Raise if a client may not append to an internal segment; it may to a part of an open transaction.
+
+    Its lease begins anew.
+
+    Raises:
+        InvalidArgumentError: the segment is no part of a transaction, or the run does not number its events.
+        TransactionAbortedError, TransactionCommittedError: the transaction is about to be over.
+    """
+    transaction = state.open_transactions.owner(segment.segment_id)
+    if transaction is None:
+        segment.check_changeable()
+        return
+    check_open(transaction)
+    if not run.writer_number:
+        # Only so it shows that an append is missing, and one that is sent again is not stored twice.
+        raise InvalidArgumentError("what is appended to a part of a transaction has event numbers")
+    transaction.is_renewed = True
+
+
+def check_open(transaction: Transaction) -> None:
+    """Raise if a transaction takes nothing more.
+
+    Raises:
+        TransactionAbortedError, TransactionCommittedError: it is over, or is about to be.
+    """
+    subject = transaction.name or str(transaction.number)
+    if transaction.admitted_state is TransactionState.COMMITTED:
+        raise TransactionCommittedError("the transaction was committed", subject=subject)
+    if transaction.admitted_state is TransactionState.EXPIRED:
+        raise TransactionAbortedError("nothing named the transaction for longer than its lease", subject=subject)
+    if transaction.admitted_state is TransactionState.ABORTED:
+        raise TransactionAbortedError("the transaction was aborted", subject=subject)
 
 
 def check_condition(segment: Segment, run: AppendRun) -> None:

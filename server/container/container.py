@@ -51,6 +51,7 @@ from .admission import (
     check_condition,
     check_event_count,
     check_event_number,
+    check_part,
     check_size,
     check_writer,
     deduplicate,
@@ -128,7 +129,8 @@ class SegmentContainer:
         Args:
             run: what `scan_run` found; kept, and given its place in the segment.
             owner: told by `settle` once the outcome of what this returns is known.
-            is_internal: whether the server itself appends, as only it may to internal segments.
+            is_internal: whether the server itself appends, as only it may to internal segments that are not parts of a
+                transaction.
 
         Returns:
             One or two pending appends in the order of their request ids.
@@ -139,7 +141,7 @@ class SegmentContainer:
         self._check_running()
         segment = self.segment(run.segment_id)
         if segment.is_internal and not is_internal:
-            segment.check_changeable()
+            check_part(self.state, segment, run)
         if run.writer_number:
             check_writer(self.state, run.writer_number, run.writer_epoch)
             # Kept in the segment only once something of the writer is admitted.

@@ -251,8 +251,9 @@ class EntityCache(Generic[Item]):
         number = self.number_of(item)
         assert self._resident.get(number) is item, "a change to what was evicted is lost"
         self._leave(old_name, item)
-        self._resident_names[self._name_of(item)] = item
-        self._absent.pop(self._name_of(item), None)
+        if name := self._name_of(item):
+            self._resident_names[name] = item
+            self._absent.pop(name, None)
         self.changed(item)
 
     def present(self) -> list[Item]:

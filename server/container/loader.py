@@ -1,7 +1,7 @@
 """Loads entities that are not resident, in a thread; concurrent requests for one entity share a load.
 
-Idle segments, streams and writers are in the checkpoint. Reading them blocks, so the event loop never does it: a
-request is carried out once `pin` has loaded what it names.
+Idle segments, streams, writers and outcomes of transactions are in the checkpoint. Reading them blocks, so the event
+loop never does it: a request is carried out once `pin` has loaded what it names.
 """
 
 import asyncio
@@ -61,6 +61,7 @@ class EntityLoader:
         segments: Sequence[int | str] = (),
         writers: Sequence[int | str] = (),
         streams: Sequence[int | str] = (),
+        transactions: Sequence[int | str] = (),
     ) -> Pins:
         """Load entities by number or name, with a stream its segments, and pin those that exist.
 
@@ -69,7 +70,12 @@ class EntityLoader:
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        required = m.Required(segments=tuple(segments), writers=tuple(writers), streams=tuple(streams))
+        required = m.Required(
+            segments=tuple(segments),
+            writers=tuple(writers),
+            streams=tuple(streams),
+            transactions=tuple(transactions),
+        )
         with Pins() as pins:
             for cache, keys in self._state.required(required):
                 await self._pin(cache, keys, pins)

@@ -54,6 +54,8 @@ def state_of(
     state.sequence = checkpoint.sequence
     for link in checkpoints.segments.links():
         state.link(link)
+    for number in checkpoints.transactions.open():
+        state.open_transactions.add(state.transactions[number])
     return state
 
 

@@ -20,7 +20,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import InvalidArgumentError, ServerError
-from millrace.server.streams import Catalog, StreamController
+from millrace.server.streams import Catalog, StreamController, TransactionController
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
@@ -47,6 +47,7 @@ class Handlers:
         control: SegmentControl,
         writers: WriterControl,
         streams: StreamController,
+        transactions: TransactionController,
         catalog: Catalog,
         explain: Callable[[Stream], dict[str, Any]],
     ) -> None:
@@ -56,6 +57,7 @@ class Handlers:
         self._control = control
         self._writers = writers
         self._streams = streams
+        self._transactions = transactions
 
     async def handle(self, message: m.Message) -> m.Message:
         """Carry a request out and return its reply. Cancelling does not undo what was decided.
@@ -83,7 +85,9 @@ class Handlers:
             StorageError: the checkpoint cannot be read.
         """
         named = m.required_entities(message)
-        return await self.container.loader.pin(segments=named.segments, writers=named.writers, streams=named.streams)
+        return await self.container.loader.pin(
+            segments=named.segments, writers=named.writers, streams=named.streams, transactions=named.transactions
+        )
 
     async def _create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
         return segment_info(await self._control.create(message.name))
@@ -275,6 +279,37 @@ class Handlers:
 
     async def _delete_stream(self, message: m.DeleteStream) -> m.Done:
         return m.Done(int(await self._streams.delete(message.name)))
+
+    async def _reserve_ids(self, message: m.ReserveIds) -> m.IdRange:
+        return m.IdRange(await self._transactions.reserve_ids(message.count), message.count)
+
+    async def _begin_transaction(self, message: m.BeginTransaction) -> m.TransactionInfo:
+        transaction, changed = await self._transactions.begin(
+            message.number,
+            message.name,
+            lease_ms=message.lease_ms,
+            stream_names=[name for (name,) in message.streams],
+        )
+        return self._transactions.describe(transaction, changed=changed)
+
+    async def _add_parts(self, message: m.AddParts) -> m.Done:
+        return m.Done(int(await self._transactions.add_parts(message.number, message.branch, message.parts)))
+
+    async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionInfo:
+        transaction, changed = await self._transactions.commit(
+            message.number, message.branches, drops_others=bool(message.drops_others)
+        )
+        return self._transactions.describe(transaction, changed=changed)
+
+    async def _abort_transaction(self, message: m.AbortTransaction) -> m.TransactionInfo:
+        transaction, changed = await self._transactions.abort(message.number, message.name)
+        return self._transactions.describe(transaction, changed=changed)
+
+    async def _get_transaction(self, message: m.GetTransaction) -> m.TransactionInfo:
+        return self._transactions.outcome(message.number, message.name)
+
+    async def _renew_transactions(self, message: m.RenewTransactions) -> m.Done:
+        return m.Done(int(self._transactions.renew(message.numbers)))
 
 
 def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:

@@ -3,8 +3,10 @@
 from .catalog import Catalog
 from .controller import StreamController
 from .expiry_loop import ExpiryRunner, WritersStatistics
-from .options import StreamsOptions, WritersOptions
+from .lease_loop import TransactionsRunner, TransactionsStatistics
+from .options import StreamsOptions, TransactionsOptions, WritersOptions
 from .policy_loop import StreamsRunner, StreamsStatistics
+from .transactions import TransactionController
 from .uptime import Uptime, boot_id
 
 __all__ = [
@@ -14,6 +16,10 @@ __all__ = [
     "StreamsOptions",
     "StreamsRunner",
     "StreamsStatistics",
+    "TransactionController",
+    "TransactionsOptions",
+    "TransactionsRunner",
+    "TransactionsStatistics",
     "Uptime",
     "WritersOptions",
     "WritersStatistics",

@@ -34,6 +34,7 @@ from .cuts import (
     check_room_beside,
     check_room_for_cuts,
 )
+from .endings import abort_open_on, is_begun_on
 from .resizing import resize
 
 _DECISIONS: Final = (
@@ -134,7 +135,7 @@ class StreamController:
         _checked_configuration(configuration, name)
         check_cut_keys([(m.CutKind.CURSOR, cursor) for cursor in cursors], name)
         check_room_for_cuts([segment_count] * len(cursors), name)
-        await self._settled(name)
+        await self.settled(name)
         stream = self._state.streams.find(name)
         if stream is not None:
             return stream, False
@@ -153,14 +154,19 @@ class StreamController:
         return self.find(name), True
 
     async def seal(self, name: str) -> Stream:
-        """Let the stream take no more events, forever; repeating it is fine.
+        """Let the stream take no more events, forever; repeating it is fine. Its open transactions are aborted.
 
         Raises:
             StreamNotFoundError: there is none.
         """
-        await self._settled(name)
+        await self.settled(name)
+        while is_begun_on(self._container, self.find(name).stream_id):
+            await self._container.in_flight.settled()
+            await self.settled(name)
         stream = self.find(name)
         if not stream.sealed:
+            # Before the record of the seal: a crash between the two leaves them aborted, and the stream open.
+            abort_open_on(self._container, stream.stream_id)
             decided = self._container.decide(m.StreamSealed(stream.stream_id), name)
             for segment in self._segments(stream.segment_ids):
                 segment.closing = True
@@ -181,7 +187,7 @@ class StreamController:
             InvalidArgumentError: the ranges do not cover exactly what the sealed segments cover, or a segment is not
                 an open one of the stream.
         """
-        await self._settled(name)
+        await self.settled(name)
         stream = self.find(name)
         if self._was_done(stream, sealed_ids, ranges):
             return stream
@@ -208,14 +214,22 @@ class StreamController:
             segment.closing = True
         return decided
 
-    async def _settled(self, name: str) -> None:
+    async def settled(self, name: str) -> None:
         """Wait until no decision about the stream is on its way: the next one is made on what is durable.
 
         Raises:
             RefusalUnknownError: the log failed first.
         """
-        while any(self._container.queued(kind, name) for kind in _DECISIONS):
+        while self.is_being_decided(name):
             await self._container.in_flight.settled()
+
+    def is_being_decided(self, name: str) -> bool:
+        """Return whether a decision about a stream as a whole is on its way."""
+        stream = self._state.streams.find(name)
+        # A commit that begins epochs belongs to its transaction, and is queued under that.
+        return any(self._container.queued(kind, name) for kind in _DECISIONS) or (
+            stream is not None and stream.admitted_epoch != stream.epoch
+        )
 
     def _segments(self, segment_ids: Iterable[int]) -> Iterator[Segment]:
         """Yield those of some segments that were not lost to damage."""
@@ -235,7 +249,7 @@ class StreamController:
             InvalidArgumentError: the configuration is too long, or asks for something that makes no sense.
         """
         wanted = _checked_configuration(configuration, name)
-        await self._settled(name)
+        await self.settled(name)
         stream = self.find(name)
         decided: list[Future[None]] = []
         scaling = wanted.scaling
@@ -330,7 +344,7 @@ class StreamController:
         Raises:
             StreamNotSealedError: it is not sealed.
         """
-        await self._settled(name)
+        await self.settled(name)
         stream = self._state.streams.find(name)
         if stream is None:
             return False

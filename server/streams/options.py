@@ -41,6 +41,35 @@ class StreamsOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsOptions:
+    """Bounds of transactions; checked when made.
+
+    Attributes:
+        open_count_max: transactions that may be open at once.
+        open_parts_count_max: parts that the open ones may have together; each is a segment in memory.
+        lease_s_max: the longest lease that a client may ask for.
+        tick_s: leases are looked at this often.
+        named_outcome_s: for how long it is known how one with a name ended, counted while the server runs,
+        unnamed_outcome_s: and one without.
+        outcomes_count_max: of so many at most.
+    """
+
+    open_count_max: int = 10_000
+    open_parts_count_max: int = 200_000
+    lease_s_max: int = 24 * 3600
+    tick_s: float = 0.25
+    named_outcome_s: int = 7 * 24 * 3600
+    unnamed_outcome_s: int = 3600
+    outcomes_count_max: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if min(self.open_count_max, self.open_parts_count_max, self.lease_s_max, self.outcomes_count_max) <= 0:
+            raise ConfigurationError("the bounds of transactions must be above 0")
+        if min(self.tick_s, self.named_outcome_s, self.unnamed_outcome_s) <= 0:
+            raise ConfigurationError("tick_s, named_outcome_s and unnamed_outcome_s must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WritersOptions:
     """For how long the event numbers of idle writers are kept; checked when made.
 

@@ -10,4 +10,5 @@ from .records import *
 from .segment import *
 from .session import *
 from .stream import *
+from .transaction import *
 from .writer import *

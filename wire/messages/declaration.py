@@ -61,6 +61,7 @@ class Entity(Enum):
     SEGMENT = "segments"
     WRITER = "writers"
     STREAM = "streams"
+    TRANSACTION = "transactions"
 
 
 SegmentId = Annotated[int, c.Int64ul, Entity.SEGMENT]
@@ -69,6 +70,8 @@ WriterNumber = Annotated[int, c.Int64ul, Entity.WRITER]
 WriterId = Annotated[str, _TEXT, Entity.WRITER]
 StreamId = Annotated[int, c.Int64ul, Entity.STREAM]
 StreamName = Annotated[str, _TEXT, Entity.STREAM]
+TransactionNumber = Annotated[int, c.Int64ul, Entity.TRANSACTION]
+TransactionName = Annotated[str, _TEXT, Entity.TRANSACTION]
 
 
 class FrameType(int):
@@ -226,6 +229,7 @@ class Required:
     segments: tuple[int | str, ...] = ()
     writers: tuple[int | str, ...] = ()
     streams: tuple[int | str, ...] = ()
+    transactions: tuple[int | str, ...] = ()
 
 
 def required_entities(message: Message) -> Required:

@@ -1,5 +1,9 @@
 """Records of decisions: frames of the same form, written to the log by the server and refused from the network."""
 
+from typing import ClassVar, NamedTuple
+
+from construct import Const, Int32ul
+
 from .declaration import (
     I64,
     U8,
@@ -13,11 +17,14 @@ from .declaration import (
     SegmentId,
     StreamId,
     Text,
+    TransactionName,
+    TransactionNumber,
     WriterId,
     WriterNumber,
     message,
 )
 from .stream import CursorName, CutPosition, NamedCut, SegmentRangeRecord
+from .transaction import TransactionCut, TransactionStream
 from .writer import NO_NONCE as _NO_NONCE
 
 
@@ -206,3 +213,97 @@ class StreamDeleted(Record):
     """A stream and its segments were deleted."""
 
     stream_id: StreamId
+
+
+@message(160)
+class IdsReserved(Record):
+    """Numbers are reserved for a client: they are given to nobody else, used or not."""
+
+    first: U64
+    count: U32
+
+
+@message(161, kw_only=True)
+class TransactionBegun(Record):
+    """A transaction is open. One of that name that is over has no name any more."""
+
+    number: TransactionNumber
+    begun_us: I64
+    lease_ms: U32
+    name: TransactionName
+    streams: List16[TransactionStream]
+
+
+class PartRecord(NamedTuple):
+    """A segment that holds events of a transaction for a range of keys, `low` to `last` inclusive."""
+
+    segment_id: SegmentId
+    stream_id: U64
+    low: U64
+    last: U64
+
+
+@message(162, kw_only=True)
+class PartsAdded(Record):
+    """A branch of a transaction has further parts."""
+
+    number: TransactionNumber
+    branch: U64
+    added_us: I64
+    parts: List16[PartRecord]
+
+
+class CommitEpochRecord(NamedTuple):
+    """An epoch of a stream that a commit begins, since scales overtook the transaction."""
+
+    stream_id: StreamId
+    epoch: U32
+    sealed_ids: List16[U64]
+    created: List16[SegmentRangeRecord]
+
+
+class CommittedPart(NamedTuple):
+    """The bytes of a part are now in a segment of its stream."""
+
+    source_id: SegmentId
+    target_id: SegmentId
+    target_offset: U64  # of the first byte of the part in the segment
+    size: U64
+    event_count: U64
+
+
+@message(163, kw_only=True)
+class TransactionCommitted(Record):
+    """The events of a transaction are in its streams. The record says all of it, whatever of the log before is lost.
+
+    The lists that are reserved are empty; a record in which one is not cannot be read, and is not passed over.
+    """
+
+    number: TransactionNumber
+    committed_us: I64
+    name: Text
+    digest: Bytes16  # of the branches and their counts
+    epochs: List16[CommitEpochRecord]
+    parts: List32[CommittedPart]  # in the order in which they are merged
+    dropped: List32[SegmentId]  # parts that are deleted
+    cuts: List16[TransactionCut]
+    cursors: ClassVar = Const(0, Int32ul)  # reserved: positions that move with the commit
+    assignments: ClassVar = Const(0, Int32ul)  # reserved: positions of readers of groups
+    conditions: ClassVar = Const(0, Int32ul)  # reserved: entries of tables
+    producers: ClassVar = Const(0, Int32ul)  # reserved: the sequence of a producer
+
+
+@message(164, kw_only=True)
+class TransactionsEnded(Record):
+    """Transactions are over without a trace in their streams."""
+
+    ended_us: I64
+    state: U8  # `TransactionState`: ABORTED or EXPIRED
+    numbers: List32[TransactionNumber]
+
+
+@message(165)
+class OutcomesForgotten(Record):
+    """How these transactions ended is not known any more."""
+
+    numbers: List32[TransactionNumber]

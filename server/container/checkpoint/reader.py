@@ -1,4 +1,4 @@
-"""Reading single things out of the checkpoint, while it may be written: segments, streams, writers.
+"""Reading single things out of the checkpoint, while it may be written: segments, streams, writers, transactions.
 
 The reader has a connection of its own: SQLite lets it read what the last transaction stored while the next one is under
 way, but for the moment in which that is committed; then it waits. Every row that is read is verified against its
@@ -17,6 +17,7 @@ from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment
 from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.transaction import Transaction
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
 from millrace.server.host.files import FileSystem
@@ -225,4 +226,30 @@ class WriterArchive(KindArchive[Writer]):
             "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "
             f"ORDER BY writer_number LIMIT {count_max}",
             [after, before_uptime_us],
+        )
+
+
+class TransactionArchive(KindArchive[Transaction]):
+    """The transactions of a checkpoint, open ones and outcomes."""
+
+    def open(self) -> list[int]:
+        """Return the numbers of those that are not over."""
+        return self._reader.column("SELECT number FROM transactions WHERE decided_uptime_us < 0 ORDER BY number")
+
+    def outcomes(
+        self, *, is_named: bool, before_uptime_us: int, after: tuple[int, int], count_max: int
+    ) -> list[tuple[int, int]]:
+        """Return the oldest that are over, each as the uptime when it ended and its number, ascending.
+
+        Args:
+            is_named: those with a name, or those without one.
+            before_uptime_us: that ended before this uptime.
+            after: above this pair.
+        """
+        return self._reader.select(
+            "SELECT decided_uptime_us, number FROM transactions WHERE decided_uptime_us >= 0 "
+            f"AND decided_uptime_us < ? AND (decided_uptime_us, number) > (?, ?) "
+            f"AND name {'<>' if is_named else '='} '' "
+            f"ORDER BY decided_uptime_us, number LIMIT {count_max}",
+            [before_uptime_us, *after],
         )

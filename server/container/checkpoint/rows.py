@@ -31,6 +31,7 @@ class CheckpointRows:
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
     next_id: int
+    horizon: int
     uptime_us: int
     wall_time_us: int
     accepted: AcceptedLoss
@@ -72,6 +73,7 @@ def take_rows(state: ContainerState) -> CheckpointRows:
         added=added,
         counts=counts,
         next_id=state.next_id,
+        horizon=state.horizon,
         uptime_us=state.uptime_us,
         wall_time_us=state.wall_time_us,
         accepted=state.accepted,

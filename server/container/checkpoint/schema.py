@@ -1,4 +1,4 @@
-"""All tables of a checkpoint, which is a SQLite database, in format version 4.
+"""All tables of a checkpoint, which is a SQLite database, in format version 5.
 
 Each kind of thing has its tables, declared in a module of its own. Each row carries a checksum (see `table`), and the
 one row of `meta` knows how many rows each of these tables has and the sum of their checksums. So a row that is damaged,
@@ -16,12 +16,13 @@ from .kind import Kind
 from .segment_tables import SEGMENTS
 from .stream_tables import STREAMS
 from .table import Table
+from .transaction_tables import TRANSACTIONS
 from .writer_tables import WRITERS
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 PRODUCT: Final = "millrace checkpoint"
 
-KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS)
+KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS, TRANSACTIONS)
 TABLES: Final = tuple(table for kind in KINDS for table in (kind.table, *(detail.table for detail in kind.details)))
 """The tables of what a container knows."""
 
@@ -31,6 +32,7 @@ META_NUMBERS: Final = (
     "replay_from",
     "container_epoch",
     "next_id",
+    "horizon",
     "uptime_us",
     "wall_time_us",
     "accepted_sequence",

@@ -31,11 +31,12 @@ from millrace.server.wal import AcceptedLoss
 
 from .checkpoint import Checkpoint, CheckpointVersion
 from .database_file import check_header, free_path, move_database, remove_database, remove_journals
-from .reader import CheckpointReader, SegmentArchive, StreamArchive, WriterArchive, translated
+from .reader import CheckpointReader, SegmentArchive, StreamArchive, TransactionArchive, WriterArchive, translated
 from .rows import CheckpointRows
 from .schema import KINDS
 from .segment_tables import SEGMENTS
 from .stream_tables import STREAMS
+from .transaction_tables import TRANSACTIONS
 from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
 from .writer_tables import WRITERS
 from .writing import create_tables, write_rows
@@ -52,8 +53,8 @@ class CheckpointStore:
     """The file with the checkpoint of one container.
 
     All methods block, and may be called from any thread; a lock makes them take turns, also with a call whose caller
-    was cancelled. `load` comes first. `segments`, `streams` and `writers` read single things from it, also while it is
-    saved.
+    was cancelled. `load` comes first. `segments`, `streams`, `writers` and `transactions` read single things from it,
+    also while it is saved.
 
     Errors of all methods: NoSpaceError when the disk is full, CheckpointDamagedError when the file is not what was
     written, DiskUnavailableError when it cannot be read or written now, OSError when a file cannot be renamed or
@@ -96,6 +97,7 @@ class CheckpointStore:
         self.segments = SegmentArchive(self._reader, SEGMENTS)
         self.streams = StreamArchive(self._reader, STREAMS)
         self.writers = WriterArchive(self._reader, WRITERS)
+        self.transactions = TransactionArchive(self._reader, TRANSACTIONS)
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
@@ -291,11 +293,17 @@ class CheckpointStore:
         """Return the checkpoint with these columns of `meta`; those that are missing tell of nothing."""
         last, anchors = json.loads(meta["clock_history"]) if "clock_history" in meta else (NO_READING, [])
         stored = StoredState(
-            archives={"segments": self.segments, "writers": self.writers, "streams": self.streams},
+            archives={
+                "segments": self.segments,
+                "writers": self.writers,
+                "streams": self.streams,
+                "transactions": self.transactions,
+            },
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             internal_count=self.segments.internal_count(),
             attribute_bytes=self.segments.attribute_bytes(),
             next_id=meta["next_id"],
+            horizon=meta.get("horizon", 0),
             uptime_us=meta.get("uptime_us", 0),
             wall_time_us=meta.get("wall_time_us", 0),
             accepted=AcceptedLoss(meta.get("accepted_sequence", 0), meta.get("accepted_file_number", 0)),

@@ -77,6 +77,7 @@ def _update_meta(
     meta |= version._asdict()
     meta |= {
         "next_id": rows.next_id,
+        "horizon": rows.horizon,
         "uptime_us": rows.uptime_us,
         "wall_time_us": rows.wall_time_us,
         "accepted_sequence": rows.accepted.sequence,

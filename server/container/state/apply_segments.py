@@ -108,6 +108,55 @@ def _segment_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:
         batch.state.delete_segments([record.segment_id])
 
 
+def merge_segment(
+    batch: CurrentBatch,
+    source: Segment | None,
+    target: Segment,
+    *,
+    source_id: int,
+    source_start: int,
+    target_offset: int,
+    size: int,
+    event_count: int,
+) -> None:
+    """Let bytes of a segment be those of another; nothing is copied. What the log has lost of the source is damaged.
+
+    Args:
+        source: None if the log has lost all of it.
+        source_start: the first of its bytes.
+        target_offset: where they are in the target.
+    """
+    state = batch.state
+    if size:
+        target.index.add(target_offset, events=target.event_count, wall_time_us=batch.wall_time_us)
+    target.length = max(target.length, target_offset + size)
+    target.event_count += event_count
+    # The log may have lost the end of the source, or all of it.
+    held = 0 if source is None else max(0, min(size, source.length - source_start))
+    if held < size:
+        target.damages.append(DamagedRange(target_offset + held, target_offset + size, "the log"))
+    if source is None or not held:
+        state.delete_segments([source_id])
+    else:
+        state.link(
+            LinkedExtent(
+                target_id=target.segment_id,
+                offset=target_offset,
+                size=held,
+                source_id=source_id,
+                source_offset=source_start,
+                event_count=event_count,
+                sequence=batch.sequence,
+                end_events=target.event_count,
+                wall_time_us=batch.wall_time_us,
+            ),
+        )
+        state.segments.changed(source)
+    target.check()
+    state.segments.changed(target)
+    state.wake(target)
+
+
 def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
     state = batch.state
     target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
@@ -116,36 +165,20 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
     marker = merge_marker(record.source_id)
     if marker not in target.attributes:  # applied again, the source is gone or has another name
         _set_attribute(state, target, marker, b"" if source is None else source.name.encode())
-    if record.size:
-        target.index.add(record.target_offset, events=target.event_count, wall_time_us=batch.wall_time_us)
-    target.length = max(target.length, record.target_offset + record.size)
-    target.event_count += record.event_count
-    # The log may have lost the end of the source, or all of it.
-    held = 0 if source is None else max(0, min(record.size, source.length - record.source_start))
-    if held < record.size:
-        lost_offset = record.target_offset + held
-        target.damages.append(DamagedRange(lost_offset, record.target_offset + record.size, "the log"))
-    if source is None or not held:
-        state.delete_segments([record.source_id])
-    else:
+    merge_segment(
+        batch,
+        source,
+        target,
+        source_id=record.source_id,
+        source_start=record.source_start,
+        target_offset=record.target_offset,
+        size=record.size,
+        event_count=record.event_count,
+    )
+    if source is not None and source.link is not None:
         # Its name is free again; the one it has now cannot be asked for.
         old_name, source.name = source.name, f"{source.name}#merged-{source.segment_id}"
         state.segments.renamed(source, old_name=old_name)
-        state.link(
-            LinkedExtent(
-                target_id=target.segment_id,
-                offset=record.target_offset,
-                size=held,
-                source_id=source.segment_id,
-                source_offset=record.source_start,
-                event_count=record.event_count,
-                sequence=batch.sequence,
-                end_events=target.event_count,
-                wall_time_us=batch.wall_time_us,
-            ),
-        )
-    target.check()
-    state.wake(target)
 
 
 def _attribute_set(batch: CurrentBatch, record: m.AttributeSet) -> None:

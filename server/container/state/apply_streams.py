@@ -30,7 +30,7 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     at_start = [m.SavedPosition(segment_id, 0, 0) for segment_id, _, _ in record.segments]
     for (name,) in record.cursors:
         stream.cuts[m.CutKind.CURSOR, name] = m.SavedCut(m.CutKind.CURSOR, name, record.created_us, at_start)
-    _begin_epoch(
+    begin_epoch(
         batch,
         stream,
         m.EpochRecord(number=0, started_us=record.created_us, cause="created", sealed_ids=[], created=record.segments),
@@ -40,7 +40,7 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
 def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
     if record.epoch <= stream.epoch:
         return
-    _begin_epoch(
+    begin_epoch(
         batch,
         stream,
         m.EpochRecord(
@@ -54,7 +54,7 @@ def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) 
     seal_segments(batch, record.sealed_ids)
 
 
-def _begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:
+def begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:
     """Create the segments of an epoch before those which they replace are sealed: readers find both."""
     for index, (segment_id, low, last) in enumerate(epoch.created):
         create_segment(

@@ -1,4 +1,4 @@
-"""What a container knows: its segments, writers and streams, as its log says.
+"""What a container knows: its segments, writers, streams and transactions, as its log says.
 
 `apply.apply_batch` is the only code that changes it from records of the log; the flusher changes what is about chunks.
 
@@ -25,6 +25,7 @@ from .clock_history import ClockHistory
 from .garbage import DeleteAfter, GarbageQueue
 from .segment import Segment
 from .stream import Stream
+from .transaction import OpenTransactions, Transaction
 from .writer import Writer
 
 
@@ -38,6 +39,7 @@ class StoredState:
         internal_count: how many of the segments are internal.
         attribute_bytes: what the attributes of all segments count against their limit.
         next_id: no number from this on was given.
+        horizon: every transaction whose outcome was forgotten has a number below it.
         uptime_us: as counted last.
         wall_time_us: when the last batch was written that it contains.
         accepted: what of the log an operator has given up.
@@ -50,6 +52,7 @@ class StoredState:
     internal_count: int
     attribute_bytes: int
     next_id: int
+    horizon: int
     uptime_us: int
     wall_time_us: int
     accepted: AcceptedLoss
@@ -61,14 +64,15 @@ KINDS: Final = (
     ("segments", "segment_id", "name"),
     ("writers", "writer_number", "writer_id"),
     ("streams", "stream_id", "name"),
+    ("transactions", "number", "name"),
 )
 """Of entities, each with the attributes that are its number and its name."""
-TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences")
+TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences", "parts")
 """What an entity may have very much of: of these, the single rows that changed are stored."""
 
 
 class ContainerState:
-    """Segments, writers and streams of one container, by id and by name.
+    """Segments, writers, streams and transactions of one container, by id and by name.
 
     Args:
         stored: what the last checkpoint has.
@@ -94,6 +98,10 @@ class ContainerState:
         self.segments: EntityCache[Segment] = self.caches["segments"]
         self.writers: EntityCache[Writer] = self.caches["writers"]
         self.streams: EntityCache[Stream] = self.caches["streams"]
+        self.transactions: EntityCache[Transaction] = self.caches["transactions"]
+        self.open_transactions = OpenTransactions(self.transactions, self.segments)
+        # Every transaction whose outcome was forgotten has a number below this.
+        self.horizon = stored.horizon
         self._internal_count = stored.internal_count
         # What the attributes of all segments count against their limit, durable and admitted.
         self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
@@ -140,6 +148,7 @@ class ContainerState:
         """
         yield self.segments, required.segments
         yield self.writers, required.writers
+        yield self.transactions, required.transactions
         yield self.streams, required.streams
         for key in required.streams:
             stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
@@ -163,20 +172,26 @@ class ContainerState:
         self._internal_count += segment.is_internal
 
     def take_id(self) -> int:
-        """Return a fresh id for a segment, a writer or a stream; never given twice."""
+        """Return a fresh id for a segment, a writer, a stream or a transaction; never given twice."""
         number = self.next_id
         self.next_id += 1
         return number
 
+    def take_ids(self, count: int) -> int:
+        """Take so many fresh ids that follow one another, and return the first."""
+        first = self.next_id
+        self.next_id += count
+        return first
+
     @property
     def added_count(self) -> int:
         """How many more entities there are than the last checkpoint has."""
-        return self.segments.added_count + self.streams.added_count + self.writers.added_count
+        return sum(cache.added_count for cache in self.caches.values())
 
     @property
     def changed_count(self) -> int:
         """How many entities the next checkpoint has to store, or to delete."""
-        return self.segments.changed_count + self.streams.changed_count + self.writers.changed_count
+        return sum(cache.changed_count for cache in self.caches.values())
 
     def stored(self, *, stored_below: int) -> None:
         """Say that a checkpoint has what was taken of caches and details last, and every number below that."""
@@ -252,6 +267,10 @@ class ContainerState:
             segment.admit_as_durable()
         for writer in self.writers.present():
             writer.admit_as_durable()
+        for transaction in self.transactions.present():
+            transaction.admit_as_durable()
+        for stream in self.streams.present():
+            stream.admit_as_durable()
 
     def link(self, link: LinkedExtent) -> None:
         """Put the bytes of a merged segment into the tail of its target."""

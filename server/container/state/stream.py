@@ -34,6 +34,16 @@ class Stream:
     # By kind and name.
     cuts: dict[tuple[int, str], m.SavedCut] = field(default_factory=dict)
     sealed: bool = False
+    # Admitted: the epoch after the commits that are queued.
+    admitted_epoch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the admitted view of the durable one."""
+        self.admit_as_durable()
+
+    def admit_as_durable(self) -> None:
+        """Let the admitted view be the durable one: nothing is queued."""
+        self.admitted_epoch = self.epoch
 
     @property
     def memory_bytes(self) -> int:
@@ -77,4 +87,5 @@ class Stream:
             for segment_id, low, last in record.created
         ]
         self.epoch = record.number
+        self.admitted_epoch = max(self.admitted_epoch, record.number)
         self.epochs.append(record)

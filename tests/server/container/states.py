@@ -28,13 +28,14 @@ class EmptyArchive:
 
 def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
     """Return the state of a container before anything happened, without a checkpoint."""
-    kinds = ("segments", "writers", "streams")
+    kinds = ("segments", "writers", "streams", "transactions")
     stored = StoredState(
         archives=dict.fromkeys(kinds, EmptyArchive()),
         counts=dict.fromkeys(kinds, 0),
         internal_count=0,
         attribute_bytes=0,
         next_id=FIRST_ID,
+        horizon=0,
         uptime_us=0,
         wall_time_us=0,
         accepted=NOTHING_ACCEPTED,

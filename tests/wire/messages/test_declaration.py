@@ -23,10 +23,14 @@ CREATE_STREAM 48, GET_STREAM 49, STREAM_INFO 50, LIST_STREAMS 51, STREAM_LIST 52
 TRUNCATE_STREAM 54, DELETE_STREAM 55, SCALE_STREAM 56, GET_STREAM_HISTORY 57, STREAM_HISTORY 58, UPDATE_STREAM 59,
 EXPLAIN_STREAM 60, EXPLANATION 61, FORGET_CUT 63, LIST_CUTS 64, CUT_LIST 65, SAVE_CUTS 66, GET_TAILS 67,
 STREAM_TAILS 68,
+RESERVE_IDS 80, ID_RANGE 81, BEGIN_TRANSACTION 82, TRANSACTION_INFO 83, ADD_PARTS 84, COMMIT_TRANSACTION 85,
+ABORT_TRANSACTION 86, GET_TRANSACTION 87, RENEW_TRANSACTIONS 88,
 SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
 SEGMENT_MERGED 132, ATTRIBUTE_SET 133, WRITER_RECORDED 134, STREAM_CREATED 135, STREAM_SEALED 136,
 STREAM_TRUNCATED 137, STREAM_DELETED 138, STREAM_SCALED 139, STREAM_UPDATED 140, CUT_FORGOTTEN 142,
-WRITERS_EXPIRED 143, UPTIME_COUNTED 144, STORED_TOLD 145, SEQUENCES_REFUSED 146, SEQUENCES_RESET 147, CUTS_SAVED 148
+WRITERS_EXPIRED 143, UPTIME_COUNTED 144, STORED_TOLD 145, SEQUENCES_REFUSED 146, SEQUENCES_RESET 147, CUTS_SAVED 148,
+IDS_RESERVED 160, TRANSACTION_BEGUN 161, PARTS_ADDED 162, TRANSACTION_COMMITTED 163, TRANSACTIONS_ENDED 164,
+OUTCOMES_FORGOTTEN 165
 """
 
 REQUESTS = [cls for cls in m.MESSAGES.values() if issubclass(cls, m.Request)]
@@ -115,9 +119,11 @@ NAMING_FIELDS = {
     "writer_number": "writers",
     "stream": "streams",
     "stream_id": "streams",
-    "name": "",  # of a segment or of a stream
+    "number": "transactions",
+    "numbers": "transactions",
+    "name": "",  # of a segment, of a stream or of a transaction
 }
-"""Fields whose value leads to a segment, a stream or a writer, and to which of them."""
+"""Fields whose value leads to a segment, a stream, a writer or a transaction, and to which of them."""
 
 OTHER_FIELDS = {"server_id", "session_id", "sealed_ids"}
 """They look as if they did. What is sealed by a scale are segments of the stream, which are loaded with it."""
@@ -125,9 +131,12 @@ OTHER_FIELDS = {"server_id", "session_id", "sealed_ids"}
 PARTS_OF_STREAMS = {m.TruncateStream, m.ScaleStream, m.SaveCuts}
 """They also name segments of their stream, which are loaded with it; others are refused unseen."""
 
+NEW_PARTS = {m.AddParts}
+"""They name segments by the items of a list, of which each says so."""
+
 
 def naming_fields(cls: type[m.Message]) -> dict[str, str]:
-    """Return the fields that lead to something, with the kind of things; "" for a name of a segment or of a stream."""
+    """Return the fields that lead to something, with the kind of things; "" for a name of any but a writer."""
     names = [name for name, _ in fields_of(cls.layout)]
     found = {}
     for name in names:
@@ -191,7 +200,7 @@ def test_requests_that_name_segments_within_a_structure_are_known() -> None:
     nested = {cls for cls in REQUESTS if any("segment_id" in item._fields for item in all_items(cls))}
     listed = {cls for cls in REQUESTS if get_type_hints(cls).get("sealed_ids")}
 
-    assert nested | listed == PARTS_OF_STREAMS
+    assert nested | listed == PARTS_OF_STREAMS | NEW_PARTS
 
 
 def test_a_segment_is_named_by_its_name_where_it_has_no_id() -> None:

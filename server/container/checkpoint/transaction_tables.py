@@ -1,0 +1,92 @@
+"""How transactions, open ones and outcomes, are stored in a checkpoint."""
+
+import json
+from typing import Any, Final
+
+from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.server.container.state.transaction import Transaction
+from millrace.wire import messages as m
+
+from .kind import Detail, Kind
+from .table import Row, Table, range_of_texts, range_texts
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _transaction_row(transaction: Transaction) -> Row:
+    streams = [
+        (stream.stream_id, stream.epoch, [(number, *range_texts(low, last)) for number, low, last in stream.ranges])
+        for stream in transaction.streams
+    ]
+    return (
+        transaction.number,
+        transaction.state,
+        transaction.begun_us,
+        transaction.lease_ms,
+        transaction.decided_us,
+        transaction.decided_uptime_us,
+        transaction.name,
+        _json(streams),
+        _json(transaction.cuts),
+        transaction.digest,
+    )
+
+
+def _load_transaction(*, state: int, streams: str, cuts: str, **columns: Any) -> Transaction:
+    transaction = Transaction(state=TransactionState(state), **columns)
+    transaction.streams = [
+        m.TransactionStream(
+            stream_id,
+            epoch,
+            [m.SegmentRangeRecord(number, int(low, 16), int(last, 16)) for number, low, last in ranges],
+        )
+        for stream_id, epoch, ranges in json.loads(streams)
+    ]
+    transaction.cuts = [
+        m.TransactionCut(stream_id, epoch, [m.CutPosition(*position) for position in positions])
+        for stream_id, epoch, positions in json.loads(cuts)
+    ]
+    return transaction
+
+
+def _row_of_part(transaction: Transaction, segment_id: int) -> Row | None:
+    part = transaction.parts.get(segment_id)
+    if part is None:
+        return None
+    return (segment_id, part.branch, part.stream_id, *range_texts(part.key_range.low, part.key_range.last))
+
+
+def _load_parts(transaction: Transaction, rows: list[Row]) -> None:
+    transaction.parts = {
+        segment_id: TransactionPart(
+            segment_id=segment_id, branch=branch, stream_id=stream_id, key_range=range_of_texts(low, last)
+        )
+        for segment_id, branch, stream_id, low, last in rows
+    }
+    transaction.admit_as_durable()
+
+
+PARTS: Final = Table(
+    "parts",
+    number=16,
+    key=["number", "segment_id"],
+    integers=["number", "segment_id", "branch", "stream_id"],
+    texts=["low", "last"],
+)
+TRANSACTIONS: Final[Kind[Transaction]] = Kind(
+    table=Table(
+        "transactions",
+        number=15,
+        key=["number"],
+        integers=["number", "state", "begun_us", "lease_ms", "decided_us", "decided_uptime_us"],
+        texts=["name", "streams", "cuts"],  # the lists as JSON, key ranges in hexadecimal digits
+        blobs=["digest"],
+        indexes=[["name"], ["decided_uptime_us", "number"]],
+    ),
+    name="name",
+    row=_transaction_row,
+    load=_load_transaction,
+    details=(Detail(table=PARTS, row=_row_of_part, load=_load_parts),),
+)

@@ -1,0 +1,166 @@
+"""What the records of decisions about transactions do to the state."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from millrace.model.key_range import KeyRange
+from millrace.model.names import internal_name
+from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.wire import messages as m
+
+from .apply_segments import CurrentBatch, create_segment, merge_segment, seal_segments
+from .apply_streams import begin_epoch
+from .container_state import ContainerState
+from .transaction import Transaction
+
+_PART_KIND: Final = "part"
+_EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
+
+
+def _ids_reserved(batch: CurrentBatch, record: m.IdsReserved) -> None:
+    batch.state.use_id(record.first + record.count - 1)
+
+
+def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
+    state = batch.state
+    _free_name(state, record.name)
+    transaction = Transaction(
+        number=record.number,
+        name=record.name,
+        begun_us=record.begun_us,
+        lease_ms=record.lease_ms,
+        streams=record.streams,
+    )
+    state.use_id(transaction.number)
+    state.transactions.add(transaction)
+    state.open_transactions.add(transaction)
+
+
+def _free_name(state: ContainerState, name: str) -> None:
+    """Let a name lead to the transaction that begins now; the numbers of those that had it may be higher."""
+    before = state.transactions.find(name)
+    if before is not None:
+        before.name = ""
+        state.transactions.renamed(before, old_name=name)
+
+
+def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
+    state = batch.state
+    transaction = state.transactions.loaded(record.number)
+    if transaction is None:
+        return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
+    for segment_id, stream_id, low, last in record.parts:
+        create_segment(batch, segment_id, name=internal_name(_PART_KIND, str(segment_id)), created_us=record.added_us)
+        part = TransactionPart(
+            segment_id=segment_id,
+            branch=record.branch,
+            stream_id=stream_id,
+            key_range=KeyRange.inclusive(low, last),
+        )
+        transaction.parts[segment_id] = transaction.admitted_parts[segment_id] = part
+        state.touch("parts", transaction.number, segment_id)
+    state.open_transactions.add_parts(transaction, [part.segment_id for part in record.parts])
+    state.transactions.changed(transaction)
+
+
+def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
+    state = batch.state
+    transaction = state.transactions.loaded(record.number)
+    if transaction is None:  # damage has taken its beginning
+        transaction = Transaction(number=record.number, name=record.name, begun_us=record.committed_us, lease_ms=0)
+        _free_name(state, record.name)
+        state.transactions.add(transaction)
+    for epoch in record.epochs:
+        _begin_epoch(batch, epoch, started_us=record.committed_us)
+    for part in record.parts:
+        target = state.segments.loaded(part.target_id)
+        if target is None:
+            continue  # damage has taken its creation
+        merge_segment(
+            batch,
+            state.segments.loaded(part.source_id),
+            target,
+            source_id=part.source_id,
+            source_start=0,
+            target_offset=part.target_offset,
+            size=part.size,
+            event_count=part.event_count,
+        )
+        state.touched_streams.add(target.stream_id)
+    _delete_parts(state, record.dropped)
+    transaction.digest = record.digest
+    transaction.cuts = record.cuts
+    _end(batch, transaction, TransactionState.COMMITTED, decided_us=record.committed_us)
+
+
+def _begin_epoch(batch: CurrentBatch, epoch: m.CommitEpochRecord, *, started_us: int) -> None:
+    stream = batch.state.streams.loaded(epoch.stream_id)
+    if stream is None or epoch.epoch <= stream.epoch:
+        return  # damage has taken its creation
+    begin_epoch(
+        batch,
+        stream,
+        m.EpochRecord(
+            number=epoch.epoch,
+            started_us=started_us,
+            cause=_EPOCH_CAUSE,
+            sealed_ids=epoch.sealed_ids,
+            created=epoch.created,
+        ),
+    )
+    seal_segments(batch, epoch.sealed_ids)
+    batch.state.streams.changed(stream)
+
+
+def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
+    for transaction in _loaded(batch.state, record.numbers):
+        _delete_parts(batch.state, transaction.parts)
+        _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
+
+
+def _delete_parts(state: ContainerState, segment_ids: Iterable[int]) -> None:
+    """Delete what is not committed."""
+    for segment_id in list(segment_ids):
+        segment = state.segments.loaded(segment_id)
+        if segment is not None and segment.link is None:
+            state.delete_segments([segment_id])
+
+
+def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionState, *, decided_us: int) -> None:
+    """Keep nothing of a transaction but its outcome."""
+    state = batch.state
+    state.open_transactions.end(transaction)
+    for segment_id in transaction.parts:
+        state.touch("parts", transaction.number, segment_id)
+    transaction.parts, transaction.admitted_parts, transaction.streams = {}, {}, []
+    transaction.state = transaction.admitted_state = outcome
+    transaction.admitted_digest = transaction.digest
+    transaction.decided_us = decided_us
+    transaction.decided_uptime_us = state.uptime_us
+    state.transactions.changed(transaction)
+
+
+def _outcomes_forgotten(batch: CurrentBatch, record: m.OutcomesForgotten) -> None:
+    state = batch.state
+    for transaction in _loaded(state, record.numbers):
+        if transaction.state.is_final:
+            state.transactions.remove(transaction.number)
+            state.horizon = max(state.horizon, transaction.number + 1)
+
+
+def _loaded(state: ContainerState, numbers: Iterable[int]) -> Iterable[Transaction]:
+    """Yield those of some transactions that damage has not made unknown."""
+    for number in numbers:
+        transaction = state.transactions.loaded(number)
+        if transaction is not None:
+            yield transaction
+
+
+APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    m.IdsReserved: _ids_reserved,
+    m.TransactionBegun: _begun,
+    m.PartsAdded: _parts_added,
+    m.TransactionCommitted: _committed,
+    m.TransactionsEnded: _ended,
+    m.OutcomesForgotten: _outcomes_forgotten,
+}

@@ -1,0 +1,136 @@
+"""The state of one transaction in memory, and which are open.
+
+While it is open, or prepared, a transaction is in memory with its parts: it is pinned by the state, so that any frame
+that names a part finds whose it is. When it is over, what is left is its outcome: a row of the checkpoint, found by
+number and by name, until it is forgotten.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.server.container.entity_cache import EntityCache, Pins
+from millrace.wire import messages as m
+
+from .segment import Segment
+
+TRANSACTION_SIZE_BYTES: Final = 900
+PART_SIZE_BYTES: Final = 300
+RANGE_SIZE_BYTES: Final = 150
+POSITION_SIZE_BYTES: Final = 120
+"""Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Transaction:
+    """A transaction, or its outcome.
+
+    Attributes:
+        number: forever; what its clients send carries it.
+        name: empty for none; of an outcome, also where a later transaction has the name.
+        decided_us: when it ended, by the wall clock; 0 while it has not.
+        decided_uptime_us: the uptime that was counted then: its age, which no clock changes; -1 while it has not.
+        digest: of the branches that were committed, and their counts.
+        streams: with the segments by which all who write to it route.
+        parts: by the id of their segment, in the order in which they were added.
+        cuts: where its events end, once it is committed.
+    """
+
+    number: int
+    name: str
+    begun_us: int
+    lease_ms: int
+    state: TransactionState = TransactionState.OPEN
+    decided_us: int = 0
+    decided_uptime_us: int = -1
+    digest: bytes = b""
+    streams: list[m.TransactionStream] = field(default_factory=list)
+    parts: dict[int, TransactionPart] = field(default_factory=dict)
+    cuts: list[m.TransactionCut] = field(default_factory=list)
+    # Admitted: the same, ahead by what is queued.
+    admitted_state: TransactionState = field(init=False)
+    admitted_digest: bytes = field(init=False)
+    admitted_parts: dict[int, TransactionPart] = field(init=False)
+    # Whether a frame named it since its lease was looked at, and how many requests that wait hold it.
+    is_renewed: bool = True
+    holders_count: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with the admitted view of the durable one."""
+        self.admit_as_durable()
+
+    def admit_as_durable(self) -> None:
+        """Let the admitted view be the durable one: nothing is queued."""
+        self.admitted_state = self.state
+        self.admitted_digest = self.digest
+        self.admitted_parts = dict(self.parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory this takes, without its segments."""
+        return (
+            TRANSACTION_SIZE_BYTES
+            + PART_SIZE_BYTES * len(self.parts)
+            + RANGE_SIZE_BYTES * sum(len(stream.ranges) for stream in self.streams)
+            + POSITION_SIZE_BYTES * sum(len(cut.positions) for cut in self.cuts)
+        )
+
+
+class OpenTransactions:
+    """The transactions that are not over, and whose each of their parts is; keeps both in memory.
+
+    Args:
+        transactions, segments: where they are pinned.
+    """
+
+    def __init__(self, transactions: EntityCache[Transaction], segments: EntityCache[Segment]) -> None:
+        self._transactions = transactions
+        self._segments = segments
+        self._by_number: dict[int, Transaction] = {}
+        self._of_part: dict[int, Transaction] = {}
+        self._pins: dict[int, Pins] = {}
+        # How many were decided to end in each way since the server started.
+        self.decided_totals: dict[TransactionState, int] = dict.fromkeys(TransactionState, 0)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def by_number(self) -> dict[int, Transaction]:
+        """All of them."""
+        return self._by_number
+
+    @property
+    def parts_count(self) -> int:
+        """How many parts they have together."""
+        return len(self._of_part)
+
+    @property
+    def pins_count(self) -> int:
+        """How many pins of transactions and of segments these are."""
+        return sum(map(len, self._pins.values()))
+
+    def owner(self, segment_id: int) -> Transaction | None:
+        """Return the transaction that a segment is a part of, None if it is a part of none."""
+        return self._of_part.get(segment_id)
+
+    def add(self, transaction: Transaction) -> None:
+        """Add one that is in the cache, with the parts that it has; blocks if they must be loaded."""
+        number = transaction.number
+        self._by_number[number] = transaction
+        self._pins[number] = self._transactions.pin([number])
+        self.add_parts(transaction, transaction.parts)
+
+    def add_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
+        """Add segments that are parts of one from now on."""
+        for segment_id in segment_ids:
+            self._of_part[segment_id] = transaction
+            self._segments.pin([segment_id], into=self._pins[transaction.number])
+
+    def end(self, transaction: Transaction) -> None:
+        """Remove one that is over; nothing happens if it was not there."""
+        if self._by_number.pop(transaction.number, None) is not None:
+            for segment_id in transaction.parts:
+                del self._of_part[segment_id]
+            self._pins.pop(transaction.number).release()

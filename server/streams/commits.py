@@ -1,0 +1,150 @@
+"""What a commit does, planned on the admitted view: which part is merged where, and which epochs begin.
+
+It seals nothing, copies nothing and routes nothing anew, unless scales overtook the transaction: its parts are merged
+by reference where their keys go now (`millrace.model.commit_plan`). All of it is one record, so a reader finds all or
+nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from millrace.model.commit_plan import plan_commit
+from millrace.model.transaction import BranchesError, TransactionPart, TransactionState, check_branches
+from millrace.server.container.admission import check_event_count
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.transaction import Transaction
+from millrace.server.errors import BranchesDifferError, StreamNotFoundError
+from millrace.wire import messages as m
+
+IMPLICIT_BRANCH: Final = 0
+"""The branch that every transaction has."""
+
+_Source = tuple[TransactionPart, Segment]
+
+
+@dataclass(slots=True)
+class Commit:
+    """What a commit does, as its record says it."""
+
+    dropped: list[int]
+    epochs: list[m.CommitEpochRecord] = field(default_factory=list)
+    parts: list[m.CommittedPart] = field(default_factory=list)
+    cuts: list[m.TransactionCut] = field(default_factory=list)
+
+    def record(self, transaction: Transaction, *, digest: bytes, committed_us: int) -> m.TransactionCommitted:
+        """Return the record of it."""
+        return m.TransactionCommitted(
+            number=transaction.number,
+            committed_us=committed_us,
+            name=transaction.name,
+            digest=digest,
+            epochs=self.epochs,
+            parts=self.parts,
+            dropped=self.dropped,
+            cuts=self.cuts,
+        )
+
+
+def plan_transaction(
+    container: SegmentContainer, transaction: Transaction, named: Mapping[int, int], *, drops_others: bool
+) -> Commit:
+    """Return what the commit of a transaction does; nothing about its streams as a whole is on its way.
+
+    Args:
+        named: the branches that are committed, each with how many events it must have.
+        drops_others: whether what other branches have is deleted; else there must be no others.
+
+    Raises:
+        BranchesDifferError: a branch has another number of events, or one is left out.
+        InvalidArgumentError: a segment would have too many events.
+        StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
+    """
+    state = container.state
+    of_branch: dict[int, list[_Source]] = defaultdict(list)
+    for part in transaction.parts.values():
+        segment = state.segments.get(part.segment_id)
+        if segment is not None:
+            of_branch[part.branch].append((part, segment))
+    stored = {branch: sum(segment.next_event_count for _, segment in parts) for branch, parts in of_branch.items()}
+    try:
+        check_branches(named, stored=stored, drops_others=drops_others, may_have=IMPLICIT_BRANCH)
+    except BranchesError as error:
+        raise BranchesDifferError(str(error), subject=transaction.name or str(transaction.number)) from None
+    of_stream: dict[int, list[_Source]] = defaultdict(list)
+    for branch in named:
+        for part, segment in of_branch.get(branch, ()):
+            if segment.next_offset:
+                of_stream[part.stream_id].append((part, segment))
+    taken = {part.segment_id for parts in of_stream.values() for part, _ in parts}
+    commit = Commit(dropped=[segment_id for segment_id in transaction.parts if segment_id not in taken])
+    for stream_id, parts in of_stream.items():
+        _add_stream(container, commit, stream_id, parts)
+    return commit
+
+
+def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sources: Sequence[_Source]) -> None:
+    """Add what a commit does to one stream."""
+    state = container.state
+    stream = state.streams.get(stream_id)
+    if stream is None:
+        raise StreamNotFoundError(f"there is no stream with id {stream_id}")
+    plan = plan_commit(
+        [part for part, _ in sources], open_parts=stream.open_parts, epoch=stream.epoch, take_id=state.take_id
+    )
+    created = {segment_id for epoch in plan.epochs for segment_id, _ in epoch.created}
+    ends: dict[int, int] = {}
+    event_counts: dict[int, int] = defaultdict(int)
+    for part, source in sources:
+        target_id = plan.targets[part.segment_id]
+        if target_id not in ends:
+            ends[target_id] = 0 if target_id in created else _target(container, target_id).next_offset
+        size, event_count = source.next_offset, source.next_event_count
+        commit.parts.append(m.CommittedPart(part.segment_id, target_id, ends[target_id], size, event_count))
+        ends[target_id] += size
+        event_counts[target_id] += event_count
+    for target_id in event_counts.keys() - created:
+        check_event_count(container.segment(target_id), event_counts[target_id])
+    commit.epochs += [
+        m.CommitEpochRecord(
+            stream_id,
+            epoch.number,
+            list(epoch.sealed_ids),
+            [m.SegmentRangeRecord(number, keys.low, keys.last) for number, keys in epoch.created],
+        )
+        for epoch in plan.epochs
+    ]
+    last_epoch = plan.epochs[-1].number if plan.epochs else stream.epoch
+    positions = [m.CutPosition(*end) for end in sorted(ends.items())]
+    commit.cuts.append(m.TransactionCut(stream_id, last_epoch, positions))
+
+
+def _target(container: SegmentContainer, segment_id: int) -> Segment:
+    segment = container.segment(segment_id)
+    segment.check_appendable()
+    return segment
+
+
+def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit, *, digest: bytes) -> None:
+    """Move the admitted view to after a commit that was queued."""
+    transaction.admitted_state, transaction.admitted_digest = TransactionState.COMMITTED, digest
+    state.open_transactions.decided_totals[TransactionState.COMMITTED] += 1
+    segments = state.segments
+    for source_id in transaction.parts:
+        source = segments.get(source_id)
+        if source is not None:
+            source.leaving = True
+    for part in commit.parts:
+        target = segments.get(part.target_id)
+        if target is not None:  # else it begins with the commit
+            target.next_offset += part.size
+            target.next_event_count += part.event_count
+    for epoch in commit.epochs:
+        state.streams[epoch.stream_id].admitted_epoch = epoch.epoch
+        for segment_id in epoch.sealed_ids:
+            sealed = segments.get(segment_id)
+            if sealed is not None:
+                sealed.closing = True

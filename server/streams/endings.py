@@ -1,0 +1,58 @@
+"""Ending transactions without a commit: by request, by their lease, or because a stream is sealed."""
+
+from asyncio import Future
+from collections.abc import Sequence
+from typing import Final
+
+from millrace.model.transaction import TransactionState
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.transaction import Transaction
+from millrace.wire import messages as m
+
+ENDED_COUNT_MAX: Final = 1000
+"""In one record: applying it deletes all their parts."""
+
+
+def end_transactions(
+    container: SegmentContainer, transactions: Sequence[Transaction], outcome: TransactionState
+) -> Future[None]:
+    """Decide that open transactions end with nothing of them left; the future resolves when that is durable.
+
+    Args:
+        transactions: open in the admitted view; at most `ENDED_COUNT_MAX`.
+        outcome: ABORTED or EXPIRED.
+    """
+    assert 0 < len(transactions) <= ENDED_COUNT_MAX
+    numbers = [transaction.number for transaction in transactions]
+    decided = container.decide(
+        m.TransactionsEnded(ended_us=container.clock.unix_us(), state=outcome, numbers=numbers), numbers[0]
+    )
+    container.state.open_transactions.decided_totals[outcome] += len(transactions)
+    for transaction in transactions:
+        transaction.admitted_state = outcome
+        for segment_id in transaction.parts:
+            segment = container.state.segments.get(segment_id)
+            if segment is not None:
+                segment.leaving = True
+    return decided
+
+
+def abort_open_on(container: SegmentContainer, stream_id: int) -> None:
+    """Decide that the open transactions over a stream are aborted. What is decided next is so after them."""
+    aborted = [
+        transaction
+        for transaction in container.state.open_transactions.by_number.values()
+        if transaction.admitted_state is TransactionState.OPEN
+        and any(stream.stream_id == stream_id for stream in transaction.streams)
+    ]
+    for start in range(0, len(aborted), ENDED_COUNT_MAX):
+        decided = end_transactions(container, aborted[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)
+        decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: what is next does
+
+
+def is_begun_on(container: SegmentContainer, stream_id: int) -> bool:
+    """Return whether the beginning of a transaction over a stream is on its way."""
+    return any(
+        isinstance(record, m.TransactionBegun) and any(stream.stream_id == stream_id for stream in record.streams)
+        for record in container.in_flight.records()
+    )

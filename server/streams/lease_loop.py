@@ -1,0 +1,180 @@
+"""Lets open transactions expire that nothing names any more, and forgets outcomes.
+
+A lease counts time in which the server could have heard from its client: while the event loop turned. A step longer
+than a second (the machine was suspended, the disk stood still) counts as a second. Only the length of a lease is
+durable: after a start each begins anew. That a transaction expires is a decision like any other, checked on the
+admitted view; so a request that arrived before it wins.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.model.transaction import TransactionState
+from millrace.server.container.checkpoint.reader import TransactionArchive
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.transaction import Transaction
+from millrace.server.errors import ServerError
+from millrace.server.host.clock import Clock
+from millrace.wire import messages as m
+
+from .endings import ENDED_COUNT_MAX, end_transactions
+from .options import TransactionsOptions
+
+logger = logging.getLogger(__name__)
+
+STEP_S_MAX: Final = 1.0
+RETRY_S: Final = 5.0
+FORGET_INTERVAL_S: Final = 60.0
+FORGOTTEN_COUNT_MAX: Final = 1000
+"""Outcomes in one record."""
+
+
+class LeaseClock:
+    """How long the event loop turned, by `tick`, which is called whenever leases are looked at."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_s = clock.monotonic_s()
+        self.now_s = 0.0
+
+    def tick(self) -> float:
+        """Count what has passed since the last tick, and return the time now, in seconds."""
+        now_s = self._clock.monotonic_s()
+        self.now_s += min(now_s - self._last_s, STEP_S_MAX)
+        self._last_s = now_s
+        return self.now_s
+
+
+class Leases:
+    """When each open transaction was named last, by the time of a `LeaseClock`."""
+
+    def __init__(self) -> None:
+        self._named_s: dict[int, float] = {}
+
+    def expired(self, transactions: Iterable[Transaction], *, now_s: float) -> list[Transaction]:
+        """Return those of all open transactions whose leases have run out; what was named since begins anew."""
+        named_s: dict[int, float] = {}
+        expired = []
+        for transaction in transactions:
+            if transaction.admitted_state is not TransactionState.OPEN:
+                continue
+            since_s = self._named_s.get(transaction.number, now_s)
+            if transaction.is_renewed or transaction.holders_count:
+                transaction.is_renewed = False
+                since_s = now_s
+            elif (now_s - since_s) * 1000 > transaction.lease_ms:
+                expired.append(transaction)
+            named_s[transaction.number] = since_s
+        self._named_s = named_s
+        return expired
+
+
+@dataclass(slots=True)
+class TransactionsStatistics:
+    """Open transactions, and those that ended since the server started."""
+
+    open: int = 0
+    open_parts: int = 0
+    oldest_age_s: float = 0.0
+    outcomes: int = 0
+    committed_total: int = 0
+    aborted_total: int = 0
+    expired_total: int = 0
+
+
+class TransactionsRunner:
+    """Lets the transactions of one container expire, and forgets their outcomes. Made when the container was opened.
+
+    Args:
+        archive: the transactions of the checkpoint.
+    """
+
+    def __init__(
+        self, *, container: SegmentContainer, archive: TransactionArchive, options: TransactionsOptions
+    ) -> None:
+        self._container = container
+        self._state = container.state
+        self._archive = archive
+        self._options = options
+        self._clock = LeaseClock(container.clock)
+        self._leases = Leases()
+
+    async def run(self) -> None:
+        """Look at leases and outcomes until it is cancelled, which undoes nothing."""
+        forgotten_s = 0.0
+        while True:
+            await self._container.clock.sleep(self._options.tick_s)
+            try:
+                await self.expire()
+                if self._clock.now_s - forgotten_s >= FORGET_INTERVAL_S:
+                    forgotten_s = self._clock.now_s
+                    await self.forget()
+            except ServerError as error:
+                logger.warning("expiry of transactions refused, retry_in_s=%.0f error=%s", RETRY_S, error)
+                await self._container.clock.sleep(RETRY_S)
+
+    async def expire(self) -> None:
+        """Let those expire whose leases have run out."""
+        transactions = self._state.open_transactions.by_number.values()
+        expired = self._leases.expired(transactions, now_s=self._clock.tick())
+        decided = []
+        for start in range(0, len(expired), ENDED_COUNT_MAX):
+            page = expired[start : start + ENDED_COUNT_MAX]
+            decided.append(end_transactions(self._container, page, TransactionState.EXPIRED))
+        if decided:
+            logger.info("transactions expired count=%d", len(expired))
+            await asyncio.gather(*decided)
+
+    async def forget(self) -> None:
+        """Forget the outcomes that are old enough; of too many, all that are in the way, those without names first."""
+        now_us, options = self._state.uptime_us, self._options
+        await self._forget_before(now_us - options.unnamed_outcome_s * 1_000_000, is_named=False)
+        await self._forget_before(now_us - options.named_outcome_s * 1_000_000, is_named=True)
+        for is_named in (False, True):
+            excess = self._outcomes_count - options.outcomes_count_max
+            if excess > 0:
+                await self._forget_before(now_us + 1, is_named=is_named, count_max=excess)
+
+    async def _forget_before(self, uptime_us: int, *, is_named: bool, count_max: int | None = None) -> None:
+        """Forget the oldest outcomes that the checkpoint has: those of before an uptime, and at most so many."""
+        after = (-1, 0)
+        left = len(self._state.transactions) if count_max is None else count_max
+        while left > 0 and (
+            page := await asyncio.to_thread(
+                self._archive.outcomes,
+                is_named=is_named,
+                before_uptime_us=uptime_us,
+                after=after,
+                count_max=min(left, FORGOTTEN_COUNT_MAX),
+            )
+        ):
+            after = page[-1]
+            numbers = [number for _, number in page]
+            with await self._container.loader.pin(transactions=numbers):
+                # Those which are not there are forgotten, and the checkpoint is behind.
+                present = [number for number in numbers if number in self._state.transactions]
+                if present:
+                    await self._container.decide(m.OutcomesForgotten(present), present[0])
+            left -= len(present)
+
+    @property
+    def _outcomes_count(self) -> int:
+        return len(self._state.transactions) - len(self._state.open_transactions)
+
+    @property
+    def statistics(self) -> TransactionsStatistics:
+        """Figures as of now."""
+        opened = self._state.open_transactions
+        oldest_us = min((transaction.begun_us for transaction in opened.by_number.copy().values()), default=0)
+        return TransactionsStatistics(
+            open=len(opened),
+            open_parts=opened.parts_count,
+            oldest_age_s=(self._container.clock.unix_us() - oldest_us) / 1e6 if oldest_us else 0.0,
+            outcomes=self._outcomes_count,
+            committed_total=opened.decided_totals[TransactionState.COMMITTED],
+            aborted_total=opened.decided_totals[TransactionState.ABORTED],
+            expired_total=opened.decided_totals[TransactionState.EXPIRED],
+        )

@@ -1,0 +1,342 @@
+"""Decisions about transactions: each is one record in the log of their home container.
+
+A commit waits for what is on its way about its streams, and for nothing else. Then it is planned on the admitted view
+(`commits`), decided, and that view moved, in one step.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from millrace.model.key_range import KeyRange
+from millrace.model.names import checked_transaction_name
+from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
+from millrace.server.container.admission import check_open
+from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.transaction import Transaction
+from millrace.server.errors import (
+    InvalidArgumentError,
+    StreamSealedError,
+    TransactionsFullError,
+    TransactionUnknownError,
+)
+from millrace.wire import messages as m
+
+from .commits import admit_commit, plan_transaction
+from .controller import StreamController
+from .endings import end_transactions
+from .id_ranges import IdRanges
+from .options import TransactionsOptions
+
+IDS_COUNT_MAX: Final = 65_536
+"""In one range."""
+PARTS_COUNT_MAX: Final = 65_536
+"""Of one transaction: its commit is one record, which names all of them."""
+STREAMS_COUNT_MAX: Final = 100
+"""Of one transaction."""
+RANGES_COUNT_MAX: Final = 32 * 1024
+"""Open segments of the streams of one transaction, which the reply to its beginning names."""
+BRANCHES_COUNT_MAX: Final = 10_000
+"""Of one transaction: a request and a reply name all of them."""
+_TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.COMMITTED)
+"""States in which another transaction cannot have the name."""
+
+
+class TransactionController:
+    """Begins, fills, commits and aborts transactions."""
+
+    def __init__(self, container: SegmentContainer, streams: StreamController, *, options: TransactionsOptions) -> None:
+        self._container = container
+        self._state = container.state
+        self._streams = streams
+        self._options = options
+        self._ids = IdRanges()
+
+    async def reserve_ids(self, count: int) -> int:
+        """Reserve numbers for a client, and return the first of them; they are void when the server ends.
+
+        Raises:
+            InvalidArgumentError: so many cannot be asked for at once.
+        """
+        if not 1 <= count <= IDS_COUNT_MAX:
+            raise InvalidArgumentError(f"1 to {IDS_COUNT_MAX} numbers are reserved at once, not {count}")
+        first = self._state.take_ids(count)
+        self._ids.add(first, count)
+        await self._container.decide(m.IdsReserved(first, count), first)
+        return first
+
+    async def begin(
+        self, number: int, name: str, *, lease_ms: int, stream_names: Sequence[str]
+    ) -> tuple[Transaction, bool]:
+        """Begin a transaction, or join the open one of that name; return it and whether it is new.
+
+        Args:
+            number: reserved; not used if one is joined. With the number of one that is open it is the same request.
+            name: empty for none.
+            lease_ms: it ends by itself when nothing names it for so long.
+
+        Raises:
+            InvalidNameError: the name is too long, or is not printable.
+            InvalidArgumentError: the number was not reserved or is used, the lease or the number of streams is out of
+                bounds, or one of that name is open over other streams.
+            StreamNotFoundError, StreamSealedError: of one of the streams.
+            TransactionCommittedError: one of that name was committed.
+            TransactionAbortedError: the one of that number was aborted.
+            TransactionsFullError: too many are open.
+        """
+        checked_transaction_name(name)
+        self._check_bounds(lease_ms, stream_names)
+        queued = self._container.queued
+        while True:
+            found = self._state.transactions.get(number) or self._state.transactions.find(name)
+            is_ending = found is not None and found.admitted_state is not found.state
+            is_decided = any(map(self._streams.is_being_decided, stream_names))
+            if not (is_ending or is_decided or queued(m.TransactionBegun, name or number)):
+                break
+            await self._container.in_flight.settled()
+        streams = [self._streams.find(stream_name) for stream_name in stream_names]
+        if found is not None and (found.number == number or found.state in _TAKEN):
+            check_open(found)
+            if {stream.stream_id for stream in found.streams} != {stream.stream_id for stream in streams}:
+                raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
+            found.is_renewed = True
+            return found, False
+        for stream in streams:
+            if stream.sealed:
+                raise StreamSealedError("the stream is sealed", subject=stream.name)
+        if len(self._state.open_transactions) >= self._options.open_count_max:
+            raise TransactionsFullError(
+                f"{self._options.open_count_max} transactions are open; some have to end first",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        routes = [_routes_of(stream) for stream in streams]
+        if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
+            raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
+        self._ids.use([number])
+        record = m.TransactionBegun(
+            number=number, begun_us=self._container.clock.unix_us(), lease_ms=lease_ms, name=name, streams=routes
+        )
+        await self._container.decide(record, name or number)
+        return self._state.transactions[number], True
+
+    async def add_parts(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> bool:
+        """Create segments for events of a branch, one for each range of keys; return False if it has just these.
+
+        Raises:
+            TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
+            InvalidArgumentError: a number was not reserved or is used, a range is none of the transaction or has a part
+                in the branch already, or there would be too many parts.
+            TransactionsFullError: all open transactions together would have too many parts.
+        """
+        transaction = await self._found(number)
+        check_open(transaction)
+        transaction.is_renewed = True
+        routes = {
+            routed_id: (stream.stream_id, low, last)
+            for stream in transaction.streams
+            for routed_id, low, last in stream.ranges
+        }
+        if not parts or any(part.routed_id not in routes for part in parts):
+            raise InvalidArgumentError(
+                "a part is for a segment that was open when the transaction began", subject=_subject(transaction)
+            )
+        records = [m.PartRecord(segment_id, *routes[routed_id]) for segment_id, routed_id in parts]
+        wanted = {record.segment_id: _part_of(record, branch=branch) for record in records}
+        admitted = transaction.admitted_parts
+        if all(admitted.get(segment_id) == part for segment_id, part in wanted.items()):
+            await self._container.in_flight.settled()
+            return False
+        self._check_new_parts(transaction, list(wanted.values()), count=len(parts))
+        self._ids.use([segment_id for segment_id, _ in parts])
+        added_us = self._container.clock.unix_us()
+        decided = self._container.decide(
+            m.PartsAdded(number=number, branch=branch, added_us=added_us, parts=records), number
+        )
+        admitted.update(wanted)
+        await decided
+        return True
+
+    def _check_new_parts(self, transaction: Transaction, parts: Sequence[TransactionPart], *, count: int) -> None:
+        admitted = transaction.admitted_parts
+        present = {(part.branch, part.stream_id, part.key_range) for part in admitted.values()}
+        new = {(part.branch, part.stream_id, part.key_range) for part in parts}
+        if len(new) < count or new & present:
+            raise InvalidArgumentError("a branch has one part for a range of keys", subject=_subject(transaction))
+        if len({part.branch for part in (*admitted.values(), *parts)}) > BRANCHES_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"a transaction has at most {BRANCHES_COUNT_MAX} branches", subject=_subject(transaction)
+            )
+        if len(admitted) + count > PARTS_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"a transaction has at most {PARTS_COUNT_MAX} parts", subject=_subject(transaction)
+            )
+        if self._state.open_transactions.parts_count + count > self._options.open_parts_count_max:
+            raise TransactionsFullError(
+                f"the open transactions have {self._state.open_transactions.parts_count} parts, and may have"
+                f" {self._options.open_parts_count_max}; some have to end first",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+
+    async def commit(
+        self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool
+    ) -> tuple[Transaction, bool]:
+        """Let the events of branches be part of their streams; return the transaction, and False if they were before.
+
+        Raises:
+            BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
+            TransactionUnknownError, TransactionAbortedError: it is not open.
+            TransactionCommittedError: it was committed with other branches.
+            InvalidArgumentError: a segment would have too many events, or a branch is given twice.
+            StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
+        """
+        named = dict(branches)
+        if len(named) < len(branches):
+            raise InvalidArgumentError("a branch is given twice")
+        digest = digest_of_branches(named)
+        transaction = await self._found(number)
+        with _held(transaction):
+            stream_ids = [stream.stream_id for stream in transaction.streams]
+            with await self._container.loader.pin(streams=stream_ids):
+                while not transaction.admitted_state.is_final and self._is_moving(transaction):
+                    await self._container.in_flight.settled()
+                if transaction.admitted_state is TransactionState.COMMITTED and transaction.admitted_digest == digest:
+                    await self._container.in_flight.settled()
+                    return transaction, False
+                check_open(transaction)
+                commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
+                committed_us = self._container.clock.unix_us()
+                decided = self._container.decide(
+                    commit.record(transaction, digest=digest, committed_us=committed_us), number
+                )
+                admit_commit(self._state, transaction, commit, digest=digest)
+                await decided
+        return transaction, True
+
+    def _is_moving(self, transaction: Transaction) -> bool:
+        """Return whether something is on its way by which the commit would be another one."""
+        streams = (self._state.streams.get(stream.stream_id) for stream in transaction.streams)
+        return len(transaction.admitted_parts) > len(transaction.parts) or any(
+            stream is not None and self._streams.is_being_decided(stream.name) for stream in streams
+        )
+
+    async def abort(self, number: int, name: str = "") -> tuple[Transaction, bool]:
+        """Delete what a transaction has; return it, and False if it was aborted before.
+
+        Args:
+            number: 0: the transaction is that with the name.
+
+        Raises:
+            TransactionCommittedError: it was committed.
+            TransactionUnknownError: there is none, or its outcome was forgotten.
+        """
+        transaction = await self._found(number, name)
+        if transaction.admitted_state is TransactionState.COMMITTED:
+            check_open(transaction)
+        if transaction.admitted_state.is_final:
+            await self._container.in_flight.settled()
+            return transaction, False
+        await end_transactions(self._container, [transaction], TransactionState.ABORTED)
+        return transaction, True
+
+    def renew(self, numbers: Sequence[int]) -> bool:
+        """Let the leases of those of some transactions begin anew that are open; whether all of them are."""
+        found = [self._state.open_transactions.by_number.get(number) for number in numbers]
+        for transaction in found:
+            if transaction is not None:
+                transaction.is_renewed = True
+        return None not in found
+
+    def describe(self, transaction: Transaction, *, changed: bool = False) -> m.TransactionInfo:
+        """Return what is durable of a transaction, as a message."""
+        counts: dict[int, int] = {}
+        for part in transaction.parts.values():
+            segment = self._state.segments.get(part.segment_id)
+            counts[part.branch] = counts.get(part.branch, 0) + (0 if segment is None else segment.event_count)
+        return m.TransactionInfo(
+            number=transaction.number,
+            state=transaction.state,
+            changed=int(changed),
+            lease_ms=transaction.lease_ms,
+            begun_us=transaction.begun_us,
+            decided_us=transaction.decided_us,
+            name=transaction.name,
+            streams=transaction.streams,
+            branches=[m.BranchCount(*each) for each in sorted(counts.items())],
+            cuts=transaction.cuts,
+        )
+
+    def outcome(self, number: int, name: str = "") -> m.TransactionInfo:
+        """Return what is known of a transaction by its number, or by its name if that is 0; state 0: nothing.
+
+        One that never began, and cannot begin any more, was aborted. By name alone that cannot be known.
+        """
+        transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
+        if transaction is not None:
+            return self.describe(transaction)
+        is_over = self._state.horizon <= number < self._state.next_id and not self._ids.is_unused(number)
+        return m.TransactionInfo(
+            number=number,
+            state=TransactionState.ABORTED if number and is_over else TransactionState.UNKNOWN,
+            changed=0,
+            lease_ms=0,
+            begun_us=0,
+            decided_us=0,
+            name=name,
+            streams=[],
+            branches=[],
+            cuts=[],
+        )
+
+    async def _found(self, number: int, name: str = "") -> Transaction:
+        """Return a transaction by its number, or by its name if that is 0; also one that is about to begin."""
+        while True:
+            transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
+            if transaction is not None:
+                return transaction
+            if not any(
+                isinstance(record, m.TransactionBegun)
+                and (record.number == number or (not number and record.name == name))
+                for record in self._container.in_flight.records()
+            ):
+                raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
+            await self._container.in_flight.settled()
+
+    def _check_bounds(self, lease_ms: int, stream_names: Sequence[str]) -> None:
+        if not 1000 <= lease_ms <= self._options.lease_s_max * 1000:
+            raise InvalidArgumentError(
+                f"the lease of a transaction is 1 to {self._options.lease_s_max} s, not {lease_ms / 1000:g} s"
+            )
+        if not 1 <= len(stream_names) <= STREAMS_COUNT_MAX or len(set(stream_names)) < len(stream_names):
+            raise InvalidArgumentError(f"a transaction is over 1 to {STREAMS_COUNT_MAX} streams, each given once")
+
+
+@contextmanager
+def _held(transaction: Transaction) -> Iterator[None]:
+    """Keep the lease of a transaction from running out while a request waits."""
+    transaction.holders_count += 1
+    try:
+        yield
+    finally:
+        transaction.holders_count -= 1
+        transaction.is_renewed = True
+
+
+def _routes_of(stream: Stream) -> m.TransactionStream:
+    ranges = [
+        m.SegmentRangeRecord(part.segment_id, part.key_range.low, part.key_range.last) for part in stream.open_parts
+    ]
+    return m.TransactionStream(stream.stream_id, stream.epoch, ranges)
+
+
+def _part_of(record: m.PartRecord, *, branch: int) -> TransactionPart:
+    return TransactionPart(
+        segment_id=record.segment_id,
+        branch=branch,
+        stream_id=record.stream_id,
+        key_range=KeyRange.inclusive(record.low, record.last),
+    )
+
+
+def _subject(transaction: Transaction) -> str:
+    return transaction.name or str(transaction.number)

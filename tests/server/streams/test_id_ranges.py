@@ -1,0 +1,36 @@
+import pytest
+
+from millrace.server.errors import InvalidArgumentError
+from millrace.server.streams import id_ranges
+from millrace.server.streams.id_ranges import IdRanges
+
+
+def test_each_number_of_a_range_is_used_once() -> None:
+    ranges = IdRanges()
+    ranges.add(10, 5)
+    ranges.add(20, 2)
+
+    ranges.use([10, 14, 21])
+
+    assert [number for number in range(30) if ranges.is_unused(number)] == [11, 12, 13, 20]
+    for numbers in ([10], [9], [15], [22], [11, 11]):
+        with pytest.raises(InvalidArgumentError, match="used once"):
+            ranges.use(numbers)
+
+
+def test_of_numbers_that_are_refused_none_is_used() -> None:
+    ranges = IdRanges()
+    ranges.add(10, 5)
+    with pytest.raises(InvalidArgumentError):
+        ranges.use([11, 12, 99])
+
+    ranges.use([11, 12])
+
+
+def test_the_oldest_range_is_void_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(id_ranges, "RANGES_COUNT_MAX", 2)
+    ranges = IdRanges()
+    for first in (10, 20, 30):
+        ranges.add(first, 1)
+
+    assert [first for first in (10, 20, 30) if ranges.is_unused(first)] == [20, 30]

@@ -1,0 +1,435 @@
+"""Transactions, over a raw connection to a real server."""
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.transaction import TransactionState
+from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
+from millrace.server.streams import TransactionsOptions
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFileSystem
+from tests.support.folders import tmp_path
+from tests.support.pins import _all_pins_are_released
+from tests.support.protocol import Peer, Stored, code_of
+from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.transactions import (
+    PeerTransaction,
+    begin_request,
+    content_of,
+    create_stream,
+    outcome_of,
+    reserve,
+)
+from tests.support.waiting import until
+
+__all__ = ["_all_pins_are_released", "tmp_path"]
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with Server(server_options(tmp_path)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def peer(server: Server) -> AsyncIterator[Peer]:
+    async with await Peer.connect(server.address) as connected:
+        yield connected
+
+
+async def segments_count(peer: Peer) -> int:
+    return len((await peer.ask(m.ListSegments("", "", 1000), m.SegmentList)).segments)
+
+
+async def test_events_are_readable_with_the_commit_and_not_before(peer: Peer) -> None:
+    """Behaviour 28: over the segments of two streams; none is seen, counted or listed before."""
+    orders, returns = await create_stream(peer, "a/orders", 2), await create_stream(peer, "a/returns", 2)
+    transaction = await PeerTransaction.begin(peer, "a/orders", "a/returns")
+    await peer.store(orders[0], b"before ")
+    await transaction.write(b"one ", b"two ")
+
+    assert await content_of(peer, "a/orders") == {orders[0]: b"before "}
+    assert await content_of(peer, "a/returns") == {}
+    before = await peer.ask(m.GetStream("a/returns"), m.StreamInfo)
+    assert [segment.event_count for segment in before.segments] == [0, 0]
+    assert await segments_count(peer) == 4
+
+    await peer.store(orders[1], b"meanwhile ")
+    committed = await transaction.commit()
+
+    assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
+    assert await content_of(peer, "a/orders") == {
+        orders[0]: b"before one two ",
+        orders[1]: b"meanwhile one two ",
+    }
+    assert await content_of(peer, "a/returns") == dict.fromkeys(returns, b"one two ")
+    after = await peer.ask(m.GetStream("a/returns"), m.StreamInfo)
+    assert [segment.event_count for segment in after.segments] == [2, 2]
+    assert {cut.stream_id: cut.positions for cut in committed.cuts}[after.stream_id] == [
+        m.CutPosition(segment_id, 8) for segment_id in returns
+    ]
+    await peer.store(orders[0], b"after")
+    assert (await peer.read_all(orders[0])) == b"before one two after"
+
+
+async def test_a_parked_reader_wakes_with_the_commit(peer: Peer, server: Server) -> None:
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"event")
+    async with await Peer.connect(server.address) as reader:
+        waiting = await reader.start(m.Read(segment_id=segment_id, offset=0, size_max=100, wait_ms=100_000))
+        await transaction.commit()
+
+        assert bytes((await reader.reply(waiting, m.Data)).payload) == b"event"
+
+
+@pytest.mark.parametrize("container", [QUIET, BUSY])
+async def test_a_kill_leaves_it_open_or_committed_whole(tmp_path: Path, container: ContainerOptions) -> None:
+    """Behaviours 28, 31: the disk is copied after each step, and another server started from there."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    disks: list[MemoryFileSystem] = []
+    async with (
+        Server(server_options(tmp_path, container=container), files=files) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        segments = await create_stream(peer, "a/b", 4)
+        transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+        disks.append(files.copy())
+        await transaction.write(b"one ")
+        disks.append(files.copy())
+        await transaction.write(b"two")
+        disks.append(files.copy())
+        await transaction.commit()
+        disks.append(files.copy())
+
+    for number, disk in enumerate(disks):
+        disk.crash(number)
+        for _ in range(2):
+            async with (
+                Server(server_options(tmp_path, container=container), files=disk) as server,
+                await Peer.connect(server.address) as peer,
+            ):
+                found = await outcome_of(peer, name="order-7")
+                is_committed = number == 3
+                assert found.number == transaction.number
+                assert found.state == (TransactionState.COMMITTED if is_committed else TransactionState.OPEN)
+                expected = dict.fromkeys(segments, b"one two") if is_committed else {}
+                assert await content_of(peer, "a/b") == expected
+        async with (
+            Server(server_options(tmp_path, container=container), files=disk) as server,
+            await Peer.connect(server.address) as peer,
+        ):
+            count = (0, 4, 8, 8)[number]
+            request = m.CommitTransaction(number=transaction.number, branches=[m.BranchCount(0, count)], drops_others=0)
+            committed = await peer.ask(request, m.TransactionInfo)
+            assert (committed.state, committed.changed) == (TransactionState.COMMITTED, number < 3)
+            content = (b"", b"one ", b"one two", b"one two")[number]
+            assert await content_of(peer, "a/b") == (dict.fromkeys(segments, content) if content else {})
+
+
+async def test_a_commit_of_many_segments_is_one_sync(tmp_path: Path) -> None:
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 64)
+        transaction = await PeerTransaction.begin(peer, "a/b")
+        await transaction.write(b"event")
+        assert server._open is not None
+        sequence = server._open.container.state.sequence
+
+        await transaction.commit()
+
+        assert server._open.container.state.sequence == sequence + 1
+        assert sum(map(len, (await content_of(peer, "a/b")).values())) == 64 * len(b"event")
+
+
+async def test_a_commit_of_other_events_than_were_stored_is_refused(peer: Peer) -> None:
+    """Behaviour 28: an append that was refused does not become half a commit."""
+    await create_stream(peer, "a/b", 2)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    first, second = transaction.routed_ids
+    await transaction.add_parts([first, second])
+    await transaction.append(first, b"stored")
+    part_id = transaction.parts[0, second]
+    assert await peer.settled(await transaction.send(part_id, b"lost", event_number=2)) == [ErrorCode.EVENT_NUMBER_GAP]
+    transaction.counts[0] = 2
+
+    assert await code_of(transaction.commit()) is ErrorCode.BRANCHES_DIFFER
+
+    assert await content_of(peer, "a/b") == {}
+    assert await peer.settled(await transaction.send(part_id, b"sent again", event_number=1)) == [Stored(0, False)]
+    await transaction.commit()
+    assert await content_of(peer, "a/b") == {first: b"stored", second: b"sent again"}
+
+
+async def test_branches_are_taken_or_dropped_as_a_whole(peer: Peer, server: Server) -> None:
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"kept ", branch=5)
+    await transaction.write(b"of a process that died", branch=6)
+    await transaction.write(b"kept, too", branch=7)
+
+    assert await code_of(transaction.commit(5, 7)) is ErrorCode.BRANCHES_DIFFER
+    await transaction.commit(7, 5, drops_others=True)
+
+    assert await peer.read_all(segment_id) == b"kept, tookept "
+    assert server._open is not None
+    assert len(server._open.container.state.segments) == 3  # the stream's own, and two whose bytes are in it
+
+
+async def test_a_commit_sent_again_answers_with_the_outcome(peer: Peer) -> None:
+    """Behaviour 29: one copy; other branches than were committed are refused, and so is an abort."""
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"event")
+    first = await transaction.commit()
+
+    again = await transaction.commit()
+
+    assert (first.changed, again.changed) == (1, 0)
+    assert (again.state, again.cuts) == (first.state, first.cuts)
+    transaction.counts[0] = 2
+    assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_COMMITTED
+    assert await code_of(transaction.abort()) is ErrorCode.TRANSACTION_COMMITTED
+    assert await peer.read_all(segment_id) == b"event"
+    part_id = transaction.parts[0, segment_id]
+    assert await peer.settled(await transaction.send(part_id, b"late", event_number=2)) == [ErrorCode.SEGMENT_NOT_FOUND]
+
+
+async def test_an_abort_leaves_nothing(tmp_path: Path) -> None:
+    """Behaviours 29, 65: aborting twice is fine; parts go, also those that are in tier 2."""
+    async with (
+        Server(server_options(tmp_path, container=BUSY)) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        await create_stream(peer, "a/b", 2)
+        transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+        await transaction.write(b"event")
+        assert server._open is not None
+        state = server._open.container.state
+        await until(lambda: not state.unflushed)
+        chunks = tmp_path / "tier2" / "c0000" / "segments"
+        await until(lambda: len(list(chunks.rglob("*.chunk"))) == 2)
+
+        aborted = await transaction.abort()
+
+        assert (aborted.state, aborted.changed) == (TransactionState.ABORTED, 1)
+        assert (await transaction.abort()).changed == 0
+        assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
+        assert len(state.segments) == 2
+        assert len(state.open_transactions) == 0
+        await until(lambda: not list(chunks.rglob("*.chunk")))
+        assert await content_of(peer, "a/b") == {}
+
+
+async def test_a_name_leads_to_the_open_one(peer: Peer) -> None:
+    """Behaviours 29, 31: begin of a used name joins, is refused after a commit, begins anew after an abort."""
+    await create_stream(peer, "a/b", 1)
+    await create_stream(peer, "a/c", 1)
+    numbers = await reserve(peer, 10)
+    first = await PeerTransaction.begin(peer, "a/b", name="order-7")
+
+    async def begin(number: int, *streams: str) -> m.TransactionInfo:
+        return await peer.ask(begin_request(number, *streams, name="order-7"), m.TransactionInfo)
+
+    joined = await begin(numbers[0], "a/b")
+    assert (joined.number, joined.changed) == (first.number, 0)
+    assert await code_of(begin(numbers[0], "a/c")) is ErrorCode.INVALID_ARGUMENT
+    await first.abort()
+    assert (await outcome_of(peer, name="order-7")).state == TransactionState.ABORTED
+
+    # The number was reserved before that of the first one: it is lower.
+    second = await begin(numbers[0], "a/b")
+    assert (second.number, second.changed) == (numbers[0], 1)
+    assert second.number < first.number
+    assert (await begin(numbers[0], "a/b")).changed == 0
+    assert (await outcome_of(peer, name="order-7")).number == second.number
+    assert (await outcome_of(peer, number=first.number)).state == TransactionState.ABORTED
+    committed = await peer.ask(
+        m.CommitTransaction(number=second.number, branches=[], drops_others=0), m.TransactionInfo
+    )
+    assert committed.state == TransactionState.COMMITTED
+    assert await code_of(begin(numbers[1], "a/b")) is ErrorCode.TRANSACTION_COMMITTED
+    assert (await outcome_of(peer, name="order-7")).state == TransactionState.COMMITTED
+
+
+async def test_what_is_not_known_is_said_so(peer: Peer, server: Server) -> None:
+    """By name alone, what is not found is unknown; a number that cannot begin any more was aborted."""
+    unused, used = await reserve(peer, 2)
+    await create_stream(peer, "a/b", 1)
+    assert (await outcome_of(peer, name="never")).state == TransactionState.UNKNOWN
+    assert (await outcome_of(peer, number=unused)).state == TransactionState.UNKNOWN
+    await peer.ask(begin_request(used, "a/b"), m.TransactionInfo)
+    await peer.ask(m.AbortTransaction(used, ""), m.TransactionInfo)
+    assert await code_of(peer.ask(m.AbortTransaction(unused, ""), m.TransactionInfo)) is ErrorCode.TRANSACTION_UNKNOWN
+    assert server._open is not None
+    container = server._open.container
+    with await container.loader.pin(transactions=[used]):
+        await container.decide(m.OutcomesForgotten([used]))
+
+    assert container.state.horizon == used + 1
+    assert (await outcome_of(peer, number=used)).state == TransactionState.UNKNOWN
+
+
+async def test_numbers_are_used_once(peer: Peer) -> None:
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    numbers = await reserve(peer, 3)
+    begin = begin_request(numbers[0], "a/b")
+    assert (await peer.ask(begin, m.TransactionInfo)).changed == 1
+    assert (await peer.ask(begin, m.TransactionInfo)).changed == 0
+    add = m.AddParts(number=numbers[0], branch=0, parts=[m.NewPart(numbers[1], segment_id)])
+    assert (await peer.ask(add, m.Done)).changed == 1
+    assert (await peer.ask(add, m.Done)).changed == 0
+
+    for number in (numbers[1], numbers[2] + 1, segment_id, 1 << 50):
+        refused = peer.ask(begin_request(number, "a/b"), m.TransactionInfo)
+        assert await code_of(refused) is ErrorCode.INVALID_ARGUMENT, number
+    for part in (m.NewPart(numbers[0], segment_id), m.NewPart(numbers[2], 12345), m.NewPart(numbers[2], segment_id)):
+        add = m.AddParts(number=numbers[0], branch=0, parts=[part])
+        assert await code_of(peer.ask(add, m.Done)) is ErrorCode.INVALID_ARGUMENT, part
+    assert (await peer.ask(m.AddParts(number=numbers[0], branch=1, parts=[part]), m.Done)).changed == 1
+
+
+async def test_only_its_transaction_changes_a_part(peer: Peer) -> None:
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"event")
+    part_id = transaction.parts[0, segment_id]
+
+    assert await peer.settled(await peer.append(part_id, b"without a number")) == [ErrorCode.INVALID_ARGUMENT]
+    for request in (m.SealSegment(part_id), m.TruncateSegment(part_id, 1)):
+        assert await code_of(peer.ask(request, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
+    assert await code_of(peer.ask(m.DeleteSegment(part_id), m.Done)) is ErrorCode.INVALID_ARGUMENT
+    await transaction.commit()
+    assert await peer.read_all(segment_id) == b"event"
+
+
+async def scale(peer: Peer, stream: str, sealed_ids: list[int], *borders: int) -> list[int]:
+    """Replace segments by others with borders at so many 16ths; return their ids."""
+    places = [border * KEY_SPACE // 16 for border in borders]
+    ranges = [m.KeyRangeRecord(low, high - 1) for low, high in pairwise(places)]
+    info = await peer.ask(m.ScaleStream(stream, sealed_ids, ranges), m.StreamInfo)
+    return [segment.segment_id for segment in info.segments if segment.epoch == info.epoch]
+
+
+async def test_a_transaction_goes_where_its_keys_went(peer: Peer) -> None:
+    """Behaviour 32: segments that were merged meanwhile, or split beside it."""
+    halves = await create_stream(peer, "a/b", 2)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    (whole,) = await scale(peer, "a/b", halves, 0, 16)
+    await peer.store(whole, b"new ")
+    await transaction.write(b"event ")
+
+    committed = await transaction.commit()
+
+    assert await content_of(peer, "a/b") == {whole: b"new event event "}
+    assert [(cut.epoch, cut.positions) for cut in committed.cuts] == [(1, [m.CutPosition(whole, 16)])]
+
+
+async def test_a_transaction_that_a_split_overtook_is_an_epoch_of_its_own(tmp_path: Path) -> None:
+    """Behaviours 32, 63: no byte is written anew, predecessors come first; also after a restart."""
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        (whole,) = await create_stream(peer, "a/b", 1)
+        transaction = await PeerTransaction.begin(peer, "a/b")
+        await transaction.write(b"event ")
+        left, right = await scale(peer, "a/b", [whole], 0, 8, 16)
+        await peer.store(left, b"left ")
+        await peer.store(right, b"right ")
+
+        committed = await transaction.commit()
+
+        info = await peer.ask(m.GetStream("a/b"), m.StreamInfo)
+        assert info.epoch == 3
+        (between,) = [segment for segment in info.segments if segment.epoch == 2]
+        after = [segment for segment in info.segments if segment.epoch == 3]
+        assert (between.sealed_epoch, between.sealed, between.length) == (3, 1, len(b"event "))
+        assert [(segment.low, segment.last) for segment in after] == [
+            (0, KEY_SPACE // 2 - 1),
+            (KEY_SPACE // 2, KEY_SPACE - 1),
+        ]
+        expected = {left: b"left ", right: b"right ", between.segment_id: b"event "}
+        assert await content_of(peer, "a/b") == expected
+        assert committed.cuts[0].positions == [m.CutPosition(between.segment_id, 6)]
+        assert await peer.settled(await peer.append(left, b"late")) == [ErrorCode.SEGMENT_SEALED]
+        await peer.store(after[0].segment_id, b"later")
+        # It can be scaled on.
+        await scale(peer, "a/b", [segment.segment_id for segment in after], 0, 16)
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        assert await content_of(peer, "a/b") == {**expected, after[0].segment_id: b"later"}
+
+
+async def test_sealing_a_stream_aborts_its_transactions(peer: Peer) -> None:
+    """Behaviour 21: over all of their streams; others stay."""
+    await create_stream(peer, "a/b", 1)
+    await create_stream(peer, "a/c", 1)
+    both, other = await PeerTransaction.begin(peer, "a/b", "a/c"), await PeerTransaction.begin(peer, "a/c")
+    await both.write(b"event")
+    await other.write(b"event")
+
+    await peer.ask(m.SealStream("a/b"), m.StreamInfo)
+
+    assert (await outcome_of(peer, number=both.number)).state == TransactionState.ABORTED
+    assert await code_of(both.commit()) is ErrorCode.TRANSACTION_ABORTED
+    assert (await other.commit()).state == TransactionState.COMMITTED
+    late = peer.ask(begin_request(other.ids[-1], "a/b"), m.TransactionInfo)
+    assert await code_of(late) is ErrorCode.STREAM_SEALED
+
+
+async def test_a_lease_that_runs_out_aborts(tmp_path: Path) -> None:
+    """Behaviour 30: whatever names it renews it: an append to a part, a request, a list of numbers."""
+    clock = ManualClock()
+    options = server_options(tmp_path, transactions=TransactionsOptions(tick_s=0.5))
+    async with Server(options, clock=clock) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 1)
+        held, renewed, left = [await PeerTransaction.begin(peer, "a/b", lease_ms=5000) for _ in range(3)]
+        await held.add_parts(held.routed_ids)
+        for _ in range(4):
+            for _ in range(8):
+                await clock.advance(0.5)
+            await held.append(held.routed_ids[0], b"x")
+            await peer.ask(m.RenewTransactions([renewed.number]), m.Done)
+
+        assert server._open is not None
+        opened = server._open.container.state.open_transactions
+        await until(lambda: len(opened) == 2)
+        assert (await outcome_of(peer, number=left.number)).state == TransactionState.EXPIRED
+        assert await code_of(left.commit()) is ErrorCode.TRANSACTION_ABORTED
+        assert (await peer.ask(m.RenewTransactions([renewed.number, left.number]), m.Done)).changed == 0
+        assert (await held.commit()).state == TransactionState.COMMITTED
+        assert (await renewed.abort()).state == TransactionState.ABORTED
+
+
+async def test_there_are_bounds(tmp_path: Path) -> None:
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2, open_parts_count_max=3))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 2)
+        first, second = await PeerTransaction.begin(peer, "a/b"), await PeerTransaction.begin(peer, "a/b")
+        refused = peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo)
+        assert await code_of(refused) is ErrorCode.TRANSACTIONS_FULL
+        await first.add_parts(first.routed_ids)
+        assert await code_of(second.add_parts(second.routed_ids)) is ErrorCode.TRANSACTIONS_FULL
+        await first.abort()
+        await second.add_parts(second.routed_ids)
+
+        for request in (
+            begin_request(second.ids[-1], "a/b", lease_ms=999),
+            begin_request(second.ids[-1], "a/b", lease_ms=25 * 3600 * 1000),
+            begin_request(second.ids[-1]),
+            begin_request(second.ids[-1], "a/b", "a/b"),
+        ):
+            assert await code_of(peer.ask(request, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+        unprintable = peer.ask(begin_request(second.ids[-1], "a/b", name="a\nb"), m.TransactionInfo)
+        assert await code_of(unprintable) is ErrorCode.INVALID_NAME
+        missing = peer.ask(begin_request(second.ids[-1], "a/none"), m.TransactionInfo)
+        assert await code_of(missing) is ErrorCode.STREAM_NOT_FOUND
+        for count in (0, 65_537):
+            assert await code_of(peer.ask(m.ReserveIds(count), m.IdRange)) is ErrorCode.INVALID_ARGUMENT

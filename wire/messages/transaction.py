@@ -1,0 +1,144 @@
+"""Messages about transactions: events of one or several streams that become readable together, or never.
+
+A client takes the numbers of its transactions, and of the segments that hold their events, from a range that the server
+reserves for it. So it can name both before the server has answered.
+"""
+
+from typing import NamedTuple
+
+from .declaration import (
+    I64,
+    U8,
+    U32,
+    U64,
+    FromServer,
+    List16,
+    List32,
+    Query,
+    Request,
+    SegmentId,
+    Text,
+    TransactionName,
+    TransactionNumber,
+    message,
+)
+from .session import Done
+from .stream import CutPosition, NamedStream, SegmentRangeRecord
+
+
+@message(81)
+class IdRange(FromServer):
+    """Numbers that are the client's until the server ends: `count` of them, from `first` on."""
+
+    first: U64
+    count: U32
+
+
+@message(80)
+class ReserveIds(Request[IdRange]):
+    """Ask for numbers of transactions and of their parts; each can be used once."""
+
+    count: U32
+
+
+class TransactionStream(NamedTuple):
+    """A stream of a transaction, with its open segments at the time when it began: all who write route by them."""
+
+    stream_id: U64
+    epoch: U32
+    ranges: List16[SegmentRangeRecord]
+
+
+class BranchCount(NamedTuple):
+    """How many events a branch of a transaction has."""
+
+    branch: U64  # 0 is the one that every transaction has
+    event_count: U64
+
+
+class TransactionCut(NamedTuple):
+    """Where the events of a transaction end in a stream: after the last one, in each segment that got some."""
+
+    stream_id: U64
+    epoch: U32  # of the stream, after the commit
+    positions: List32[CutPosition]
+
+
+@message(83, kw_only=True)
+class TransactionInfo(FromServer):
+    """A transaction as it is now."""
+
+    number: U64
+    state: U8  # `TransactionState`; 0: not known (any more)
+    changed: U8  # 1: by this request
+    lease_ms: U32
+    begun_us: I64
+    decided_us: I64  # when it was committed or aborted; 0 while it was not
+    name: Text
+    streams: List16[TransactionStream]  # while it is open
+    branches: List32[BranchCount]  # while it is open: what is stored of each
+    cuts: List16[TransactionCut]  # once it is committed
+
+
+@message(82, kw_only=True)
+class BeginTransaction(Request[TransactionInfo]):
+    """Begin a transaction over streams; where one of that name is open, join it, and the reply has its number.
+
+    Refused with TRANSACTION_COMMITTED if one of that name was committed. Sent again, it is the same request.
+    """
+
+    number: TransactionNumber  # from a reserved range
+    name: TransactionName  # any text; empty: only its number names it
+    lease_ms: U32  # it ends by itself when nothing names it for so long
+    streams: List16[NamedStream]
+
+
+class NewPart(NamedTuple):
+    """A segment for events of a transaction."""
+
+    segment_id: SegmentId  # from a reserved range
+    routed_id: U64  # the segment of a stream that had these keys when the transaction began
+
+
+@message(84, kw_only=True)
+class AddParts(Request[Done]):
+    """Create parts of a transaction: all of them, or none. `changed` = 0 if it has them already."""
+
+    number: TransactionNumber
+    branch: U64
+    parts: List16[NewPart]
+
+
+@message(85, kw_only=True)
+class CommitTransaction(Request[TransactionInfo]):
+    """Let the events of branches be part of their streams, all at once; refused unless they have so many events.
+
+    Sent again with the same branches, it answers with the outcome and `changed` = 0.
+    """
+
+    number: TransactionNumber
+    branches: List32[BranchCount]  # parts with keys in common are merged in this order
+    drops_others: U8  # 1: what other branches have is deleted; 0: there must be no others
+
+
+@message(86)
+class AbortTransaction(Request[TransactionInfo]):
+    """Delete what a transaction has, by its number or, where that is 0, its name. Aborting it again is fine."""
+
+    number: TransactionNumber
+    name: TransactionName
+
+
+@message(87)
+class GetTransaction(Query[TransactionInfo]):
+    """Ask for a transaction, by its number or, where that is 0, its name; `state` = 0 if it is not known."""
+
+    number: TransactionNumber
+    name: TransactionName
+
+
+@message(88)
+class RenewTransactions(Request[Done]):
+    """Let the leases of open transactions begin anew; those that are not open are left aside."""
+
+    numbers: List16[TransactionNumber]
