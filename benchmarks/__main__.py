@@ -15,7 +15,18 @@ from typing import Final
 
 from rich.console import Console
 
-from . import append_latency, append_rate, catch_up, event_read, event_write, floors, recovery, spark_read, tail_latency
+from . import (
+    append_latency,
+    append_rate,
+    catch_up,
+    event_read,
+    event_write,
+    floors,
+    recovery,
+    spark_read,
+    stalled_disk,
+    tail_latency,
+)
 from .report import Report, Row, Section, as_json, as_markdown, as_table
 from .rivals import postgres, rabbitmq_streams, redis_streams
 from .session import AbsentError, Session, machine
@@ -27,6 +38,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "rabbitmq": rabbitmq_streams.measure,
     "append-latency": append_latency.measure,
     "append-rate": append_rate.measure,
+    "stalled-disk": stalled_disk.measure,
     "event-write": event_write.measure,
     "tail-latency": tail_latency.measure,
     "catch-up": catch_up.measure,

@@ -123,6 +123,7 @@ def millrace_server(
     settings: Mapping[str, str] | None = None,
     folder: Path | None = None,
     lifetime_s: float = _LIFETIME_S,
+    module: str = "millrace.server",
 ) -> Iterator[MillraceServer]:
     """Run a server until the end of the block.
 
@@ -130,11 +131,12 @@ def millrace_server(
         directory: on the disk to measure; holds the folder of the server unless `folder` names one to keep.
         settings: its environment, `MILLRACE_<PART>_<OPTION>`.
         lifetime_s: it is killed after this long, whatever happens.
+        module: what is run, with the arguments of `millrace.server`.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix="millrace-") as name:
         data_folder = folder or Path(name) / "data"
         output = Path(name) / "output"
-        arguments = [sys.executable, "-m", "millrace.server", str(data_folder), "--console", "127.0.0.1:0"]
+        arguments = [sys.executable, "-m", module, str(data_folder), "--console", "127.0.0.1:0"]
         begin_s = time.perf_counter()
         with running(arguments, output=output, lifetime_s=lifetime_s, environment=settings) as child:
             said = _first_line(child)

@@ -1,0 +1,74 @@
+"""A server on a disk that stands still now and then: `python -m benchmarks.stalling_server DATA_FOLDER --console H:P`.
+
+At most every `PERIOD_S` a sync of the log takes `STALL_S` longer. Prints the same line as `python -m millrace.server`.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from millrace.server.app import Server
+from millrace.server.host.files import OsFile, OsFileSystem
+from millrace.server.options import ServerOptions, options_from_environment, parse_listen
+
+STALL_S: Final = 0.005
+PERIOD_S: Final = 0.25
+
+
+class StallingFile(OsFile):
+    """A file of the log."""
+
+    __slots__ = ("_stalls_at_s",)
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        super().__init__(descriptor, path)
+        self._stalls_at_s = 0.0
+
+    def datasync(self) -> None:
+        """Sync, and stand still if it is time for that."""
+        if (now_s := time.monotonic()) >= self._stalls_at_s:
+            self._stalls_at_s = now_s + PERIOD_S
+            time.sleep(STALL_S)
+        super().datasync()
+
+
+class StallingFileSystem(OsFileSystem):
+    """Files of logs stall, others do not."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
+        """Open a file."""
+        file = super().open(path, create=create, exclusive=exclusive, read_only=read_only)
+        if path.parent.name != "wal":
+            return file
+        return StallingFile(file._descriptor, path)  # noqa: SLF001  # takes it over
+
+
+async def _serve(options: ServerOptions) -> None:
+    async with Server(options, files=StallingFileSystem()) as server:
+        server.own_process()
+        print(json.dumps({"address": server.address, "console": server.console_address}), flush=True)
+        await server.wait_for_end()
+
+
+def main() -> None:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data_folder", type=Path)
+    parser.add_argument("--console", required=True)
+    arguments = parser.parse_args()
+    options = ServerOptions(
+        data_folder=arguments.data_folder,
+        listen=parse_listen("127.0.0.1:0", default_port=0),
+        console=parse_listen(arguments.console, default_port=0),
+        **options_from_environment(os.environ),
+    )
+    uvloop.run(_serve(options))
+
+
+if __name__ == "__main__":
+    main()
