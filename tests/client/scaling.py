@@ -12,11 +12,12 @@ from millrace.model.event import Event
 THIRDS = [(0.0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0)]
 
 
-async def scale(client: Client, name: str) -> None:
-    """Split the one open segment into three, or merge all into one."""
+async def scale(client: Client, name: str) -> list[int]:
+    """Split the one open segment into three, or merge all into one; return the ids of the new ones."""
     opened = (await client.stream_info(name)).open_segments
     ranges = THIRDS if len(opened) == 1 else [(0.0, 1.0)]
-    await client.scale_stream(name, seal=[segment.segment_id for segment in opened], ranges=ranges)
+    info = await client.scale_stream(name, seal=[segment.segment_id for segment in opened], ranges=ranges)
+    return [segment.segment_id for segment in info.open_segments]
 
 
 async def filled(client: Client, name: str, *, scalings: int = 3, per_epoch: int = 60, keys: int = 7) -> list[bytes]:

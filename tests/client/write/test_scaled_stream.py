@@ -16,17 +16,10 @@ from millrace.client.errors import (
 )
 from millrace.client.testing import TestServer
 from millrace.client.write.options import WriterOptions
+from tests.client.scaling import scale
 from tests.client.write.writers import values_of
 
 pytestmark = pytest.mark.asyncio
-
-
-async def scale(client: Client, stream: str) -> list[int]:
-    """Split the one open segment into three, or merge all into one; return the ids of the new ones."""
-    opened = (await client.stream_info(stream)).open_segments
-    ranges = [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)] if len(opened) == 1 else [(0.0, 1.0)]
-    info = await client.scale_stream(stream, seal=[segment.segment_id for segment in opened], ranges=ranges)
-    return [segment.segment_id for segment in info.open_segments]
 
 
 async def numbers_of(client: Client, stream: str) -> dict[str | None, list[int]]:

@@ -8,7 +8,7 @@ import pytest
 from millrace.server.errors import FolderVersionError, LogClosedError, LogFailedError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
-from millrace.server.wal import Ending, LogOwner, Wal, WalOptions
+from millrace.server.wal import Ending, LogOwner, RecoveredBatch, Wal, WalOptions
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB, MIB
 from tests.support.clock import ManualClock
@@ -349,4 +349,6 @@ async def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
     await again.start(on_durable=on_durable, on_failure=on_failure)
     await again.close()
 
-    assert [run.offset for batch in batches for run in batch.runs] == [index * 100 for index in range(200)]  # type: ignore[union-attr]  # no damage
+    recovered = [item for item in batches if isinstance(item, RecoveredBatch)]
+    assert recovered == batches, "no damage"
+    assert [run.offset for batch in recovered for run in batch.runs] == [index * 100 for index in range(200)]
