@@ -9,7 +9,7 @@ from millrace.server.container.state.stream import Stream
 from millrace.wire import messages as m
 
 from .kind import Detail, Kind
-from .table import Row, Table, range_of_texts, range_texts
+from .table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 
 LABELS: Final = Table(
     "labels",
@@ -26,10 +26,6 @@ CUTS: Final = Table(
     integers=["stream_id", "kind", "saved_us"],
     texts=["name", "positions"],  # the positions as JSON
 )
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _stream_row(stream: Stream) -> Row:
@@ -54,8 +50,8 @@ def _stream_row(stream: Stream) -> Row:
         stream.sealed,
         stream.name,
         stream.configuration,
-        _json(parts),
-        _json(epochs),
+        json_text(parts),
+        json_text(epochs),
     )
 
 
@@ -77,7 +73,7 @@ def _load_stream(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Str
             cause=cause,
             sealed_ids=sealed_ids,
             created=[
-                m.SegmentRangeRecord(segment_id, int(low, 16), int(last, 16)) for segment_id, low, last in created
+                m.SegmentRangeRecord(segment_id, *places_of_texts(low, last)) for segment_id, low, last in created
             ],
         )
         for number, started_us, cause, sealed_ids, created in json.loads(epochs)
@@ -112,7 +108,7 @@ STREAMS: Final[Kind[Stream]] = Kind(
         Detail(
             table=CUTS,
             rows=lambda stream: (
-                (cut.kind, cut.saved_us, cut.name, _json(cut.positions)) for cut in stream.cuts.values()
+                (cut.kind, cut.saved_us, cut.name, json_text(cut.positions)) for cut in stream.cuts.values()
             ),
             load=_load_cuts,
         ),

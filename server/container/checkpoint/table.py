@@ -17,6 +17,7 @@ expired_us 0, seen_uptime_us 5400000000, writer_id "w1" and no nonces is read as
 and its checksum is 0x13123388. Key ranges use all 64 bits, without a sign; they are kept as 16 hexadecimal digits.
 """
 
+import json
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,6 +108,16 @@ def range_texts(low: int, last: int) -> tuple[str, str]:
     return f"{low:016x}", f"{last:016x}"
 
 
+def places_of_texts(low: str, last: str) -> tuple[int, int]:
+    """Return the first and the last place of the key range that was stored as these texts."""
+    return int(low, 16), int(last, 16)
+
+
 def range_of_texts(low: str, last: str) -> KeyRange:
     """Return the key range that was stored as these texts."""
-    return KeyRange.inclusive(int(low, 16), int(last, 16))
+    return KeyRange.inclusive(*places_of_texts(low, last))
+
+
+def json_text(value: object) -> str:
+    """Return a list of lists, numbers and texts as it is stored in a text column."""
+    return json.dumps(value, separators=(",", ":"))

@@ -8,11 +8,7 @@ from millrace.server.container.state.transaction import Transaction
 from millrace.wire import messages as m
 
 from .kind import Detail, Kind
-from .table import Row, Table, range_of_texts, range_texts
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+from .table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 
 
 def _transaction_row(transaction: Transaction) -> Row:
@@ -28,8 +24,8 @@ def _transaction_row(transaction: Transaction) -> Row:
         transaction.decided_us,
         transaction.decided_uptime_us,
         transaction.name,
-        _json(streams),
-        _json(transaction.cuts),
+        json_text(streams),
+        json_text(transaction.cuts),
         transaction.digest,
     )
 
@@ -40,7 +36,7 @@ def _load_transaction(*, state: int, streams: str, cuts: str, **columns: Any) ->
         m.TransactionStream(
             stream_id,
             epoch,
-            [m.SegmentRangeRecord(number, int(low, 16), int(last, 16)) for number, low, last in ranges],
+            [m.SegmentRangeRecord(number, *places_of_texts(low, last)) for number, low, last in ranges],
         )
         for stream_id, epoch, ranges in json.loads(streams)
     ]

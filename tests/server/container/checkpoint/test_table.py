@@ -6,7 +6,7 @@ from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
 from millrace.server.container.checkpoint import table as table_module
 from millrace.server.container.checkpoint.segment_tables import ATTRIBUTES, PROGRESS, SEGMENTS
-from millrace.server.container.checkpoint.table import range_of_texts, range_texts
+from millrace.server.container.checkpoint.table import places_of_texts, range_of_texts, range_texts
 from millrace.server.container.checkpoint.writer_tables import WRITERS
 
 
@@ -50,4 +50,5 @@ def test_key_ranges_use_all_64_bits(low: int, last: int) -> None:
     texts = range_texts(low, last)
 
     assert [len(text) for text in texts] == [16, 16]
+    assert places_of_texts(*texts) == (low, last)
     assert range_of_texts(*texts) == KeyRange.inclusive(low, last)
