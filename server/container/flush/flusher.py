@@ -27,6 +27,7 @@ from millrace.server.tier2 import ChunkStorage
 
 from .checkpointer import Checkpointer
 from .selector import (
+    ADDED_COUNT_MAX,
     are_many,
     flush_wait_s,
     is_checkpoint_due,
@@ -196,7 +197,11 @@ class Flusher:
 
     @property
     def _changes_are_many(self) -> bool:
-        return are_many(added_count=self._state.added_count, changed_count=self._state.changed_count)
+        changed_count = self._state.changed_count
+        # What was added has changed: most of the time there is no need to count it.
+        return changed_count >= ADDED_COUNT_MAX and are_many(
+            added_count=self._state.added_count, changed_count=changed_count
+        )
 
     def _segments_due(self) -> list[Segment]:
         return segments_to_flush(

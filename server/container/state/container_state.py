@@ -191,7 +191,7 @@ class ContainerState:
     @property
     def changed_count(self) -> int:
         """How many entities the next checkpoint has to store, or to delete."""
-        return sum(cache.changed_count for cache in self.caches.values())
+        return sum([cache.changed_count for cache in self.caches.values()])
 
     def stored(self, *, stored_below: int) -> None:
         """Say that a checkpoint has what was taken of caches and details last, and every number below that."""
