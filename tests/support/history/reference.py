@@ -1,0 +1,347 @@
+"""A small store that keeps all promises at once, and breaks the one that it is told to break.
+
+It is the specification in a few lines, for tests of the checker. Each method is one instant: all of it happens at once.
+"""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import pairwise
+from typing import Any, Final
+
+NEVER: Final = 1 << 62
+SIZE: Final = 10
+"""Bytes of an event."""
+PLACES: Final = 1 << 10
+
+Cut = dict[str, list[int]]
+
+
+class Bug(Enum):
+    """A promise that is broken, once."""
+
+    ACKNOWLEDGE_WITHOUT_STORING = auto()
+    STORE_A_RETRY_AGAIN = auto()
+    STORE_WHAT_IS_REFUSED = auto()
+    INVENT = auto()
+    IGNORE_THE_CONDITION = auto()
+    LET_TWO_WIN_AN_OFFSET = auto()
+    REFUSE_AT_THE_RIGHT_OFFSET = auto()
+    REVERSE_A_KEY = auto()
+    REVERSE_A_WRITER = auto()
+    SKIP_ONE_OF_A_WRITER = auto()
+    FORGET_A_SEQUENCE = auto()
+    READ_OUT_OF_ORDER = auto()
+    READ_SUCCESSORS_FIRST = auto()
+    TELL_AN_OLD_END = auto()
+    SHOW_UNCOMMITTED = auto()
+    STORE_IN_THE_PAST = auto()
+    CUT_ACROSS = auto()
+    CUT_THROUGH_A_TRANSACTION = auto()
+    COMMIT_HALF = auto()
+    COMMIT_AN_OTHER_BRANCH = auto()
+    STORE_WHAT_IS_ABORTED = auto()
+    TELL_TWO_OUTCOMES = auto()
+    EXPIRE_A_PREPARED_ONE = auto()
+    MOVE_WITHOUT_COMMIT = auto()
+    MOVE_WITHOUT_CONDITION = auto()
+    FORGET_A_MOVE = auto()
+    TRUNCATE_TOO_MUCH = auto()
+    SHOW_WHAT_IS_TRUNCATED = auto()
+
+
+@dataclass(slots=True)
+class Part:
+    """A segment: its range of places of keys, and its events by offset."""
+
+    name: str
+    low: int
+    high: int
+    after: list[str]
+    events: list[tuple[int, str]] = field(default_factory=list)
+    length: int = 0
+    start: int = 0
+    read: int = 0
+    is_gone: bool = False
+
+    def append(self, event: str) -> int:
+        offset = self.length
+        self.events.append((offset, event))
+        self.length += SIZE
+        return offset
+
+
+@dataclass(slots=True)
+class Line:
+    """A stream."""
+
+    name: str
+    parts: dict[str, Part] = field(default_factory=dict)
+    opened: list[str] = field(default_factory=list)
+
+    def open_part(self, key: str | None) -> Part:
+        place = 0 if key is None else random.Random(key).randrange(PLACES)
+        return next(part for part in map(self.parts.__getitem__, self.opened) if part.low <= place < part.high)
+
+    def tail(self) -> Cut:
+        return {name: [self.parts[name].length, 0] for name in self.opened}
+
+
+@dataclass(slots=True)
+class Open:
+    """A transaction that is not decided, or was."""
+
+    number: int
+    name: str
+    state: str = "open"
+    writes: list[tuple[str, str, str | None, str]] = field(default_factory=list)
+    advances: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Reference:
+    """The store.
+
+    Attributes:
+        bug: what it does wrong, once, after `bug_after` chances to.
+        wronged: the operations of which one must be named, once it was done; "" if none can be.
+        acked: how many operations had been called when an event was acknowledged, without its place.
+    """
+
+    dice: random.Random
+    bug: Bug | None = None
+    bug_after: int = 2
+    wronged: tuple[str, ...] = ()
+    lines: dict[str, Line] = field(default_factory=dict)
+    transactions: dict[int, Open] = field(default_factory=dict)
+    registers: dict[str, Any] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    acked: dict[str, int] = field(default_factory=dict)
+    commits_over_streams: int = 0
+
+    def does(self, bug: Bug, *operations: str) -> bool:
+        """Return whether to do this wrong now."""
+        if self.bug is not bug or self.wronged:
+            return False
+        self.bug_after -= 1
+        if self.bug_after > 0:
+            return False
+        self.wronged = operations
+        return True
+
+    def create(self, name: str) -> None:
+        self.lines[name] = Line(name, {"0": Part("0", 0, PLACES, [])}, ["0"])
+
+    def append(self, operation: str, stream: str, events: list[str], key: str | None) -> list[list[Any]]:
+        """Store events of one key, and return their places."""
+        part = self.lines[stream].open_part(key)
+        stored_order = events
+        if len(events) > 1 and self.does(Bug.REVERSE_A_KEY if key else Bug.REVERSE_A_WRITER, operation):
+            stored_order = [events[-1], *events[:-1]]
+        if self.does(Bug.ACKNOWLEDGE_WITHOUT_STORING, operation):
+            return []
+        if key is not None and self.does(Bug.INVENT, ""):
+            part.append(f"invented in {stream} {part.name}")
+        if part.events and self._is_past(part, operation) and self.does(Bug.STORE_IN_THE_PAST, operation):
+            part.length, before = part.events.pop()
+            for event in [*events, before]:
+                part.append(event)
+            return []
+        self.stored.update(events)
+        offsets = {event: part.append(event) for event in stored_order}
+        return [[part.name, offsets[event], 0] for event in events]
+
+    def _is_past(self, part: Part, operation: str) -> bool:
+        """Return whether the last event was acknowledged before the call, and nobody was told where it is."""
+        offset, event = part.events[-1]
+        return part.read <= offset and self.acked.get(event, NEVER) < number_of(operation)
+
+    def append_at(self, operation: str, stream: str, event: str, expected: int) -> int | list[list[Any]]:
+        """Store an event if the length is the one expected; return its place, or the length."""
+        part = self.lines[stream].parts["0"]
+        if part.length == expected:
+            if self.does(Bug.REFUSE_AT_THE_RIGHT_OFFSET, operation):
+                return part.length
+            return [["0", part.append(event), 0]]
+        if part.length == expected + SIZE and self.does(Bug.LET_TWO_WIN_AN_OFFSET, operation):
+            return [["0", expected, 0]]
+        if self.does(Bug.IGNORE_THE_CONDITION, operation):
+            return [["0", part.append(event), 0]]
+        if self.does(Bug.STORE_WHAT_IS_REFUSED, operation):
+            part.append(event)
+        return part.length
+
+    def scale(self, stream: str, sealed: list[str], borders: list[int]) -> None:
+        """Replace neighbours by parts with these borders."""
+        line = self.lines[stream]
+        place = line.opened.index(sealed[0])
+        low, high = line.parts[sealed[0]].low, line.parts[sealed[-1]].high
+        edges = [low, *borders, high]
+        made = []
+        for start, end in pairwise(edges):
+            part = Part(str(len(line.parts)), start, end, list(sealed))
+            line.parts[part.name] = part
+            made.append(part.name)
+        line.opened[place : place + len(sealed)] = made
+
+    def between(
+        self, operation: str, stream: str, start: Cut | None, *, most: int
+    ) -> tuple[list[tuple[str, int, int, str]], Cut]:
+        """Return events after a cut, some or all, with the cut after them; predecessors first."""
+        line = self.lines[stream]
+        found: list[tuple[str, int, int, str]] = []
+        place = {name: offsets[0] for name, offsets in start.items()} if start is not None else {}
+        if start is None:
+            place = {part.name: part.start for part in line.parts.values() if not part.after}
+        ready = list(place)
+        done: set[str] = set()
+        followers: defaultdict[str, list[Part]] = defaultdict(list)
+        for part in line.parts.values():
+            for name in part.after:
+                followers[name].append(part)
+        while ready:
+            name = ready.pop(0)
+            part = line.parts[name]
+            first = max(place[name], part.start)
+            if start is None and part.start and part.events and self.does(Bug.SHOW_WHAT_IS_TRUNCATED, operation):
+                first = 0
+            for offset, event in part.events[_index(part, first) :]:
+                if len(found) >= most:
+                    break
+                found.append((name, offset, 0, event))
+                first = offset + SIZE
+            place[name] = first
+            part.read = max(part.read, first)
+            if not followers[name] or first < part.length:
+                continue
+            done.add(name)
+            for each in followers[name]:
+                if each.name not in place and done >= set(each.after):
+                    place[each.name] = 0
+                    ready.append(each.name)
+        followed = {each for name in place for each in line.parts[name].after}
+        kept = {name: [offset, 0] for name, offset in place.items() if name not in followed}
+        return found, kept
+
+    def truncate(self, stream: str, cut: Cut, operation: str) -> None:
+        line = self.lines[stream]
+        todo = [before for name in cut for before in line.parts[name].after]
+        while todo:
+            part = line.parts[todo.pop()]
+            if part.name not in cut and not part.is_gone:
+                part.start, part.is_gone = part.length, True
+                todo += part.after
+        for name, (offset, _) in cut.items():
+            part = line.parts[name]
+            part.start = max(part.start, offset)
+            if part.length > part.start + SIZE and self.does(Bug.TRUNCATE_TOO_MUCH, operation):
+                part.start = part.length
+
+    # --- transactions ---
+
+    def begin(self, name: str) -> int:
+        """Begin a transaction, and return its number."""
+        number = len(self.transactions) + 1
+        self.transactions[number] = Open(number, name)
+        return number
+
+    def prepare(self, number: int) -> str:
+        """Prepare a transaction, and return its state."""
+        transaction = self.transactions[number]
+        if transaction.state == "open":
+            transaction.state = "prepared"
+        return transaction.state if transaction.state != "shown" else "refused"
+
+    def write_in(self, number: int, write: tuple[str, str, str | None, str], operation: str) -> bool:
+        """Take an event into a transaction; return whether that was still possible."""
+        transaction = self.transactions[number]
+        if transaction.state != "open":
+            return False
+        stream, event, key, branch = write
+        transaction.writes.append(write)
+        if branch != "dropped" and self.does(Bug.SHOW_UNCOMMITTED, operation):
+            self.lines[stream].open_part(key).append(event)
+            transaction.state = "shown"
+        return True
+
+    def advance(self, number: int, move: tuple[str, Any, Any]) -> bool:
+        """Take the move of a register into a transaction; return whether that was still possible."""
+        transaction = self.transactions[number]
+        if transaction.state == "open":
+            transaction.advances.append(move)
+        return transaction.state == "open"
+
+    def decide(self, number: int, branches: list[str] | None, operation: str) -> str:
+        """Commit, and return the answer."""
+        transaction = self.transactions[number]
+        if transaction.state == "shown":
+            return "refused"
+        if transaction.state in ("committed", "aborted"):
+            if transaction.state == "committed" and self.does(Bug.TELL_TWO_OUTCOMES, operation):
+                return "aborted"
+            return "already" if transaction.state == "committed" else "aborted"
+        for register, _, expected in transaction.advances:
+            if self.registers.get(register) != expected:
+                return "refused"
+        transaction.state = "committed"
+        writes = [write for write in transaction.writes if branches is None or write[3] in branches]
+        is_over_streams = len({write[0] for write in writes}) > 1
+        self.commits_over_streams += is_over_streams
+        for register, value, _ in transaction.advances:
+            self.registers[register] = value
+        half = is_over_streams and self.does(Bug.COMMIT_HALF, operation)
+        for stream, event, key, branch in transaction.writes:
+            if branches is not None and branch not in branches and not self.does(Bug.COMMIT_AN_OTHER_BRANCH, operation):
+                continue
+            if event not in self.stored and not (half and stream == writes[0][0]):
+                self.lines[stream].open_part(key).append(event)
+        return "committed"
+
+    def abort(self, number: int, operation: str) -> str:
+        """Abort, and return the answer."""
+        transaction = self.transactions[number]
+        if transaction.state == "committed":
+            return "committed"
+        if transaction.state == "shown":
+            return "refused"
+        if transaction.state != "aborted":
+            transaction.state = "aborted"
+            if transaction.writes and self.does(Bug.STORE_WHAT_IS_ABORTED, operation):
+                for stream, event, key, _ in transaction.writes:
+                    self.lines[stream].open_part(key).append(event)
+            if transaction.advances and self.does(Bug.MOVE_WITHOUT_COMMIT, operation):
+                for register, value, _ in transaction.advances:
+                    self.registers[register] = value
+        return "aborted"
+
+    def outcome(self, number: int, operation: str) -> str:
+        """Return the state of a transaction."""
+        transaction = self.transactions[number]
+        if transaction.state == "prepared" and self.does(Bug.EXPIRE_A_PREPARED_ONE, operation):
+            transaction.state = "aborted"
+        return transaction.state if transaction.state != "shown" else "open"
+
+    def move(self, register: str, value: Any, expected: Any, operation: str) -> bool:
+        """Set a register if its value is the one expected; return whether it was."""
+        if self.registers.get(register) != expected and not self.does(Bug.MOVE_WITHOUT_CONDITION, operation):
+            return False
+        if not self.does(Bug.FORGET_A_MOVE, operation):
+            self.registers[register] = value
+        return True
+
+
+def number_of(operation: str) -> int:
+    """Return the how manieth an operation is that was called."""
+    return int(operation.rpartition(".")[2] or 0)
+
+
+def _index(part: Part, offset: int) -> int:
+    low, high = 0, len(part.events)
+    while low < high:
+        middle = (low + high) // 2
+        if part.events[middle][0] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
