@@ -193,6 +193,7 @@ def test_the_idle_times_of_writers_are_told_as_they_are() -> None:
 
     assert "after 30 days for one with an id, a day for one without" in text
     assert (options.named_idle_s, options.unnamed_idle_s) == (30 * 86400, 86400)
+    assert f"for the {options.marks_count_max:,} ids that expired last" in text
 
 
 def settings() -> Iterator[tuple[str, Any]]:

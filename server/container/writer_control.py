@@ -251,6 +251,6 @@ def _expired(writer: Writer, expired_us: int) -> WriterExpiredError:
     when = datetime.fromtimestamp(expired_us // 1_000_000, UTC).isoformat()
     return WriterExpiredError(
         f"the writer was idle for too long: its state expired at {when}, and which of its events are stored is not "
-        "known any more",
+        "known any more: read the stream to find out, then open the id to start over, or take another id",
         subject=writer.writer_id,
     )

@@ -6,7 +6,7 @@ without a name cannot even come back once their process has ended. So idle ones 
     unnamed     forgotten: nothing is left of it
     named       marked: its event numbers are deleted; that they are, and under which epoch, is kept, so that a writer
                 which opens the name gets an error, and does not start from 1 without noticing
-    mark        forgotten after the same time again
+    mark        forgotten after the same time again, unless it is among the newest ones, of which a fixed number stays
 
 A writer that is busy (an append or an open of it is on its way through the log) is left alone, however long it was
 silent: it is about to be seen.
@@ -26,10 +26,11 @@ STEPS_PER_IDLE_TIME: Final = 16
 
 
 class Borders(NamedTuple):
-    """Uptimes: named writers, their marks, and unnamed writers that were seen last before these have expired."""
+    """Uptimes: named writers, unnamed ones, and marks that were seen last before these have expired."""
 
     named_us: int
     unnamed_us: int
+    marks_us: int
 
 
 class ExpiryPlan(NamedTuple):
@@ -44,10 +45,19 @@ def step_us(options: WritersOptions) -> int:
     return min(options.named_idle_s, options.unnamed_idle_s) * 1_000_000 // STEPS_PER_IDLE_TIME
 
 
-def borders(options: WritersOptions, *, uptime_us: int) -> Borders:
-    """Return the borders at an uptime. A stamp may be a step too old, so one step more has to pass."""
+def borders(options: WritersOptions, *, uptime_us: int, marks_kept_from_us: int) -> Borders:
+    """Return the borders at an uptime. A stamp may be a step too old, so one step more has to pass.
+
+    Args:
+        marks_kept_from_us: the uptime when the oldest of the marks was made that are kept whatever their age.
+    """
     latest_us = uptime_us - step_us(options)
-    return Borders(latest_us - options.named_idle_s * 1_000_000, latest_us - options.unnamed_idle_s * 1_000_000)
+    named_us = latest_us - options.named_idle_s * 1_000_000
+    return Borders(
+        named_us=named_us,
+        unnamed_us=latest_us - options.unnamed_idle_s * 1_000_000,
+        marks_us=min(named_us, marks_kept_from_us),
+    )
 
 
 def decide(writers: Iterable[Writer], limits: Borders, *, busy: Container[int]) -> ExpiryPlan:
@@ -55,7 +65,9 @@ def decide(writers: Iterable[Writer], limits: Borders, *, busy: Container[int]) 
     marked = []
     forgotten = []
     for writer in writers:
-        border_us = limits.named_us if writer.writer_id else limits.unnamed_us
+        border_us = limits.unnamed_us
+        if writer.writer_id:
+            border_us = limits.marks_us if writer.expired_us else limits.named_us
         is_busy = writer.writer_number in busy or writer.admitted_epoch != writer.epoch
         if is_busy or writer.seen_uptime_us >= border_us:
             continue

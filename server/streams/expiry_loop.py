@@ -68,13 +68,23 @@ class ExpiryRunner:
         """Record the uptime, and check all writers once."""
         try:
             await self._uptime.record()
-            limits = borders(self._options, uptime_us=self._uptime.now_us())
+            limits = borders(
+                self._options,
+                uptime_us=self._uptime.now_us(),
+                marks_kept_from_us=await asyncio.to_thread(
+                    self._archive.marks_seen_from, newest_count=self._options.marks_count_max
+                ),
+            )
             unstored = [writer.writer_number for writer in self._state.writers.unstored]
             for start in range(0, len(unstored), PAGE_COUNT):
                 await self._expire_idle(unstored[start : start + PAGE_COUNT], limits)
             after = 0
             while numbers := await asyncio.to_thread(
-                self._archive.idle, before_uptime_us=max(limits), after=after, count_max=PAGE_COUNT
+                self._archive.idle,
+                before_uptime_us=max(limits.named_us, limits.unnamed_us),
+                marks_before_uptime_us=limits.marks_us,
+                after=after,
+                count_max=PAGE_COUNT,
             ):
                 after = numbers[-1]
                 await self._expire_idle(numbers, limits)

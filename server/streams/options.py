@@ -74,13 +74,18 @@ class WritersOptions:
     """For how long the event numbers of idle writers are kept; checked when made.
 
     Attributes:
-        named_idle_s: of a writer with an id; that it expired is kept for as long again.
+        named_idle_s: of a writer with an id.
         unnamed_idle_s: of a writer without one: how long it may be without a connection and still be exactly-once.
+        marks_count_max: of so many ids it is kept that they have expired, of those that did so last; of the others for
+            `named_idle_s` again.
     """
 
     named_idle_s: int = 30 * 24 * 3600
     unnamed_idle_s: int = 24 * 3600
+    marks_count_max: int = 100_000
 
     def __post_init__(self) -> None:
         if min(self.named_idle_s, self.unnamed_idle_s) <= 0:
             raise ConfigurationError("named_idle_s and unnamed_idle_s must be above 0")
+        if self.marks_count_max <= 0:
+            raise ConfigurationError("marks_count_max must be above 0")

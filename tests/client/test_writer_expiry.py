@@ -90,6 +90,29 @@ async def test_an_id_that_expired_is_not_opened_unawares(client: Client, server:
     assert await values_of(client) == [b"1", b"2", b"3"]
 
 
+async def test_an_id_with_sequences_that_expired_is_an_error_long_after(
+    client: Client, server: Server, clock: ManualClock
+) -> None:
+    """Behaviour 66: a caller that continues after `stored_through` must never be told -1 without a word."""
+    async with client.writer("a/b", writer_id="w") as writer:
+        for number in range(3):
+            _ = writer.write(b"%d" % number, key=f"k-{number}", sequence=number)
+    for _ in range(4):
+        await let_expire(server, clock)
+
+    with pytest.raises(WriterExpiredError, match="start over, or take another id") as caught:
+        await client.writer("a/b", writer_id="w").open()
+    assert (caught.value.subject, caught.value.retriable) == ("w", False)
+    assert len(await values_of(client)) == 3
+
+    async with client.writer("a/b", writer_id="w", start_over_if_expired=True) as writer:
+        assert writer.stored_through == -1
+        await writer.write(b"3", key="k-3", sequence=3)
+    async with client.writer("a/b", writer_id="w") as writer:
+        assert writer.stored_through == 3
+    assert sorted(await values_of(client)) == [b"0", b"1", b"2", b"3"]
+
+
 async def test_starting_over_is_nothing_where_nothing_expired(client: Client) -> None:
     for count in range(2):
         async with client.writer("a/b", writer_id="w", start_over_if_expired=True) as writer:

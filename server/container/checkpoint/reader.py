@@ -220,13 +220,21 @@ class StreamArchive(KindArchive[Stream]):
 class WriterArchive(KindArchive[Writer]):
     """The writers of a checkpoint."""
 
-    def idle(self, *, before_uptime_us: int, after: int, count_max: int) -> list[int]:
-        """Return the numbers above `after` of writers, and marks, that were seen last before an uptime."""
+    def idle(self, *, before_uptime_us: int, marks_before_uptime_us: int, after: int, count_max: int) -> list[int]:
+        """Return the numbers above `after` of writers, and of marks, that were seen last before these uptimes."""
         return self._reader.column(
-            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < ? "
+            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < iif(expired_us, ?, ?) "
             f"ORDER BY writer_number LIMIT {count_max}",
-            [after, before_uptime_us],
+            [after, marks_before_uptime_us, before_uptime_us],
         )
+
+    def marks_seen_from(self, *, newest_count: int) -> int:
+        """Return the uptime when the oldest of so many marks was made, the newest ones; 0 if there are fewer."""
+        found = self._reader.column(
+            "SELECT seen_uptime_us FROM writers WHERE expired_us > 0 "
+            f"ORDER BY seen_uptime_us DESC LIMIT 1 OFFSET {newest_count - 1}"
+        )
+        return found[0] if found else 0
 
 
 class TransactionArchive(KindArchive[Transaction]):

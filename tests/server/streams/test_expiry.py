@@ -12,6 +12,7 @@ from millrace.server.streams.options import WritersOptions
 S = 1_000_000
 OPTIONS = WritersOptions(named_idle_s=480, unnamed_idle_s=160)
 STEP_S = 10
+MARKS_KEPT = 2
 
 
 def writer(number: int, *, seen: int, is_named: bool = True, is_mark: bool = False) -> Writer:
@@ -28,22 +29,29 @@ def writer(number: int, *, seen: int, is_named: bool = True, is_mark: bool = Fal
 def test_each_kind_has_its_own_border() -> None:
     writers = [
         writer(1, seen=9), writer(2, seen=10), writer(3, is_named=False, seen=19), writer(4, is_named=False, seen=20),
-        writer(5, is_mark=True, seen=9), writer(6, is_mark=True, seen=10),
+        writer(5, is_mark=True, seen=4), writer(6, is_mark=True, seen=5),
     ]  # fmt: skip
-    plan = decide(writers, Borders(named_us=10, unnamed_us=20), busy=())
+    plan = decide(writers, Borders(named_us=10, unnamed_us=20, marks_us=5), busy=())
     assert plan == ExpiryPlan(marked=(1,), forgotten=(3, 5))
+
+
+def test_a_mark_goes_when_it_is_old_and_newer_ones_are_enough() -> None:
+    now_us = 1000 * S
+    assert borders(OPTIONS, uptime_us=now_us, marks_kept_from_us=300 * S).marks_us == 300 * S
+    assert borders(OPTIONS, uptime_us=now_us, marks_kept_from_us=900 * S).marks_us == 510 * S
+    assert borders(OPTIONS, uptime_us=now_us, marks_kept_from_us=0).marks_us == 0
 
 
 def test_a_busy_writer_never_expires() -> None:
     """An append or an open of it is on its way."""
     writers = [writer(1, seen=0), writer(2, is_named=False, seen=0), writer(3, seen=0)]
     writers[2].admitted_epoch = 2
-    assert decide(writers, Borders(named_us=1000, unnamed_us=1000), busy={1, 2}) == ExpiryPlan((), ())
+    assert decide(writers, Borders(named_us=1000, unnamed_us=1000, marks_us=1000), busy={1, 2}) == ExpiryPlan((), ())
 
 
 def test_time_is_counted_in_steps_of_a_sixteenth() -> None:
     assert step_us(OPTIONS) == STEP_S * S
-    assert borders(OPTIONS, uptime_us=1000 * S) == Borders(510 * S, 830 * S)
+    assert borders(OPTIONS, uptime_us=1000 * S, marks_kept_from_us=1000 * S) == Borders(510 * S, 830 * S, 510 * S)
     assert step_us(WritersOptions()) == 5400 * S
 
 
@@ -81,7 +89,9 @@ class World:
             writer(number, is_named=bool(number % 2), is_mark=is_mark, seen=stamp_us)
             for number, (is_mark, _, stamp_us) in self.writers.items()
         ]
-        plan = decide(seen, borders(OPTIONS, uptime_us=self.recorded_us), busy=())
+        marks_us = sorted((each.seen_uptime_us for each in seen if each.expired_us), reverse=True)
+        kept_from_us = marks_us[MARKS_KEPT - 1] if len(marks_us) >= MARKS_KEPT else 0
+        plan = decide(seen, borders(OPTIONS, uptime_us=self.recorded_us, marks_kept_from_us=kept_from_us), busy=())
         for number in (*plan.marked, *plan.forgotten):
             idle_s = OPTIONS.named_idle_s if number % 2 else OPTIONS.unnamed_idle_s
             self.expired.append((self.now_s - self.writers.pop(number)[1], idle_s))
@@ -132,6 +142,7 @@ def test_every_writer_that_stays_silent_goes_in_time(steps: list[tuple[str, int]
     assert all(number % 2 for number in world.writers)
     world.run(OPTIONS.named_idle_s - OPTIONS.unnamed_idle_s)
     assert all(is_mark for is_mark, _, _ in world.writers.values())
-    assert not marks.intersection(world.writers)
+    kept = sorted((stamp_us for _, _, stamp_us in world.writers.values()), reverse=True)[:MARKS_KEPT]
+    assert all(world.writers[number][2] in kept for number in marks.intersection(world.writers))
     world.run(OPTIONS.named_idle_s + 4 * STEP_S)
-    assert world.writers == {}
+    assert all(stamp_us in kept for _, _, stamp_us in world.writers.values()), "and who expired with one of them"

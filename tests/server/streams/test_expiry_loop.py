@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sqlite3
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
 from millrace.server.streams.expiry import Borders
 from millrace.wire import messages as m
+from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of
@@ -25,8 +27,8 @@ SLACK_S = 3 * STEP_S
 OPTIONS = WritersOptions(named_idle_s=NAMED_S, unnamed_idle_s=UNNAMED_S)
 
 
-def started(folder: Path, clock: ManualClock) -> Server:
-    return Server(server_options(folder, writers=OPTIONS), clock=clock)
+def started(folder: Path, clock: ManualClock, *, options: WritersOptions = OPTIONS) -> Server:
+    return Server(server_options(folder, writers=options), clock=clock)
 
 
 async def pass_time(server: Server, clock: ManualClock, duration_s: float) -> None:
@@ -124,19 +126,47 @@ async def test_a_named_writer_leaves_a_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_mark_is_forgotten_after_as_long_again(tmp_path: Path) -> None:
+async def test_a_mark_stays_as_long_as_few_came_after_it(tmp_path: Path) -> None:
+    """Behaviour 66: also one of a writer with sequences, whose caller would write all events a second time."""
     clock = ManualClock()
     async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
-        await peer.open_writer("till-7")
+        stream = await peer.ask(m.CreateStream("a/b", 1, ""), m.StreamInfo)
+        opened = await peer.ask(m.OpenWriter("till-7", [], 0, stream.stream_id), m.WriterOpened)
+        ids = await peer.append(
+            stream.segments[0].segment_id, b"x", event_number=1, sequences=Sequences(0, 0, 0), **fields_of(opened)
+        )
+        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
+        for _ in range(10):
+            await pass_time(server, clock, NAMED_S + SLACK_S)
+        assert server.statistics()["writers"].marks_forgotten_total == 0
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        reply = await refused(peer.ask(m.OpenWriter("till-7", [], 0, stream.stream_id), m.WriterOpened))
+        assert reply.code == ErrorCode.WRITER_EXPIRED
+        assert "start over, or take another id" in reply.message
+        opened = await peer.ask(m.OpenWriter("till-7", [], 1, stream.stream_id), m.WriterOpened)
+        assert (opened.known, opened.writer_epoch, opened.stored_through, opened.marks) == (0, 2, -1, [])
+
+
+@pytest.mark.asyncio
+async def test_the_oldest_marks_are_forgotten_after_as_long_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options = replace(OPTIONS, marks_count_max=2)
+    async with started(tmp_path, clock, options=options) as server, await Peer.connect(server.address) as peer:
+        for number in range(3):
+            await peer.open_writer(f"till-{number}")
+            await pass_time(server, clock, 2 * STEP_S)
         await pass_time(server, clock, NAMED_S + SLACK_S)
-        await pass_time(server, clock, NAMED_S - SLACK_S)
-        assert (await refused(peer.open_writer("till-7"))).code == ErrorCode.WRITER_EXPIRED
-        await pass_time(server, clock, 2 * SLACK_S)
-        opened = await peer.open_writer("till-7")
+        assert server.statistics()["writers"].named_expired_total == 3
+    async with started(tmp_path, clock, options=options) as server, await Peer.connect(server.address) as peer:
+        await pass_time(server, clock, NAMED_S - 4 * SLACK_S)
+        assert server.statistics()["writers"].marks_forgotten_total == 0
+        await pass_time(server, clock, 8 * SLACK_S)
+        opened = await peer.open_writer("till-0")
         assert (opened.known, opened.expired_us, opened.writer_epoch) == (0, 0, 1)
+        for number in (1, 2):
+            assert (await refused(peer.open_writer(f"till-{number}"))).code == ErrorCode.WRITER_EXPIRED
         statistics = server.statistics()["writers"]
-        assert (statistics.named_expired_total, statistics.marks_forgotten_total) == (1, 1)
-        assert statistics.unnamed_expired_total == 0
+        assert (statistics.marks_forgotten_total, statistics.unnamed_expired_total) == (1, 0)
 
 
 @pytest.mark.asyncio
@@ -238,7 +268,7 @@ async def test_a_connection_alone_does_not_keep_a_writer(tmp_path: Path) -> None
 @pytest.mark.asyncio
 async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path) -> None:
     """The append was admitted, so it is stored; then the writer was seen just now."""
-    all_of_them = Borders(1 << 62, 1 << 62)
+    all_of_them = Borders(1 << 62, 1 << 62, 1 << 62)
     async with started(tmp_path, ManualClock()) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         writer = fields_of(await peer.open_writer("", segment_id))

@@ -19,11 +19,27 @@ def test_idle_writers_are_found_a_page_at_a_time(store: CheckpointStore) -> None
 
     pages = []
     after = 0
-    while page := store.writers.idle(before_uptime_us=6, after=after, count_max=3):
+    while page := store.writers.idle(before_uptime_us=6, marks_before_uptime_us=0, after=after, count_max=3):
         pages.append(page)
         after = page[-1]
 
     assert pages == [[1, 3, 4], [5]]
+
+
+def test_marks_have_a_border_of_their_own(store: CheckpointStore) -> None:
+    state = empty_state(store)
+    for number in range(1, 8):
+        apply(state, m.UptimeCounted(number, 0, 0, ""))
+        apply(state, m.WriterRecorded(writer_number=number, writer_epoch=1, opened_us=1, writer_id=f"w{number}"))
+    for number in (4, 2, 6):
+        apply(state, m.UptimeCounted(10 * (8 - number), 0, 0, ""))
+        apply(state, m.WritersExpired(expired_us=1, marked=[number], forgotten=[]))
+    save(store, state, 1)
+
+    idle = store.writers.idle(before_uptime_us=6, marks_before_uptime_us=60, after=0, count_max=9)
+
+    assert [store.writers.marks_seen_from(newest_count=count) for count in (1, 2, 3, 4)] == [60, 60, 40, 0]
+    assert idle == [1, 3, 4, 5]
 
 
 def test_streams_are_found_by_label_and_prefix(store: CheckpointStore) -> None:
