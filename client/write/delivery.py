@@ -54,6 +54,14 @@ class Delivery:
         sender: sends them.
     """
 
+    __slots__ = (
+        "_answered", "_channel", "_drain_turn", "_draining_count", "_last_order", "_limit_s", "_loop",
+        "_notice", "_number", "_options", "_outcomes", "_reroute_retry", "_rerouter", "_rerouting",
+        "_resuming", "_retry", "_sequences", "_stream", "append_size_max", "block_size_bytes",
+        "event_size_unchecked", "failure", "pending_bytes", "refusal", "reroutes", "retries", "sender",
+        "stored_count", "targets",
+    )  # fmt: skip
+
     def __init__(self, channel: Channel, stream: str, options: WriterOptions, *, limit_s: float) -> None:
         self._channel = channel
         self._stream = stream

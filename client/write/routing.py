@@ -16,7 +16,7 @@ from millrace.client.errors import StreamSealedError
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.key_range import KeyRange, covers_once
 from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
-from millrace.model.sequence_row import sequence_place
+from millrace.model.sequence_row import SEQUENCES_PER_PLACE, sequence_place
 from millrace.wire import messages as m
 
 
@@ -48,6 +48,9 @@ class Router:
         self.segment_ids = tuple(segment_ids)
         self._lows = list(lows)
         self._lows_array = np.array(self._lows, dtype=np.uint64)
+        # The last sequences that were asked for, as a multiple of those that share a place, and their segment.
+        self._chunk = -1
+        self._number_of_chunk = -1
 
     @classmethod
     def of_stream(cls, name: str, segments: Iterable[m.StreamSegment]) -> "Router":
@@ -78,6 +81,14 @@ class Router:
     def number_of(self, key: str) -> int:
         """Return the number of the segment that a key belongs to. Raises like `encoded_key`."""
         return bisect_right(self._lows, xxh3_64_intdigest(encoded_key(key))) - 1
+
+    def number_of_sequence(self, sequence: int) -> int:
+        """Return the number of the segment that an event without a key belongs to."""
+        chunk = sequence // SEQUENCES_PER_PLACE
+        if chunk != self._chunk:
+            self._number_of_chunk = self.number_at(place_of(None, sequence=sequence))
+            self._chunk = chunk
+        return self._number_of_chunk
 
     def numbers_of(self, keys: Sequence[str]) -> npt.NDArray[np.intp]:
         """Return the number of the segment of each key. Raises like `encoded_key`."""

@@ -124,9 +124,13 @@ class SegmentWriter:
     @property
     def first_sequence(self) -> int | None:
         """The lowest sequence of what it holds, gathered events included; None if that is none."""
-        held = [blocks[0] for blocks in (self._sent, self._queue) if blocks]
-        sequences = [block.sequences[0] for block in [*held, *self._returned] if block.sequences]
-        return min([*sequences, *self.accumulator.sequences[:1]], default=None)
+        ascending = self._sent or self._queue
+        sequences = ascending[0].sequences if ascending else self.accumulator.sequences
+        lowest = sequences[0] if sequences else None
+        for block in self._returned:
+            if block.sequences and (lowest is None or block.sequences[0] < lowest):
+                lowest = block.sequences[0]
+        return lowest
 
     @property
     def has_unknown(self) -> bool:

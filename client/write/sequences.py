@@ -31,14 +31,15 @@ class SequenceTracker:
 
     Attributes:
         is_required: whether an event without a sequence is refused.
+        highest: what was stored when the writer was opened is not above it.
         last: the highest that was taken; -1 before the first.
     """
 
-    __slots__ = ("_failed", "_highest", "_is_named", "_is_plain", "_row", "is_required", "last")
+    __slots__ = ("_failed", "_is_named", "_is_plain", "_row", "highest", "is_required", "last")
 
     def __init__(self, row: SequenceRow, *, is_plain: bool, is_named: bool) -> None:
         self._row = row
-        self._highest = row.highest
+        self.highest = row.highest
         self._is_plain = is_plain
         self._is_named = is_named
         self.is_required = not row.is_empty
@@ -83,11 +84,11 @@ class SequenceTracker:
 
     def is_stored(self, sequence: int, *, place: int) -> bool:
         """Return whether the event was stored before the writer was opened."""
-        return sequence <= self._highest and self._row.is_stored(sequence, place=place)
+        return sequence <= self.highest and self._row.is_stored(sequence, place=place)
 
     def new_among(self, first: int, places: "npt.NDArray[np.uint64]") -> list[int] | None:
         """Return the indices of the events, of consecutive sequences, that were not stored before; None for all."""
-        if first > self._highest:
+        if first > self.highest:
             return None
         stored_at = self._row.stored_at
         found, at = np.unique(places, return_inverse=True)

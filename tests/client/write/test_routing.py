@@ -8,6 +8,7 @@ from millrace.client.errors import StreamSealedError
 from millrace.client.write.routing import Router
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.key_range import KEY_SPACE, equal_ranges, key_place
+from millrace.model.sequence_row import SEQUENCE_MAX, sequence_place
 from millrace.wire import messages as m
 
 
@@ -31,6 +32,18 @@ def test_a_key_goes_to_the_segment_whose_range_holds_its_place(borders: set[int]
     expected = [next(part.segment_id for part in parts if part.low <= key_place(key) <= part.last) for key in keys]
     assert [router.segment_ids[router.number_of(key)] for key in keys] == expected
     assert [router.segment_ids[number] for number in router.numbers_of(keys)] == expected
+
+
+@given(
+    borders=st.sets(st.integers(1, KEY_SPACE - 1), max_size=8),
+    sequences=st.lists(st.one_of(st.integers(0, 5000), st.integers(0, SEQUENCE_MAX)), max_size=20),
+)
+def test_an_event_without_a_key_goes_where_its_sequence_belongs(borders: set[int], sequences: list[int]) -> None:
+    router = Router.of_stream("s/s", segments(*sorted(borders)))
+
+    numbers = [router.number_of_sequence(sequence) for sequence in sequences]
+
+    assert numbers == [router.number_at(sequence_place(sequence)) for sequence in sequences]
 
 
 def test_equal_ranges_cover_the_key_space() -> None:

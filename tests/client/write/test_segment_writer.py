@@ -175,6 +175,26 @@ def test_a_block_before_one_that_is_stored_is_stored() -> None:
     assert made.next_block() is blocks[3]
 
 
+def test_the_lowest_sequence_is_found_wherever_it_is() -> None:
+    """Behaviour 66: gathered, queued, in flight, answered with an error, recalled."""
+    made, _ = sender(0, sent=0)
+    assert made.first_sequence is None
+    made.accumulator.sequences.append(50)
+    assert made.first_sequence == 50
+    blocks = [Block(bytearray(b"x"), [], number, 1, 1, sequences=[10 * number]) for number in (1, 2, 3, 4)]
+    for each in blocks:
+        made.add(each)
+    assert made.first_sequence == 10
+    for _ in range(3):
+        made.sent()
+    made.acked(blocks[0])
+    assert made.first_sequence == 20
+    made.failed(blocks[1], THROTTLED)
+    assert made.first_sequence == 20
+    made.failed(blocks[2], THROTTLED)
+    assert made.first_sequence == 20, "it is back in the queue"
+
+
 def test_what_was_recalled_is_sent_again_in_order_before_what_was_queued() -> None:
     made, blocks = sender(4, sent=3)
     made.acked(blocks[0])
