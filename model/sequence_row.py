@@ -32,6 +32,8 @@ SEQUENCES_PER_PLACE: Final = 1024
 """So many consecutive sequences of events without a key have one place: a block of them goes to one segment."""
 
 _PIECE: Final = Struct("<Qq")
+_UNJOINED_COUNT_MAX: Final = 64
+"""So few pieces are not worth joining."""
 
 
 def sequence_place(sequence: int) -> int:
@@ -56,24 +58,26 @@ class SequenceRow:
         ValueError: this is not a row.
     """
 
-    __slots__ = ("_lows", "_marks", "through")
+    __slots__ = ("_join_above", "_lows", "_marks", "through")
 
     def __init__(self, through: int = NO_SEQUENCE, pieces: Iterable[tuple[int, int]] = ()) -> None:
         self.through = through
-        # Piece i begins at place lows[i] and ends before lows[i + 1]. Its mark is above `through`, or NO_SEQUENCE for
-        # none; neighbours have different marks.
+        # Piece i begins at place lows[i] and ends before lows[i + 1]. Its mark is the highest sequence stored there, or
+        # NO_SEQUENCE. To look at all pieces with each block would cost more than the block: marks that `through` has
+        # reached, and neighbours with equal marks, stay until somebody wants the pieces, or there are twice as many.
         self._lows = [0]
         self._marks = [NO_SEQUENCE]
         given = list(pieces)
         if given:
             self._lows = [low for low, _ in given]
             self._marks = [mark for _, mark in given]
+        self._join_above = max(_UNJOINED_COUNT_MAX, 2 * len(self._lows))
         self._check()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SequenceRow):
             return NotImplemented
-        return (self.through, self._lows, self._marks) == (other.through, other._lows, other._marks)
+        return (self.through, self.pieces()) == (other.through, other.pieces())
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -84,6 +88,7 @@ class SequenceRow:
         """Return a row that changes on its own."""
         other = SequenceRow(self.through)
         other._lows, other._marks = self._lows.copy(), self._marks.copy()
+        other._join_above = self._join_above
         return other
 
     # --- what is stored ---
@@ -100,7 +105,7 @@ class SequenceRow:
 
     @property
     def piece_count(self) -> int:
-        """How many pieces the step function has: at most 2 for each block above `through`, and 1."""
+        """In how many pieces it is kept: at most twice as many as the last `join` left, or 64."""
         return len(self._lows)
 
     def stored_at(self, place: int) -> int:
@@ -122,7 +127,7 @@ class SequenceRow:
     # --- what changes it ---
 
     def store(self, keys: KeyRange, *, last: int, stored_below: int) -> None:
-        """Record a block of events in a segment.
+        """Record a block of events in a segment, in time that grows with the pieces in its range, not with the others.
 
         Args:
             keys: the range of the segment: every place in it now has a mark of at least `last`.
@@ -132,19 +137,26 @@ class SequenceRow:
         lows, marks = self._lows, self._marks
         first = self._cut(keys.low)
         end = self._cut(keys.high) if keys.high < KEY_SPACE else len(lows)
-        for index in range(first, end):
-            if marks[index] < last:
-                marks[index] = last
-        self.through = max(self.through, stored_below - 1)
-        self._join()
+        if end - first > 1:
+            self._keep(first, end, [max(mark, last) for mark in marks[first:end]])
+        elif marks[first] < last:
+            marks[first] = last
+        self.raise_through(stored_below)
+        if len(lows) > self._join_above:
+            self.join()
 
     def raise_through(self, stored_below: int) -> bool:
         """Record that everything below `stored_below` is stored; return whether that is news."""
         if stored_below - 1 <= self.through:
             return False
         self.through = stored_below - 1
-        self._join()
         return True
+
+    def join(self) -> None:
+        """Keep the row in as few pieces as it has: at most 2 for each block above `through`, and 1."""
+        through = self.through
+        self._keep(0, len(self._lows), [mark if mark > through else NO_SEQUENCE for mark in self._marks])
+        self._join_above = max(_UNJOINED_COUNT_MAX, 2 * len(self._lows))
 
     def _cut(self, place: int) -> int:
         """Let a piece begin at a place; return its index."""
@@ -154,24 +166,20 @@ class SequenceRow:
             self._marks.insert(index, self._marks[index - 1])
         return index
 
-    def _join(self) -> None:
-        """Drop marks that `through` has reached, and join neighbours with equal marks."""
-        lows: list[int] = []
-        marks: list[int] = []
-        through, before = self.through, None
-        for low, mark in zip(self._lows, self._marks, strict=True):
-            if mark <= through:
-                mark = NO_SEQUENCE
-            if mark != before:
-                lows.append(low)
-                marks.append(mark)
-                before = mark
-        self._lows, self._marks = lows, marks
+    def _keep(self, first: int, end: int, marks: list[int]) -> None:
+        """Give some pieces these marks, and join those among them that are equal to the one before."""
+        starts = [0, *(index for index in range(1, len(marks)) if marks[index] != marks[index - 1])]
+        self._lows[first:end] = [self._lows[first + index] for index in starts]
+        self._marks[first:end] = [marks[index] for index in starts]
 
     # --- encoding ---
 
     def pieces(self) -> list[tuple[int, int]]:
-        """Return where each piece of the marks begins, and its mark, -1 for none; nothing if there is no mark."""
+        """Return where each piece of the marks begins, and its mark, -1 for none; nothing if there is no mark.
+
+        Marks are above `through`, and those of neighbours differ.
+        """
+        self.join()
         return [] if self._marks == [NO_SEQUENCE] else list(zip(self._lows, self._marks, strict=True))
 
     def encode_marks(self) -> bytes:

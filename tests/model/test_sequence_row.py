@@ -1,4 +1,5 @@
 import doctest
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -65,6 +66,10 @@ class RowMachine(RuleBasedStateMachine):
         self.row = decoded
 
     @rule()
+    def join(self) -> None:
+        self.row.join()
+
+    @rule()
     def change_a_copy(self) -> None:
         self.row.copy().store(keys_of(0, PLACES_COUNT), last=99, stored_below=99)
 
@@ -84,16 +89,19 @@ class RowMachine(RuleBasedStateMachine):
 
     @invariant()
     def there_is_one_form_of_a_row(self) -> None:
-        assert SequenceRow(self.row.through, self.row.pieces()) == self.row
+        row = self.row.copy()  # to ask for the pieces joins them
+        assert SequenceRow(row.through, row.pieces()) == row
         assert self.row.highest == max(self.naive.stored_at(place) for place in range(PLACES_COUNT))
         assert self.row.is_empty == (self.row.highest == -1)
 
     @invariant()
-    def it_stays_small(self) -> None:
+    def it_is_small_when_it_is_joined(self) -> None:
         """Two pieces for each block above `through`, and one."""
-        above = sum(last > self.row.through for last in self.lasts)
-        assert self.row.piece_count <= 2 * above + 1
-        assert len(self.row.encode_marks()) in (0, 16 * self.row.piece_count)
+        row = self.row.copy()
+        row.join()
+        above = sum(last > row.through for last in self.lasts)
+        assert row.piece_count <= 2 * above + 1
+        assert len(row.encode_marks()) in (0, 16 * row.piece_count)
 
 
 TestRow = RowMachine.TestCase
@@ -107,7 +115,6 @@ class SetsMarks(SequenceRow):
         end = self._cut(keys.high) if keys.high < KEY_SPACE else len(self._lows)
         self._marks[first:end] = [last] * (end - first)
         self.through = max(self.through, stored_below - 1)
-        self._join()
 
 
 class TakesOneTooMany(SequenceRow):
@@ -135,8 +142,17 @@ class LowersThrough(SequenceRow):
 class KeepsMarks(SequenceRow):
     """Marks that `through` has reached would pile up."""
 
-    def _join(self) -> None:
+    def join(self) -> None:
         pass
+
+
+class DropsOneTooMany(SequenceRow):
+    """The mark that is next above `through` is stored at its place only."""
+
+    def join(self) -> None:
+        self.through += 1
+        super().join()
+        self.through -= 1
 
 
 class TakesTheHighest(SequenceRow):
@@ -147,7 +163,7 @@ class TakesTheHighest(SequenceRow):
 
 
 @pytest.mark.parametrize(
-    "mutant", [SetsMarks, TakesOneTooMany, TrustsTheLast, LowersThrough, KeepsMarks, TakesTheHighest]
+    "mutant", [SetsMarks, TakesOneTooMany, TrustsTheLast, LowersThrough, KeepsMarks, DropsOneTooMany, TakesTheHighest]
 )
 def test_a_row_that_breaks_a_rule_is_found_out(mutant: type[SequenceRow]) -> None:
     machine = type("Machine", (RowMachine,), {"row_class": mutant})
@@ -186,6 +202,61 @@ def test_a_block_of_an_older_range_does_not_lower_what_is_stored() -> None:
     row.store(keys_of(2, 3), last=5, stored_below=0)
 
     assert row.pieces() == [(0, 9)]
+
+
+class Counted(int):
+    """A mark that counts how often marks are compared."""
+
+    count = 0
+
+
+def counting(name: str) -> Callable[[Counted, object], bool]:
+    def compare(mark: Counted, other: object) -> bool:
+        Counted.count += 1
+        result: bool = getattr(int, name)(mark, other)
+        return result
+
+    return compare
+
+
+for comparison in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    setattr(Counted, comparison, counting(comparison))
+
+
+def test_a_block_costs_what_its_range_costs_whatever_the_row_holds() -> None:
+    width = KEY_SPACE // 4096
+    row = SequenceRow(-1, [(place * width, Counted(10_000 + place)) for place in range(4096)])
+    Counted.count = 0
+
+    for number in range(100):
+        place = 37 * number % 4096
+        keys = KeyRange(place * width, (place + 1) * width)
+        assert row.lowest_in(keys) == 10_000 + place
+        row.store(keys, last=20_000 + number, stored_below=10_000 + number)
+
+    assert Counted.count <= 3 * 100
+    assert row.stored_at(36 * width) == 10_098
+
+
+def test_a_row_of_ever_new_ranges_stays_small() -> None:
+    """What `through` has reached is dropped now and then, also if nobody asks for the pieces."""
+    row = SequenceRow()
+
+    for number in range(10_000):
+        low = number * 7919 * 1024 % (KEY_SPACE - 1024)
+        row.store(KeyRange(low, low + 1024), last=number, stored_below=number)
+        assert row.piece_count <= 64
+
+    assert row.pieces() == [(0, -1), (low, 9_999), (low + 1024, -1)]
+
+
+def test_a_block_of_a_merged_segment_joins_the_pieces_of_its_range() -> None:
+    row = SequenceRow(-1, [(place * WIDTH, 5 + place) for place in range(8)])
+
+    row.store(keys_of(1, 7), last=20, stored_below=0)
+
+    assert row.piece_count == 3
+    assert row.pieces() == [(0, 5), (WIDTH, 20), (7 * WIDTH, 12)]
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,14 @@ def refusal_of(progress: StreamProgress, segment: Segment, sequences: Sequences)
 
 def check_piece_count(progress: StreamProgress, sequences: Sequences, *, subject: str) -> None:
     """Raise ThrottledError if the row is too large, unless storing the block lets it shrink."""
-    count = progress.admitted.row.piece_count
-    if count > PIECES_COUNT_MAX and sequences.first > sequences.stored_below:
+    row = progress.admitted.row
+    if row.piece_count <= PIECES_COUNT_MAX or sequences.first <= sequences.stored_below:
+        return
+    row.join()
+    if row.piece_count > PIECES_COUNT_MAX:
         raise ThrottledError(
-            f"what this writer has stored on the stream is in {count} pieces of the keys; it is to send the events"
-            f" from sequence {sequences.stored_below} on first",
+            f"what this writer has stored on the stream is in {row.piece_count} pieces of the keys; it is to send the"
+            f" events from sequence {sequences.stored_below} on first",
             subject=subject,
             retry_after_ms=RETRY_AFTER_MS,
         )

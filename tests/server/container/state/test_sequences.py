@@ -80,6 +80,17 @@ def test_a_row_that_is_too_large_takes_only_what_lets_it_shrink() -> None:
     assert progress.admitted.row.piece_count == 1
 
 
+def test_a_row_is_as_large_as_it_is_when_it_is_joined() -> None:
+    """Marks that what is stored has reached are not dropped with each block, and throttle nobody."""
+    pieces = [(place * 1000, 10 + place % 2) for place in range(PIECES_COUNT_MAX + 1)]
+    progress = progress_of(SequenceRow(5, pieces))
+    assert progress.admitted.row.raise_through(12)
+
+    check_piece_count(progress, Sequences(14, 14, 12), subject="w")
+
+    assert progress.admitted.row.piece_count == 1
+
+
 def test_sequences_are_for_writers_that_were_opened_for_the_stream() -> None:
     with pytest.raises(SequencesMixedError, match="named writer"):
         check_sequenced(None, LEFT, subject="w")
