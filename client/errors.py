@@ -30,6 +30,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- TransactionUnknownError      no such transaction, or its outcome was forgotten
 |   +-- TransactionCommittedError    it was committed before
 |   +-- TransactionAbortedError      it was aborted, by somebody or by its lease
+|   +-- TransactionPreparedError     it is prepared, and can only be committed or aborted
 |   +-- BranchesDifferError          not so many events are stored as were to be committed
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
@@ -189,6 +190,10 @@ class TransactionCommittedError(_Answer, codes=[ErrorCode.TRANSACTION_COMMITTED]
 
 class TransactionAbortedError(_Answer, codes=[ErrorCode.TRANSACTION_ABORTED]):
     """The transaction was aborted, by somebody or because its lease ran out. Nothing of it is left."""
+
+
+class TransactionPreparedError(_Answer, codes=[ErrorCode.TRANSACTION_PREPARED]):
+    """The transaction is prepared: it can only be committed or aborted."""
 
 
 class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):

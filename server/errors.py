@@ -30,8 +30,8 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 +-- StreamError                   about one stream
 |   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
 +-- TransactionError              about one transaction
-    +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, BranchesDifferError,
-        TransactionsFullError
+    +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
+        BranchesDifferError, TransactionsFullError
 """
 
 from typing import ClassVar
@@ -321,6 +321,10 @@ class TransactionCommittedError(TransactionError, code=ErrorCode.TRANSACTION_COM
 
 class TransactionAbortedError(TransactionError, code=ErrorCode.TRANSACTION_ABORTED):
     """The transaction was aborted, by somebody or by its lease. Nothing of it is left."""
+
+
+class TransactionPreparedError(TransactionError, code=ErrorCode.TRANSACTION_PREPARED):
+    """The transaction is prepared: it can only be committed or aborted."""
 
 
 class BranchesDifferError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):

@@ -65,6 +65,7 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTED = 72
     BRANCHES_DIFFER = 73
     TRANSACTIONS_FULL = 74
+    TRANSACTION_PREPARED = 75
 
 
 RETRIABLE: frozenset[ErrorCode] = frozenset(

@@ -21,6 +21,7 @@ from millrace.server.errors import (
     RefusalUnknownError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionPreparedError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -73,7 +74,7 @@ def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
 
     Raises:
         InvalidArgumentError: the segment is no part of a transaction, or the run does not number its events.
-        TransactionAbortedError, TransactionCommittedError: the transaction is about to be over.
+        TransactionAbortedError, TransactionCommittedError, TransactionPreparedError: the transaction takes no more.
     """
     transaction = state.open_transactions.owner(segment.segment_id)
     if transaction is None:
@@ -90,11 +91,13 @@ def check_open(transaction: Transaction) -> None:
     """Raise if a transaction takes nothing more.
 
     Raises:
-        TransactionAbortedError, TransactionCommittedError: it is over, or is about to be.
+        TransactionAbortedError, TransactionCommittedError, TransactionPreparedError: it is so, or is about to be.
     """
     subject = transaction.name or str(transaction.number)
     if transaction.admitted_state is TransactionState.COMMITTED:
         raise TransactionCommittedError("the transaction was committed", subject=subject)
+    if transaction.admitted_state is TransactionState.PREPARED:
+        raise TransactionPreparedError("the transaction is prepared: commit or abort it", subject=subject)
     if transaction.admitted_state is TransactionState.EXPIRED:
         raise TransactionAbortedError("nothing named the transaction for longer than its lease", subject=subject)
     if transaction.admitted_state is TransactionState.ABORTED:

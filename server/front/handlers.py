@@ -242,7 +242,7 @@ class Handlers:
         return m.StreamList([m.ListedStream(name) for name in names], int(more))
 
     async def _seal_stream(self, message: m.SealStream) -> m.StreamInfo:
-        return self._streams.describe(await self._streams.seal(message.name))
+        return self._streams.describe(await self._streams.seal(message.name, force=bool(message.force)))
 
     async def _truncate_stream(self, message: m.TruncateStream) -> m.StreamInfo:
         before = [self.container.segment(segment_id) for segment_id in self._streams.find(message.name).segment_ids]
@@ -297,6 +297,12 @@ class Handlers:
 
     async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionInfo:
         transaction, changed = await self._transactions.commit(
+            message.number, message.branches, drops_others=bool(message.drops_others), name=message.name
+        )
+        return self._transactions.describe(transaction, changed=changed)
+
+    async def _prepare_transaction(self, message: m.PrepareTransaction) -> m.TransactionInfo:
+        transaction, changed = await self._transactions.prepare(
             message.number, message.branches, drops_others=bool(message.drops_others)
         )
         return self._transactions.describe(transaction, changed=changed)

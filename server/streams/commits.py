@@ -49,10 +49,10 @@ class Commit:
         )
 
 
-def plan_transaction(
-    container: SegmentContainer, transaction: Transaction, named: Mapping[int, int], *, drops_others: bool
-) -> Commit:
-    """Return what the commit of a transaction does; nothing about its streams as a whole is on its way.
+def chosen_parts(
+    state: ContainerState, transaction: Transaction, named: Mapping[int, int], *, drops_others: bool
+) -> list[_Source]:
+    """Return the parts with events that a commit takes, in the order in which they are merged.
 
     Args:
         named: the branches that are committed, each with how many events it must have.
@@ -60,10 +60,7 @@ def plan_transaction(
 
     Raises:
         BranchesDifferError: a branch has another number of events, or one is left out.
-        InvalidArgumentError: a segment would have too many events.
-        StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
     """
-    state = container.state
     of_branch: dict[int, list[_Source]] = defaultdict(list)
     for part in transaction.parts.values():
         segment = state.segments.get(part.segment_id)
@@ -74,11 +71,24 @@ def plan_transaction(
         check_branches(named, stored=stored, drops_others=drops_others, may_have=IMPLICIT_BRANCH)
     except BranchesError as error:
         raise BranchesDifferError(str(error), subject=transaction.name or str(transaction.number)) from None
+    return [source for branch in named for source in of_branch.get(branch, ()) if source[1].next_offset]
+
+
+def plan_transaction(
+    container: SegmentContainer, transaction: Transaction, named: Mapping[int, int], *, drops_others: bool
+) -> Commit:
+    """Return what the commit of a transaction does; nothing about its streams as a whole is on its way.
+
+    The arguments are those of `chosen_parts`.
+
+    Raises:
+        BranchesDifferError: as `chosen_parts`.
+        InvalidArgumentError: a segment would have too many events.
+        StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
+    """
     of_stream: dict[int, list[_Source]] = defaultdict(list)
-    for branch in named:
-        for part, segment in of_branch.get(branch, ()):
-            if segment.next_offset:
-                of_stream[part.stream_id].append((part, segment))
+    for source in chosen_parts(container.state, transaction, named, drops_others=drops_others):
+        of_stream[source[0].stream_id].append(source)
     taken = {part.segment_id for parts in of_stream.values() for part, _ in parts}
     commit = Commit(dropped=[segment_id for segment_id in transaction.parts if segment_id not in taken])
     for stream_id, parts in of_stream.items():

@@ -34,7 +34,7 @@ from .cuts import (
     check_room_beside,
     check_room_for_cuts,
 )
-from .endings import abort_open_on, is_begun_on
+from .endings import abort_all_on, is_begun_on
 from .resizing import resize
 
 _DECISIONS: Final = (
@@ -153,11 +153,15 @@ class StreamController:
         await self._container.decide(record, name)
         return self.find(name), True
 
-    async def seal(self, name: str) -> Stream:
+    async def seal(self, name: str, *, force: bool = False) -> Stream:
         """Let the stream take no more events, forever; repeating it is fine. Its open transactions are aborted.
+
+        Args:
+            force: abort prepared ones, too.
 
         Raises:
             StreamNotFoundError: there is none.
+            TransactionPreparedError: a transaction over the stream is prepared.
         """
         await self.settled(name)
         while is_begun_on(self._container, self.find(name).stream_id):
@@ -166,7 +170,7 @@ class StreamController:
         stream = self.find(name)
         if not stream.sealed:
             # Before the record of the seal: a crash between the two leaves them aborted, and the stream open.
-            abort_open_on(self._container, stream.stream_id)
+            abort_all_on(self._container, stream, force=force)
             decided = self._container.decide(m.StreamSealed(stream.stream_id), name)
             for segment in self._segments(stream.segment_ids):
                 segment.closing = True

@@ -6,7 +6,9 @@ from typing import Final
 
 from millrace.model.transaction import TransactionState
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import Transaction
+from millrace.server.errors import TransactionPreparedError
 from millrace.wire import messages as m
 
 ENDED_COUNT_MAX: Final = 1000
@@ -37,14 +39,28 @@ def end_transactions(
     return decided
 
 
-def abort_open_on(container: SegmentContainer, stream_id: int) -> None:
-    """Decide that the open transactions over a stream are aborted. What is decided next is so after them."""
+def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) -> None:
+    """Decide that the transactions over a stream are aborted. What is decided next is so after them.
+
+    Args:
+        force: whether prepared ones are, too.
+
+    Raises:
+        TransactionPreparedError: one is prepared, and nothing is aborted.
+    """
     aborted = [
         transaction
         for transaction in container.state.open_transactions.by_number.values()
-        if transaction.admitted_state is TransactionState.OPEN
-        and any(stream.stream_id == stream_id for stream in transaction.streams)
+        if not transaction.admitted_state.is_final
+        and any(each.stream_id == stream.stream_id for each in transaction.streams)
     ]
+    if not force:
+        for transaction in aborted:
+            if transaction.admitted_state is TransactionState.PREPARED:
+                name = transaction.name or str(transaction.number)
+                raise TransactionPreparedError(
+                    f"transaction {name} is prepared over the stream: commit or abort it first", subject=stream.name
+                )
     for start in range(0, len(aborted), ENDED_COUNT_MAX):
         decided = end_transactions(container, aborted[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)
         decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: what is next does

@@ -77,6 +77,7 @@ class TransactionsStatistics:
     """Open transactions, and those that ended since the server started."""
 
     open: int = 0
+    prepared: int = 0
     open_parts: int = 0
     oldest_age_s: float = 0.0
     outcomes: int = 0
@@ -168,9 +169,11 @@ class TransactionsRunner:
     def statistics(self) -> TransactionsStatistics:
         """Figures as of now."""
         opened = self._state.open_transactions
+        states = [transaction.admitted_state for transaction in opened.by_number.copy().values()]
         oldest_us = min((transaction.begun_us for transaction in opened.by_number.copy().values()), default=0)
         return TransactionsStatistics(
             open=len(opened),
+            prepared=states.count(TransactionState.PREPARED),
             open_parts=opened.parts_count,
             oldest_age_s=(self._container.clock.unix_us() - oldest_us) / 1e6 if oldest_us else 0.0,
             outcomes=self._outcomes_count,

@@ -23,7 +23,7 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 
-from .commits import admit_commit, plan_transaction
+from .commits import admit_commit, chosen_parts, plan_transaction
 from .controller import StreamController
 from .endings import end_transactions
 from .id_ranges import IdRanges
@@ -97,7 +97,8 @@ class TransactionController:
             await self._container.in_flight.settled()
         streams = [self._streams.find(stream_name) for stream_name in stream_names]
         if found is not None and (found.number == number or found.state in _TAKEN):
-            check_open(found)
+            if found.state is not TransactionState.PREPARED:
+                check_open(found)
             if {stream.stream_id for stream in found.streams} != {stream.stream_id for stream in streams}:
                 raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
             found.is_renewed = True
@@ -178,36 +179,85 @@ class TransactionController:
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
-    async def commit(
+    async def prepare(
         self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool
     ) -> tuple[Transaction, bool]:
+        """Let a transaction take no more, and never end by itself; return it, and False if it was prepared before.
+
+        Raises:
+            BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
+            TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
+            TransactionPreparedError: it was prepared with other branches.
+            InvalidArgumentError: a branch is given twice.
+        """
+        named = _checked_branches(branches)
+        digest = digest_of_branches(named)
+        transaction = await self._found(number)
+        with _held(transaction):
+            while not transaction.admitted_state.is_final and _is_growing(transaction):
+                await self._container.in_flight.settled()
+            if transaction.admitted_state is TransactionState.PREPARED and transaction.admitted_digest == digest:
+                await self._container.in_flight.settled()
+                return transaction, False
+            check_open(transaction)
+            chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
+            dropped = sorted(transaction.parts.keys() - {part.segment_id for part, _ in chosen})
+            decided = self._container.decide(
+                m.TransactionPrepared(number=number, branches=list(branches), digest=digest, dropped=dropped), number
+            )
+            transaction.admitted_state = TransactionState.PREPARED
+            transaction.admitted_digest, transaction.admitted_branches = digest, list(branches)
+            for segment_id in dropped:
+                segment = self._state.segments.get(segment_id)
+                if segment is not None:
+                    segment.leaving = True
+            await decided
+        return transaction, True
+
+    async def commit(
+        self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool, name: str = ""
+    ) -> tuple[Transaction, bool]:
         """Let the events of branches be part of their streams; return the transaction, and False if they were before.
+
+        Args:
+            number: 0: the transaction is the prepared one with the name.
+            branches: of a prepared one those with which it was prepared, or none.
 
         Raises:
             BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
             TransactionUnknownError, TransactionAbortedError: it is not open.
             TransactionCommittedError: it was committed with other branches.
-            InvalidArgumentError: a segment would have too many events, or a branch is given twice.
+            TransactionPreparedError: it was prepared with other branches.
+            InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
+                prepared is meant by its name alone.
             StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
         """
-        named = dict(branches)
-        if len(named) < len(branches):
-            raise InvalidArgumentError("a branch is given twice")
+        named = _checked_branches(branches)
         digest = digest_of_branches(named)
-        transaction = await self._found(number)
+        transaction = await self._found(number, name)
         with _held(transaction):
             stream_ids = [stream.stream_id for stream in transaction.streams]
             with await self._container.loader.pin(streams=stream_ids):
                 while not transaction.admitted_state.is_final and self._is_moving(transaction):
                     await self._container.in_flight.settled()
-                if transaction.admitted_state is TransactionState.COMMITTED and transaction.admitted_digest == digest:
+                is_as_prepared = not branches and not (number and transaction.admitted_state is TransactionState.OPEN)
+                is_same = is_as_prepared or transaction.admitted_digest == digest
+                if transaction.admitted_state is TransactionState.COMMITTED and is_same:
                     await self._container.in_flight.settled()
                     return transaction, False
-                check_open(transaction)
+                if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
+                    check_open(transaction)
+                    if not number:
+                        raise InvalidArgumentError(
+                            "only a prepared transaction is committed by its name", subject=transaction.name
+                        )
+                else:
+                    # What it has beside these was dropped when it was prepared.
+                    named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
                 commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
                 committed_us = self._container.clock.unix_us()
                 decided = self._container.decide(
-                    commit.record(transaction, digest=digest, committed_us=committed_us), number
+                    commit.record(transaction, digest=digest, committed_us=committed_us), transaction.number
                 )
                 admit_commit(self._state, transaction, commit, digest=digest)
                 await decided
@@ -216,7 +266,7 @@ class TransactionController:
     def _is_moving(self, transaction: Transaction) -> bool:
         """Return whether something is on its way by which the commit would be another one."""
         streams = (self._state.streams.get(stream.stream_id) for stream in transaction.streams)
-        return len(transaction.admitted_parts) > len(transaction.parts) or any(
+        return _is_growing(transaction) or any(
             stream is not None and self._streams.is_being_decided(stream.name) for stream in streams
         )
 
@@ -262,7 +312,7 @@ class TransactionController:
             decided_us=transaction.decided_us,
             name=transaction.name,
             streams=transaction.streams,
-            branches=[m.BranchCount(*each) for each in sorted(counts.items())],
+            branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
             cuts=transaction.cuts,
         )
 
@@ -309,6 +359,18 @@ class TransactionController:
             )
         if not 1 <= len(stream_names) <= STREAMS_COUNT_MAX or len(set(stream_names)) < len(stream_names):
             raise InvalidArgumentError(f"a transaction is over 1 to {STREAMS_COUNT_MAX} streams, each given once")
+
+
+def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:
+    named = dict(branches)
+    if len(named) < len(branches):
+        raise InvalidArgumentError("a branch is given twice")
+    return named
+
+
+def _is_growing(transaction: Transaction) -> bool:
+    """Return whether parts of a transaction are on their way."""
+    return len(transaction.admitted_parts) > len(transaction.parts)
 
 
 @contextmanager

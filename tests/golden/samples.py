@@ -107,7 +107,7 @@ _MESSAGES: Final[list[m.Message]] = [
     ),
     m.ListStreams("shop/", "", 1000, "winter"),
     m.StreamList([m.ListedStream("shop/orders"), m.ListedStream("shop/returns")], 0),
-    m.SealStream("shop/orders"),
+    m.SealStream("shop/orders", 1),
     m.TruncateStream("shop/orders", [m.CutPosition(32, 7), m.CutPosition(33, 1 << 38)]),
     m.DeleteStream("shop/orders"),
     m.ScaleStream("shop/orders", [32], [m.KeyRangeRecord(0, (1 << 62) - 1), m.KeyRangeRecord(1 << 62, (1 << 63) - 1)]),
@@ -165,7 +165,10 @@ _MESSAGES: Final[list[m.Message]] = [
         cuts=[m.TransactionCut(31, 9, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 7)])],
     ),
     m.AddParts(number=51, branch=9, parts=[m.NewPart(52, 32), m.NewPart(53, 33)]),
-    m.CommitTransaction(number=51, branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)], drops_others=1),
+    m.CommitTransaction(
+        number=51, name="übertrag-7", branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)], drops_others=1
+    ),
+    m.PrepareTransaction(number=51, branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)], drops_others=1),
     m.AbortTransaction(51, "übertrag-7"),
     m.GetTransaction(0, "übertrag-7"),
     m.RenewTransactions([51, 54]),
@@ -236,6 +239,12 @@ _MESSAGES: Final[list[m.Message]] = [
     ),
     m.TransactionsEnded(ended_us=1_700_000_000_000_020, state=4, numbers=[51, 55]),
     m.OutcomesForgotten([51, 55]),
+    m.TransactionPrepared(
+        number=51,
+        branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)],
+        digest=bytes(range(80, 96)),
+        dropped=[54, 56],
+    ),
 ]
 SAMPLES: Final = {message.type.name.lower(): message for message in _MESSAGES}
 """By the name of the file. Request id and flags are those of the file."""

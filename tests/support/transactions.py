@@ -78,10 +78,17 @@ class PeerTransaction:
 
     def commit_request(self, *branches: int, drops_others: bool = False) -> m.CommitTransaction:
         counts = [m.BranchCount(branch, self.counts.get(branch, 0)) for branch in branches or sorted(self.counts)]
-        return m.CommitTransaction(number=self.number, branches=counts, drops_others=int(drops_others))
+        return m.CommitTransaction(number=self.number, name="", branches=counts, drops_others=int(drops_others))
 
     async def commit(self, *branches: int, drops_others: bool = False) -> m.TransactionInfo:
         return await self.peer.ask(self.commit_request(*branches, drops_others=drops_others), m.TransactionInfo)
+
+    async def prepare(self, *branches: int, drops_others: bool = False) -> m.TransactionInfo:
+        request = self.commit_request(*branches, drops_others=drops_others)
+        return await self.peer.ask(
+            m.PrepareTransaction(number=request.number, branches=request.branches, drops_others=request.drops_others),
+            m.TransactionInfo,
+        )
 
     async def abort(self) -> m.TransactionInfo:
         return await self.peer.ask(m.AbortTransaction(self.number, ""), m.TransactionInfo)

@@ -24,7 +24,7 @@ from .declaration import (
     message,
 )
 from .stream import CursorName, CutPosition, NamedCut, SegmentRangeRecord
-from .transaction import TransactionCut, TransactionStream
+from .transaction import BranchCount, TransactionCut, TransactionStream
 from .writer import NO_NONCE as _NO_NONCE
 
 
@@ -307,3 +307,13 @@ class OutcomesForgotten(Record):
     """How these transactions ended is not known any more."""
 
     numbers: List32[TransactionNumber]
+
+
+@message(166, kw_only=True)
+class TransactionPrepared(Record):
+    """A transaction takes no more, and never ends by itself; it is committed with these branches, or aborted."""
+
+    number: TransactionNumber
+    branches: List32[BranchCount]
+    digest: Bytes16  # of the branches and their counts
+    dropped: List32[SegmentId]  # parts that are deleted

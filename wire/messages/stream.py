@@ -102,9 +102,10 @@ class ListStreams(Query[StreamList]):
 
 @message(53)
 class SealStream(Request[StreamInfo]):
-    """Seal a stream."""
+    """Seal a stream. Its open transactions are aborted; refused with TRANSACTION_PREPARED while one is prepared."""
 
     name: StreamName
+    force: U8 = 0  # 1: prepared ones are aborted, too
 
 
 class CutPosition(NamedTuple):

@@ -76,7 +76,7 @@ class TransactionInfo(FromServer):
     decided_us: I64  # when it was committed or aborted; 0 while it was not
     name: Text
     streams: List16[TransactionStream]  # while it is open
-    branches: List32[BranchCount]  # while it is open: what is stored of each
+    branches: List32[BranchCount]  # while it is open: what is stored of each; of a prepared one, those it commits
     cuts: List16[TransactionCut]  # once it is committed
 
 
@@ -113,11 +113,25 @@ class AddParts(Request[Done]):
 class CommitTransaction(Request[TransactionInfo]):
     """Let the events of branches be part of their streams, all at once; refused unless they have so many events.
 
-    Sent again with the same branches, it answers with the outcome and `changed` = 0.
+    Sent again with the same branches, it answers with the outcome and `changed` = 0. A prepared one is committed as it
+    was prepared: it may be named by its name alone, then with no branches.
+    """
+
+    number: TransactionNumber  # 0: the prepared one with the name
+    name: TransactionName
+    branches: List32[BranchCount]  # parts with keys in common are merged in this order
+    drops_others: U8  # 1: what other branches have is deleted; 0: there must be no others
+
+
+@message(89, kw_only=True)
+class PrepareTransaction(Request[TransactionInfo]):
+    """Let a transaction take no more, and never end by itself: from now on nothing but an abort keeps it from a commit.
+
+    Refused unless the branches have so many events. Sent again with the same branches, it changes nothing.
     """
 
     number: TransactionNumber
-    branches: List32[BranchCount]  # parts with keys in common are merged in this order
+    branches: List32[BranchCount]  # those that are committed, in this order
     drops_others: U8  # 1: what other branches have is deleted; 0: there must be no others
 
 

@@ -26,11 +26,12 @@ def _transaction_row(transaction: Transaction) -> Row:
         transaction.name,
         json_text(streams),
         json_text(transaction.cuts),
+        json_text(transaction.branches),
         transaction.digest,
     )
 
 
-def _load_transaction(*, state: int, streams: str, cuts: str, **columns: Any) -> Transaction:
+def _load_transaction(*, state: int, streams: str, cuts: str, branches: str, **columns: Any) -> Transaction:
     transaction = Transaction(state=TransactionState(state), **columns)
     transaction.streams = [
         m.TransactionStream(
@@ -44,6 +45,7 @@ def _load_transaction(*, state: int, streams: str, cuts: str, **columns: Any) ->
         m.TransactionCut(stream_id, epoch, [m.CutPosition(*position) for position in positions])
         for stream_id, epoch, positions in json.loads(cuts)
     ]
+    transaction.branches = [m.BranchCount(*branch) for branch in json.loads(branches)]
     return transaction
 
 
@@ -77,7 +79,7 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
         number=15,
         key=["number"],
         integers=["number", "state", "begun_us", "lease_ms", "decided_us", "decided_uptime_us"],
-        texts=["name", "streams", "cuts"],  # the lists as JSON, key ranges in hexadecimal digits
+        texts=["name", "streams", "cuts", "branches"],  # the lists as JSON, key ranges in hexadecimal digits
         blobs=["digest"],
         indexes=[["name"], ["decided_uptime_us", "number"]],
     ),

@@ -63,6 +63,22 @@ def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
     state.transactions.changed(transaction)
 
 
+def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
+    state = batch.state
+    transaction = state.transactions.loaded(record.number)
+    if transaction is None:
+        return  # damage has taken its beginning
+    _delete_parts(state, record.dropped)
+    state.open_transactions.drop_parts(transaction, record.dropped)
+    for segment_id in record.dropped:
+        if transaction.parts.pop(segment_id, None) is not None:
+            transaction.admitted_parts.pop(segment_id, None)
+            state.touch("parts", transaction.number, segment_id)
+    transaction.state = TransactionState.PREPARED
+    transaction.digest, transaction.branches = record.digest, record.branches
+    state.transactions.changed(transaction)
+
+
 def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
@@ -135,6 +151,7 @@ def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionStat
     transaction.parts, transaction.admitted_parts, transaction.streams = {}, {}, []
     transaction.state = transaction.admitted_state = outcome
     transaction.admitted_digest = transaction.digest
+    transaction.branches = transaction.admitted_branches = []
     transaction.decided_us = decided_us
     transaction.decided_uptime_us = state.uptime_us
     state.transactions.changed(transaction)
@@ -160,6 +177,7 @@ APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.IdsReserved: _ids_reserved,
     m.TransactionBegun: _begun,
     m.PartsAdded: _parts_added,
+    m.TransactionPrepared: _prepared,
     m.TransactionCommitted: _committed,
     m.TransactionsEnded: _ended,
     m.OutcomesForgotten: _outcomes_forgotten,

@@ -31,7 +31,8 @@ class Transaction:
         name: empty for none; of an outcome, also where a later transaction has the name.
         decided_us: when it ended, by the wall clock; 0 while it has not.
         decided_uptime_us: the uptime that was counted then: its age, which no clock changes; -1 while it has not.
-        digest: of the branches that were committed, and their counts.
+        branches: those that are committed if it is prepared, with their counts.
+        digest: of the branches that were prepared or committed, and their counts.
         streams: with the segments by which all who write to it route.
         parts: by the id of their segment, in the order in which they were added.
         cuts: where its events end, once it is committed.
@@ -45,12 +46,14 @@ class Transaction:
     decided_us: int = 0
     decided_uptime_us: int = -1
     digest: bytes = b""
+    branches: list[m.BranchCount] = field(default_factory=list)
     streams: list[m.TransactionStream] = field(default_factory=list)
     parts: dict[int, TransactionPart] = field(default_factory=dict)
     cuts: list[m.TransactionCut] = field(default_factory=list)
     # Admitted: the same, ahead by what is queued.
     admitted_state: TransactionState = field(init=False)
     admitted_digest: bytes = field(init=False)
+    admitted_branches: list[m.BranchCount] = field(init=False)
     admitted_parts: dict[int, TransactionPart] = field(init=False)
     # Whether a frame named it since its lease was looked at, and how many requests that wait hold it.
     is_renewed: bool = True
@@ -64,6 +67,7 @@ class Transaction:
         """Let the admitted view be the durable one: nothing is queued."""
         self.admitted_state = self.state
         self.admitted_digest = self.digest
+        self.admitted_branches = self.branches
         self.admitted_parts = dict(self.parts)
 
     @property
@@ -127,6 +131,12 @@ class OpenTransactions:
         for segment_id in segment_ids:
             self._of_part[segment_id] = transaction
             self._segments.pin([segment_id], into=self._pins[transaction.number])
+
+    def drop_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
+        """Remove parts that are deleted; their pins end with the transaction."""
+        for segment_id in segment_ids:
+            if self._of_part.get(segment_id) is transaction:
+                del self._of_part[segment_id]
 
     def end(self, transaction: Transaction) -> None:
         """Remove one that is over; nothing happens if it was not there."""

@@ -7,20 +7,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from millrace.model.commit_plan import plan_commit
-from millrace.model.key_range import KeyRange
-from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.apply import BatchItem, BytesSink, apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.transaction import Transaction
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun, Sequences
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES, SEQUENCED_APPEND_HEADER_SIZE_BYTES
 from tests.server.container.states import new_state
+from tests.server.container.transaction_steps import TRANSACTION_KINDS, TransactionSteps
 
 KINDS = (
     "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
@@ -28,8 +25,7 @@ KINDS = (
     "open_on_stream", "open_on_stream", "append_sequenced", "append_sequenced", "tell_stored", "refuse_sequences",
     "reset_sequences", "expire_writers", "count_uptime", "create_stream", "seal_stream",
     "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
-    "forget_cut", "begin_transaction", "begin_transaction", "add_parts", "add_parts", "append_to_part",
-    "append_to_part", "commit", "commit", "end_transactions", "forget_outcomes",
+    "forget_cut", *TRANSACTION_KINDS,
 )  # fmt: skip
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16), st.integers(0, 2**16))
 
@@ -73,7 +69,7 @@ def run_of(
 
 
 @dataclass
-class History:
+class History(TransactionSteps):
     """A state, changed by one step after the other. Numbers of a step choose what it applies to, and how much."""
 
     state: ContainerState = field(default_factory=new_state)
@@ -341,114 +337,6 @@ class History:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(m.CutForgotten(streams[choice % len(streams)], 1 + amount % 2, f"marke-ü-{amount // 2 % 2}"))
 
-    def begin_transaction(self, choice: int, amount: int) -> None:
-        streams = [stream for stream in self.state.streams.values() if not stream.sealed][: 1 + choice % 2]
-        name = f"überweisung-{amount % 4}" if amount % 2 else ""
-        known = self.state.transactions.find(name)
-        if streams and (known is None or known.state.is_final):
-            number = self.state.take_ids(1 + amount % 3)
-            self.apply(m.IdsReserved(number, 1 + amount % 3))
-            routes = [
-                m.TransactionStream(
-                    stream.stream_id,
-                    stream.epoch,
-                    [
-                        m.SegmentRangeRecord(part.segment_id, part.key_range.low, part.key_range.last)
-                        for part in stream.open_parts
-                    ],
-                )
-                for stream in streams
-            ]
-            self.apply(
-                m.TransactionBegun(number=number, begun_us=self.clock_us, lease_ms=amount, name=name, streams=routes)
-            )
-
-    def add_parts(self, choice: int, amount: int) -> None:
-        if transaction := self._open_transaction(choice):
-            stream = transaction.streams[amount % len(transaction.streams)]
-            branch = amount % 3
-            present = {part.key_range for part in transaction.parts.values() if part.branch == branch}
-            parts = [
-                m.PartRecord(self.state.take_id(), stream.stream_id, low, last)
-                for _, low, last in stream.ranges
-                if KeyRange.inclusive(low, last) not in present
-            ]
-            self.apply(m.PartsAdded(number=transaction.number, branch=branch, added_us=self.clock_us, parts=parts))
-
-    def append_to_part(self, choice: int, amount: int) -> None:
-        transaction = self._open_transaction(choice)
-        if transaction and (segments := self._parts_of(transaction)):
-            segment = segments[amount % len(segments)][1]
-            self._append(segment, amount=amount % 99, gap=0, writer_number=0, last_event_number=0)
-
-    def commit(self, choice: int, amount: int) -> None:
-        transaction = self._open_transaction(choice)
-        if transaction is None:
-            return
-        record = m.TransactionCommitted(
-            number=transaction.number,
-            committed_us=self.clock_us,
-            name=transaction.name,
-            digest=amount.to_bytes(16),
-            epochs=[],
-            parts=[],
-            dropped=[],
-            cuts=[],
-        )
-        kept = [each for each in self._parts_of(transaction) if each[0].branch != amount % 3 and each[1].length]
-        for stream in transaction.streams:
-            self._commit_to(record, stream.stream_id, [each for each in kept if each[0].stream_id == stream.stream_id])
-        taken = {part.source_id for part in record.parts}
-        record.dropped.extend(sorted(transaction.parts.keys() - taken))
-        self.apply(record)
-
-    def _commit_to(
-        self, record: m.TransactionCommitted, stream_id: int, sources: list[tuple[TransactionPart, Segment]]
-    ) -> None:
-        stream = self.state.streams.get(stream_id)
-        if stream is None or stream.sealed or not sources:
-            return
-        targets = [self.state.segments.get(part.segment_id) for part in stream.open_parts]
-        if any(target is None or target.link is not None for target in targets):
-            return
-        plan = plan_commit(
-            [part for part, _ in sources],
-            open_parts=stream.open_parts,
-            epoch=stream.epoch,
-            take_id=self.state.take_id,
-        )
-        ends: dict[int, int] = {}
-        for part, segment in sources:
-            target_id = plan.targets[part.segment_id]
-            target = self.state.segments.get(target_id)
-            start = ends.setdefault(target_id, 0 if target is None else target.length)
-            record.parts.append(m.CommittedPart(part.segment_id, target_id, start, segment.length, segment.event_count))
-            ends[target_id] += segment.length
-        for epoch in plan.epochs:
-            created = [m.SegmentRangeRecord(number, keys.low, keys.last) for number, keys in epoch.created]
-            record.epochs.append(m.CommitEpochRecord(stream_id, epoch.number, list(epoch.sealed_ids), created))
-        record.cuts.append(
-            m.TransactionCut(stream_id, stream.epoch, [m.CutPosition(*end) for end in sorted(ends.items())])
-        )
-
-    def end_transactions(self, choice: int, amount: int) -> None:
-        if transaction := self._open_transaction(choice):
-            state = TransactionState.ABORTED if amount % 2 else TransactionState.EXPIRED
-            self.apply(m.TransactionsEnded(ended_us=self.clock_us, state=state, numbers=[transaction.number, 2**40]))
-
-    def forget_outcomes(self, choice: int, amount: int) -> None:
-        ended = [each.number for each in self.state.transactions.values() if each.state.is_final]
-        self.apply(m.OutcomesForgotten(ended[: 1 + amount % 2]))
-
-    def _open_transaction(self, choice: int) -> Transaction | None:
-        numbers = sorted(self.state.open_transactions.by_number)
-        return self.state.open_transactions.by_number[numbers[choice % len(numbers)]] if numbers else None
-
-    def _parts_of(self, transaction: Transaction) -> list[tuple[TransactionPart, Segment]]:
-        """Return the parts that nothing has deleted or merged."""
-        segments = [(part, self.state.segments.get(part.segment_id)) for part in transaction.parts.values()]
-        return [(part, segment) for part, segment in segments if segment is not None and segment.link is None]
-
     def delete_stream(self, choice: int, amount: int) -> None:
         if streams := [stream.stream_id for stream in self.state.streams.values()]:
             self.apply(m.StreamDeleted(streams[choice % len(streams)]))
@@ -535,6 +423,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
                 list(each.streams),
                 dict(sorted(each.parts.items())),
                 list(each.cuts),
+                list(each.branches),
             )
             for each in state.transactions.values()
         },
