@@ -23,6 +23,8 @@ def _ids_reserved(batch: CurrentBatch, record: m.IdsReserved) -> None:
 
 def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
     state = batch.state
+    if state.transactions.loaded(record.number) is not None:
+        return
     _free_name(state, record.name)
     transaction = Transaction(
         number=record.number,
@@ -47,9 +49,10 @@ def _free_name(state: ContainerState, name: str) -> None:
 def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
-    if transaction is None:
+    if transaction is None or transaction.state.is_final:
         return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
-    for segment_id, stream_id, low, last in record.parts:
+    added = [part for part in record.parts if part.segment_id not in transaction.parts]
+    for segment_id, stream_id, low, last in added:
         create_segment(batch, segment_id, name=internal_name(_PART_KIND, str(segment_id)), created_us=record.added_us)
         part = TransactionPart(
             segment_id=segment_id,
@@ -59,14 +62,14 @@ def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
         )
         transaction.parts[segment_id] = transaction.admitted_parts[segment_id] = part
         state.touch("parts", transaction.number, segment_id)
-    state.open_transactions.add_parts(transaction, [part.segment_id for part in record.parts])
+    state.open_transactions.add_parts(transaction, [part.segment_id for part in added])
     state.transactions.changed(transaction)
 
 
 def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
-    if transaction is None:
+    if transaction is None or transaction.state is not TransactionState.OPEN:
         return  # damage has taken its beginning
     _delete_parts(state, record.dropped)
     state.open_transactions.drop_parts(transaction, record.dropped)
@@ -86,6 +89,8 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
         transaction = Transaction(number=record.number, name=record.name, begun_us=record.committed_us, lease_ms=0)
         _free_name(state, record.name)
         state.transactions.add(transaction)
+    if transaction.state.is_final:
+        return
     for epoch in record.epochs:
         _begin_epoch(batch, epoch, started_us=record.committed_us)
     for part in record.parts:
@@ -130,6 +135,8 @@ def _begin_epoch(batch: CurrentBatch, epoch: m.CommitEpochRecord, *, started_us:
 
 def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
     for transaction in _loaded(batch.state, record.numbers):
+        if transaction.state.is_final:
+            continue
         _delete_parts(batch.state, transaction.parts)
         _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
 

@@ -304,6 +304,8 @@ class History(TransactionSteps):
         stream = streams[choice % len(streams)]
         parts = stream.open_parts
         first = amount % len(parts)
+        if parts[first].key_range.width == 1:
+            return
         if amount % 3 or first + 1 == len(parts):
             low, last = parts[first].key_range.low, parts[first].key_range.last
             border = low + (last - low) // 2 + 1

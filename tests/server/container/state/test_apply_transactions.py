@@ -1,10 +1,12 @@
 """What is left of a transaction when damage has taken some of its records."""
 
+import pytest
+
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange
 from millrace.wire import messages as m
-from tests.server.container.histories import apply, run_of
+from tests.server.container.histories import apply, durable_view, run_of
 from tests.server.container.states import new_state
 
 LAST = (1 << 64) - 1
@@ -116,3 +118,23 @@ def test_an_open_transaction_is_not_forgotten() -> None:
 
 def test_reserved_ids_are_not_given_to_others() -> None:
     assert with_stream(m.IdsReserved(100, 50)).take_id() == 150
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        COMMITTED,
+        m.TransactionsEnded(ended_us=8, state=TransactionState.ABORTED, numbers=[4]),
+        m.TransactionPrepared(number=4, branches=[m.BranchCount(0, 2)], digest=bytes(16), dropped=[11]),
+        m.OutcomesForgotten([4]),
+    ],
+    ids=lambda record: str(record.type.name),
+)
+def test_applying_a_record_twice_is_applying_it_once(last: m.Message) -> None:
+    records = [m.IdsReserved(4, 50), BEGUN, PARTS, last]
+    twice = [record for record in records for _ in range(2)]
+    once, again = with_stream(*records), with_stream(*twice)
+
+    assert durable_view(again) == durable_view(once)
+    assert again.open_transactions.pins_count == once.open_transactions.pins_count
+    assert again.user_segment_count == once.user_segment_count
