@@ -146,25 +146,17 @@ async def test_what_is_stored_is_told_also_when_the_segment_was_sealed_since(pee
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_the_older_epoch_is_fenced(tmp_path: Path) -> None:
+async def test_the_older_epoch_is_fenced(peer: Peer, other: Peer) -> None:
     """Behaviour 4: the older epoch's next append is refused and stores nothing; the newer one continues."""
-    async with (
-        Server(server_options(tmp_path)) as server,
-        await Peer.connect(server.address) as older,
-        await Peer.connect(server.address) as newer,
-    ):
-        segment_id = await older.create_segment("raw/a")
-        old = await opened(older, segment_id)
-        await older.store(segment_id, b"1", event_number=1, **old)
-        new = await opened(newer, segment_id)
-        assert await older.settled(await older.append(segment_id, b"2", event_number=2, **old)) == [
-            ErrorCode.WRITER_FENCED
-        ]
-        assert await older.settled(await older.append(segment_id, b"1", event_number=1, **old)) == [
-            ErrorCode.WRITER_FENCED
-        ]
-        await newer.store(segment_id, b"2", event_number=2, **new)
-        assert await newer.read_all(segment_id) == b"12"
+    segment_id = await peer.create_segment("raw/a")
+    older = await opened(peer, segment_id)
+    await peer.store(segment_id, b"1", event_number=1, **older)
+    newer = await opened(other, segment_id)
+    for event_number in (2, 1):
+        ids = await peer.append(segment_id, b"x", event_number=event_number, **older)
+        assert await peer.settled(ids) == [ErrorCode.WRITER_FENCED]
+    await other.store(segment_id, b"2", event_number=2, **newer)
+    assert await other.read_all(segment_id) == b"12"
 
 
 @pytest.mark.both_loops
@@ -174,7 +166,7 @@ async def test_of_many_that_open_one_writer_at_once_each_has_an_epoch_of_its_own
     async with Server(server_options(tmp_path)) as server:
         peers = [await Peer.connect(server.address) for _ in range(10)]
         segment_id = await peers[0].create_segment("raw/a")
-        writers = await asyncio.gather(*(peer.open_writer("w", segment_id) for peer in peers for _ in range(1)))
+        writers = await asyncio.gather(*(peer.open_writer("w", segment_id) for peer in peers))
         epochs = [writer.writer_epoch for writer in writers]
         assert len(set(epochs)) == 10
         assert len({writer.writer_number for writer in writers}) == 1

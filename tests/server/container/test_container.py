@@ -33,23 +33,19 @@ async def test_appends_of_a_connection_are_stored_in_order(peer: Peer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_two_connections_interleave_and_keep_each_its_order(tmp_path: Path) -> None:
+async def test_two_connections_interleave_and_keep_each_its_order(peer: Peer, other: Peer) -> None:
     """Behaviour 7: two writers interleave freely, each one's order kept."""
-    async with Server(server_options(tmp_path)) as server:
-        peers = [await Peer.connect(server.address) for _ in range(2)]
-        segment_id = await peers[0].create_segment("raw/a")
+    segment_id = await peer.create_segment("raw/a")
 
-        async def write(peer: Peer, name: bytes) -> None:
-            for number in range(0, 200, 10):
-                await peer.store(segment_id, *(name + b"%03d" % (number + index) for index in range(10)))
+    async def write(peer: Peer, name: bytes) -> None:
+        for number in range(0, 200, 10):
+            await peer.store(segment_id, *(name + b"%03d" % (number + index) for index in range(10)))
 
-        await asyncio.gather(write(peers[0], b"a"), write(peers[1], b"b"))
-        content = await peers[0].read_all(segment_id)
-        events = [content[start : start + 4] for start in range(0, len(content), 4)]
-        for name in (b"a", b"b"):
-            assert [event for event in events if event[:1] == name] == [name + b"%03d" % n for n in range(200)]
-        for peer in peers:
-            await peer.close()
+    await asyncio.gather(write(peer, b"a"), write(other, b"b"))
+    content = await peer.read_all(segment_id)
+    events = [content[start : start + 4] for start in range(0, len(content), 4)]
+    for name in (b"a", b"b"):
+        assert [event for event in events if event[:1] == name] == [name + b"%03d" % n for n in range(200)]
 
 
 @pytest.mark.asyncio
@@ -65,7 +61,6 @@ async def test_an_ack_comes_after_the_sync_only(tmp_path: Path) -> None:
         assert (await peer.info(segment_id)).length == 0
         assert await code_of(peer.read(segment_id, 1)) is ErrorCode.OFFSET_BEYOND_END
         assert ids[0] not in peer.outcomes
-        assert "has not answered" in server.health() or not server.health()
         files.resume()
         assert await peer.settled(ids) == [Stored(0, duplicate=False)]
         assert bytes((await peer.read(segment_id, 0)).payload) == b"hello"
@@ -92,21 +87,16 @@ async def test_appends_to_what_takes_none_get_the_typed_error(peer: Peer) -> Non
 
 
 @pytest.mark.asyncio
-async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_after(tmp_path: Path) -> None:
+async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_after(peer: Peer, other: Peer) -> None:
     """Behaviour 6: acks of earlier appends first; the later ones in the pipeline fail."""
-    async with (
-        Server(server_options(tmp_path)) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address) as sealer,
-    ):
-        segment_id = await peer.create_segment("raw/a")
-        before = await peer.append(segment_id, *[b"x"] * 100)
-        seal = await sealer.start(m.SealSegment(segment_id))
-        outcomes = await peer.settled(before)
-        info = await sealer.reply(seal, m.SegmentInfo)
-        after = await peer.settled(await peer.append(segment_id, *[b"y"] * 10))
-        assert after == [ErrorCode.SEGMENT_SEALED] + [ErrorCode.SEGMENT_SEALED] * 9
-        assert sum(isinstance(outcome, Stored) for outcome in outcomes) == info.length
+    segment_id = await peer.create_segment("raw/a")
+    before = await peer.append(segment_id, *[b"x"] * 100)
+    seal = await other.start(m.SealSegment(segment_id))
+    outcomes = await peer.settled(before)
+    info = await other.reply(seal, m.SegmentInfo)
+    after = await peer.settled(await peer.append(segment_id, *[b"y"] * 10))
+    assert after == [ErrorCode.SEGMENT_SEALED] * 10
+    assert sum(isinstance(outcome, Stored) for outcome in outcomes) == info.length
 
 
 @pytest.mark.asyncio
