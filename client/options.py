@@ -61,7 +61,7 @@ class ClientOptions:
         on_waiting: called in the event loop when something begins to wait for the server, with the reason, and with
             None when nothing waits any more; each time that is logged, too. Must not raise.
         keepalive_s: after so long a silence the server is asked for a sign of life; after two of them the connection
-            counts as lost.
+            counts as lost. A server that is throttled is heard every 5 s only.
         in_flight_bytes_max: appends of one connection that may wait for their ack, those of all writers together; each
             writer has a bound of its own, `WriterOptions.in_flight_bytes_max`.
     """

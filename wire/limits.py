@@ -42,6 +42,8 @@ APPENDS_IN_FLIGHT_MAX: Final = 65536
 NAME_SIZE_BYTES_MAX: Final = 255
 LIST_PAGE_COUNT_MAX: Final = 1000
 HANDSHAKE_TIMEOUT_S: Final = 5.0
+UNREAD_PING_S: Final = 5.0
+"""So often at least an end that does not read is heard: half of what a client takes for silence must be longer."""
 
 assert READ_SIZE_BYTES_MAX + KIB <= FRAME_SIZE_BYTES_MAX, "a full read reply must fit a frame"
 assert CONTROL_FRAME_SIZE_BYTES_MAX <= RECORD_SIZE_BYTES_MAX <= FRAME_SIZE_BYTES_MAX

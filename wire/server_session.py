@@ -1,8 +1,8 @@
 """The end of a connection that a server has: requests and appends in, replies out.
 
 `next_event` returns what the client asks for, one frame at a time, or all consecutive appends to one segment at once
-(see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, and
-says so with `excuse` when it reads again. Outcomes of appends leave by `appends`, in the order of their request ids.
+(see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, which
+`pause` and `resume` tell. Outcomes of appends leave by `appends`, in the order of their request ids.
 
 Request ids rise: an id that is not above all before it is a violation, for two requests would share it. Frames that
 name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.

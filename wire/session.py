@@ -25,6 +25,8 @@ Silence. A PING is due when either direction was quiet for `keepalive_s`: so eac
 relying on the other's settings. If nothing at all arrives for as long again after that PING, the peer is lost. Any byte
 proves life. A frame that has begun to arrive has a time limit of its own, counted from its first byte.
 
+An end that does not read answers no PING, so it sends one itself every `UNREAD_PING_S`: it is busy, and not dead.
+
 (The division into a core that waits for nothing and thin shells is that of h11 and websockets.)
 """
 
@@ -37,7 +39,7 @@ from millrace.model.checksum import Buffer
 from . import messages as m
 from .errors import ProtocolError, UnsupportedVersionError
 from .framing import encode, verify
-from .limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+from .limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN, UNREAD_PING_S
 from .receive_buffer import ReceiveBuffer
 
 
@@ -157,8 +159,9 @@ class Session:
         # When the PING went out that nothing has arrived after; infinite while there is none.
         self._pinged_s = math.inf
         self._frame_timeout_s = frame_timeout_s
-        # When the first byte of the pending frame came, as far as that is known; infinite while this end does not read.
+        # When the first byte of the pending frame came, as far as that is known.
         self._frame_began_s = math.inf
+        self._is_paused = False
         self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
         self._outbox: list[Buffer] = []
         self.outbox_bytes = 0
@@ -246,7 +249,12 @@ class Session:
 
     def pause(self) -> None:
         """Say that this end reads nothing from now on: a frame that has begun may take its time."""
-        self._frame_began_s = math.inf
+        self._is_paused = True
+
+    def resume(self, now_s: float) -> None:
+        """Say that this end reads again."""
+        self._is_paused = False
+        self.excuse(now_s)
 
     def excuse(self, now_s: float) -> None:
         """Say that this end read nothing until now: no silence before is the peer's."""
@@ -263,22 +271,33 @@ class Session:
             return math.inf
         if self.state is CONNECTED:
             return self._handshake_deadline_s
-        quiet_since_s = min(self._received_s, self._sent_s) if self._pinged_s == math.inf else self._pinged_s
-        return min(quiet_since_s + self._keepalive_s, self._frame_deadline_s)
+        if self._is_paused:
+            return min(self._silence_deadline_s, self._sent_s + UNREAD_PING_S)
+        return min(self._silence_deadline_s, self._frame_deadline_s)
 
     def on_deadline(self, now_s: float) -> None:
         """Do what is due at `now_s`: nothing if the deadline moved meanwhile, else put a PING, or close."""
         if now_s < self.next_deadline_s():
             return
-        if self.state is CONNECTED or self._pinged_s != math.inf or now_s >= self._frame_deadline_s:
+        is_silent = now_s >= self._silence_deadline_s
+        if self.state is CONNECTED or (is_silent and self._pinged_s != math.inf) or now_s >= self._frame_deadline_s:
             self._change(CLOSE)
-        else:
-            self._pinged_s = self._sent_s = now_s
-            self.put(encode(m.Ping()))
+            return
+        if is_silent:
+            self._pinged_s = now_s
+        self._sent_s = now_s
+        self.put(encode(m.Ping()))
+
+    @property
+    def _silence_deadline_s(self) -> float:
+        quiet_since_s = min(self._received_s, self._sent_s) if self._pinged_s == math.inf else self._pinged_s
+        return quiet_since_s + self._keepalive_s
 
     @property
     def _frame_deadline_s(self) -> float:
-        return self._frame_began_s + self._frame_timeout_s if self._frames.pending else math.inf
+        if self._is_paused or not self._frames.pending:
+            return math.inf
+        return self._frame_began_s + self._frame_timeout_s
 
     # --- frames, for the two ends ---
 

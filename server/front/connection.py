@@ -23,6 +23,7 @@ from millrace.wire.limits import (
     CONSOLE_PORT,
     FRAME_SIZE_BYTES_MAX,
     SEQUENCED_APPEND_HEADER_SIZE_BYTES,
+    UNREAD_PING_S,
 )
 from millrace.wire.server_session import ServerSession
 from millrace.wire.session import CLOSED, DRAINING, negotiate_version
@@ -160,6 +161,12 @@ class Connection(asyncio.BufferedProtocol):
         delay_s = max(0.01, min(delay_s, self._options.frame_timeout_s))
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._deadline)
 
+    def _hurry_timer(self) -> None:
+        """See to it that the timer is early enough for a session that pauses; that is seldom needed."""
+        if self._timer is not None and self._timer.when() > asyncio.get_running_loop().time() + UNREAD_PING_S:
+            self._timer.cancel()
+            self._arm_timer()
+
     def _deadline(self) -> None:
         now_s = self._clock.monotonic_s()
         if self._session.is_closed:
@@ -237,10 +244,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_reading = not self._flow.is_blocked
         if self._is_reading:
-            self._session.excuse(self._clock.monotonic_s())
+            self._session.resume(self._clock.monotonic_s())
             transport.resume_reading()
         else:
             self._session.pause()
+            self._hurry_timer()
             transport.pause_reading()
 
     # --- frames ---

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from millrace.wire.framing import encode
-from millrace.wire.limits import PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN
+from millrace.wire.limits import PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN, UNREAD_PING_S
 from millrace.wire.session import (
     BOTH_WAYS,
     HANDSHAKE,
@@ -243,11 +243,48 @@ def test_silence_while_this_end_does_not_read_is_not_the_peers() -> None:
 
     it.on_deadline(125.0)
     assert it.state is ACTIVE
-    it.excuse(125.0)
+    it.resume(125.0)
     it.on_deadline(134.9)
     assert it.state is ACTIVE
     it.on_deadline(135.0)
     assert it.is_closed, "from where it reads again, the frame has its time"
+
+
+@pytest.mark.parametrize("keepalive_s", [UNREAD_PING_S, 10.0, 60.0])
+def test_an_end_that_does_not_read_is_not_taken_for_dead(keepalive_s: float) -> None:
+    """Behaviour 45: however attentive its peer is; and it is again as soon as it reads."""
+    server, client = session(Role.SERVER, ACTIVE), session(Role.CLIENT, ACTIVE, keepalive_s=keepalive_s)
+    server.pause()
+
+    for now_s in range(101, 400):
+        server.excuse(now_s)
+        server.on_deadline(now_s)
+        if server.outbox_bytes:
+            assert server.take_outbox(now_s) == [PING]
+            feed(client, PING, now_s)
+            client._consume(client._frames.end)
+        client.on_deadline(now_s)
+        if client.outbox_bytes:
+            client.take_outbox(now_s)  # is not read
+
+    assert not client.is_closed
+    assert not server.is_closed
+    server.resume(400.0)
+    server.on_deadline(405.0)
+    assert not server.outbox_bytes
+
+
+def test_a_peer_that_takes_nothing_is_dropped_also_while_it_is_not_read() -> None:
+    it = session(Role.SERVER, ACTIVE)
+    it.pause()
+
+    for now_s in range(101, 160):
+        it.on_deadline(now_s)
+        it.take_outbox(now_s)
+        assert not it.is_closed
+    it.on_deadline(160.0)
+
+    assert it.is_closed
 
 
 @pytest.mark.parametrize(

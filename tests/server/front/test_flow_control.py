@@ -18,7 +18,7 @@ from millrace.wire.limits import KIB, MIB
 from tests.support.protocol import Peer, Stored, read_request
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 @given(st.lists(st.tuples(st.sampled_from(Reason), st.booleans()), max_size=30))
@@ -52,6 +52,15 @@ def test_an_owner_may_give_another_reason_while_it_is_called() -> None:
 
 
 # --- over real sockets ---
+
+SMALL_TAIL = ContainerOptions(
+    flush_age_s=3600.0,
+    flush_size_bytes=16 * KIB,
+    chunk_size_bytes_max=64 * KIB,
+    tail_size_bytes_high=64 * KIB,
+    tail_size_bytes_low=16 * KIB,
+)
+"""What throttles soon when tier 2 takes nothing."""
 
 
 @pytest.mark.slow
@@ -139,17 +148,10 @@ async def test_a_throttled_peer_is_told_once_why_and_when(tmp_path: Path) -> Non
 @pytest.mark.asyncio
 async def test_a_peer_that_is_not_listened_to_is_not_taken_for_dead(tmp_path: Path) -> None:
     """Behaviour 45: while tier 2 stalls, clients wait and live, for many times the keepalive."""
-    container = ContainerOptions(
-        flush_age_s=3600.0,
-        flush_size_bytes=16 * KIB,
-        chunk_size_bytes_max=64 * KIB,
-        tail_size_bytes_high=64 * KIB,
-        tail_size_bytes_low=16 * KIB,
-    )
     storage = FaultyStorage()
     storage.open.clear()
     front = FrontOptions(keepalive_s=0.1, handshake_timeout_s=0.1)
-    options = server_options(tmp_path, container=container, front=front)
+    options = server_options(tmp_path, container=SMALL_TAIL, front=front)
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         payloads = [bytes([number]) * (8 * KIB) for number in range(20)]
@@ -172,3 +174,23 @@ async def test_many_requests_at_once_are_all_answered(tmp_path: Path) -> None:
         ids = [await peer.start(m.CreateSegment(f"raw/s{number}")) for number in range(300)]
         replies = [(await peer.receive())[0].request_id for _ in ids]
         assert sorted(replies) == ids
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_does_not_listen_says_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 45: a client that is more attentive than the server has to hear from it in time."""
+    for module in ("millrace.wire.session", "millrace.server.front.connection"):
+        monkeypatch.setattr(f"{module}.UNREAD_PING_S", 0.05)
+    storage = FaultyStorage()
+    storage.open.clear()
+    options = server_options(tmp_path, container=SMALL_TAIL)
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, *[bytes(8 * KIB)] * 10)
+        receiving = asyncio.create_task(peer.settled(await peer.append(segment_id, *[bytes(8 * KIB)] * 10)))
+        await until(lambda: len(peer.pings) >= 3)
+        assert peer.throttles
+        storage.open.set()
+        await receiving
