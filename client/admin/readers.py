@@ -1,10 +1,11 @@
 """Opening readers: of one stream or a slice of it, of several, and of all that match patterns."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypedDict
 
+from millrace.client.errors import StreamNotFoundError
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.transport.channel import Channel
@@ -100,7 +101,7 @@ class Readers:
 
         async with StreamsReader(
             self._reads,
-            await self._at_one_moment([part_of(name) for name in names]),
+            await self._at_one_moment([part_of(name) for name in names], named=selection.names),
             named=selection.names,
             open_reader=self.open,
             # With an end, what is read is known now.
@@ -127,23 +128,39 @@ class Readers:
                 return
             after = page.names[-1].name
 
-    async def tails(self, names: Iterable[str]) -> dict[str, StreamCut]:
+    async def tails(self, names: Iterable[str], *, named: Collection[str]) -> dict[str, StreamCut]:
         """Return the tails of streams, all as of one moment of the server.
 
+        Args:
+            names: those that are there, or were when they were listed.
+            named: those of them that must be there; what else was deleted since is left out.
+
         Raises:
-            StreamNotFoundError: there is no stream of one of these names.
+            StreamNotFoundError: there is no stream of one of the names in `named`.
             InvalidArgumentError: they are more than one reply can hold.
         """
-        reply = await self._writes.request(m.GetTails([m.NamedStream(name) for name in names]))
-        return {
-            tail.name: StreamCut.of(tail.name, {segment_id: (offset, 0) for segment_id, offset in tail.positions})
-            for tail in reply.tails
-        }
+        left = dict.fromkeys(names)
+        while True:
+            try:
+                reply = await self._writes.request(m.GetTails([m.NamedStream(name) for name in left]))
+            except StreamNotFoundError as error:
+                if error.subject in named or error.subject not in left:
+                    raise
+                del left[error.subject]
+                continue
+            return {
+                tail.name: StreamCut.of(tail.name, {segment_id: (offset, 0) for segment_id, offset in tail.positions})
+                for tail in reply.tails
+            }
 
-    async def _at_one_moment(self, parts: Sequence[Slice]) -> list[Slice]:
-        """Return slices with the tail, where one starts or ends there, as it is of all of them at one moment."""
+    async def _at_one_moment(self, parts: Sequence[Slice], *, named: Collection[str]) -> list[Slice]:
+        """Return slices with the tail, where one starts or ends there, as it is of all of them at one moment.
+
+        Those of streams that are gone, and need not be there, are left out.
+        """
         names = [part.stream for part in parts if TAIL in (part.start, part.end)]
-        tails = await self.tails(names) if names else {}
+        tails = await self.tails(names, named=named) if names else {}
+        gone = {*names} - {*tails}
         return [
             replace(
                 part,
@@ -151,6 +168,7 @@ class Readers:
                 end=tails[part.stream] if part.end is TAIL else part.end,
             )
             for part in parts
+            if part.stream not in gone
         ]
 
 

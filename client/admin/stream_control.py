@@ -205,13 +205,15 @@ class StreamControl:
     async def stream_cuts(self, streams: Iterable[str]) -> dict[str, StreamCut]:
         """Return the tails of several streams, given by name or pattern, all as of one moment of the server.
 
-        What was durable before something else is in these cuts if that is, whatever their streams.
+        What was durable before something else is in these cuts if that is, whatever their streams. A stream that
+        matches a pattern and is deleted meanwhile is left out.
 
         Raises:
             StreamNotFoundError: there is no stream of one of these names.
             InvalidArgumentError: they are more than 1,000, or too many segments.
         """
-        return await self._readers.tails(await self._readers.names(Selection.of(streams)))
+        selection = Selection.of(streams)
+        return await self._readers.tails(await self._readers.names(selection), named=selection.names)
 
     async def distance(self, start: CutChoice, end: CutChoice, *, stream: str | None = None) -> Distance:
         """Return the bytes and events between two cuts of one stream.

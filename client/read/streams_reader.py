@@ -89,7 +89,12 @@ class StreamsReader(EventReader):
         """Begin to fetch."""
         try:
             for part in self._parts:
-                await self._join(part)
+                try:
+                    await self._join(part)
+                except StreamNotFoundError:
+                    if part.stream in self._named:
+                        raise
+                    # Deleted since it was found.
         except BaseException:
             self.close()
             raise

@@ -133,6 +133,25 @@ async def test_a_stream_that_was_named_must_be_there(client: Client, name: str) 
             await anext(reader)
 
 
+async def test_one_that_is_deleted_after_it_was_found_is_left_out(client: Client, name: str) -> None:
+    """Behaviour 62: a pattern names what is there; between listing and asking a stream may go."""
+    gone = f"{name}-gone"
+    await write(client, name, b"1")
+    readers = client._readers
+
+    assert [*await readers.tails([gone, name], named=[name])] == [name]
+    assert await readers.tails([gone], named=[]) == {}
+    with pytest.raises(StreamNotFoundError):
+        await readers.tails([gone, name], named=[gone])
+    for end in (None, TAIL):
+        parts = await readers._at_one_moment([Slice(gone, end=end), Slice(name, end=end)], named=[name])
+        async with StreamsReader(
+            readers._reads, parts, named=[name], open_reader=readers.open, discover=None, options=ReaderOptions()
+        ) as reader:
+            assert (await anext(reader)).value == b"1"
+            assert {*reader.positions()} == {name}
+
+
 async def test_each_stream_may_have_cuts_and_a_key_of_its_own(client: Client, name: str) -> None:
     """Behaviour 62."""
     one, two = f"{name}-1", f"{name}-2"
