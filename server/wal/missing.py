@@ -46,6 +46,30 @@ def find_missing(found: Sequence[FoundFile], newest: Newest, *, next_sequence: i
             yield _lost_end(file.path.name, reason, next_sequence)
 
 
+def missing_between(
+    found: Sequence[FoundFile], one: FoundFile, other: FoundFile, *, lost: tuple[int, int]
+) -> Damage | None:
+    """Return the damage if files between two are missing, which held these sequences, first and last; else None.
+
+    That a number is missing says nothing alone: a file that could not be made ready leaves its number unused.
+    """
+    there = {file.number for file in found}
+    names = [log_file_name(number) for number in range(one.number + 1, other.number) if number not in there]
+    if not names:
+        return None
+    first, last = lost
+    others = f", and {len(names) - 1} more up to {names[-1]}" if len(names) > 1 else ""
+    return Damage(
+        place=names[0],
+        offset=0,
+        size=0,
+        first_sequence=first,
+        last_sequence=last,
+        is_bounded=False,
+        reason=f"this file is missing{others}, with batches {first} to {last}",
+    )
+
+
 def _wrong_name(reason: str) -> Damage:
     return Damage(
         place=NEWEST_NAME, offset=0, size=0, first_sequence=1, last_sequence=0, is_complete=True, reason=reason

@@ -8,6 +8,7 @@ batch that must come next is there. If not, the first row that applies says what
     a batch of the expected sequence was met in a wrong place  a misdirected write: it is taken from there
     the next file with batches starts with the expected one    the log moved on; what is left here is nothing
     a later batch follows, and the run table here is intact    corrupt: the runs that fail are named
+    a later batch follows, but a file before it is missing     corrupt: the missing file is named, not this one
     a later batch follows                                      corrupt: up to it, contents unknown
     nothing follows                                            the end of the log (see `log_end`)
 
@@ -35,7 +36,7 @@ from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSI
 from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
 from .log_end import Ending, classify_end, find_batch, is_batch_of
 from .logfile import log_file_number
-from .missing import find_missing
+from .missing import find_missing, missing_between
 from .newest import Newest
 from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, FoundFile, LogOwner, RecoveredBatch, RecoveryReport
 
@@ -177,7 +178,7 @@ class Recovery:
         if not self._expected and 0 < self._from_sequence < batch.sequence:
             yield from self._damage(
                 file,
-                reason="the log starts too late",
+                reason=f"files before this one are missing, with batches {self._from_sequence} to {batch.sequence - 1}",
                 offset=batch.offset,
                 sequences=(self._from_sequence, batch.sequence - 1),
                 is_bounded=False,
@@ -231,7 +232,7 @@ class Recovery:
         if partial is not None and (partial.sequence < expected or (self._expected and partial.sequence != expected)):
             partial = None
         later = self._find_later(index, offset, partial=partial, expected=expected)
-        elsewhere = self._find_elsewhere(index, expected) if later is None else None
+        other, elsewhere = self._find_elsewhere(index, expected) if later is None else (index, None)
         if elsewhere is not None:
             is_head_unreadable = elsewhere.offset > LOG_FILE_HEADER_BLOCK_BYTES and partial is None
             if elsewhere.sequence == expected or (is_head_unreadable and not is_batch_of(view, offset, file.salt)):
@@ -250,17 +251,23 @@ class Recovery:
             end, follower = len(view), elsewhere.sequence
         else:
             end, follower = offset, min(self._displaced)
-        if follower - 1 > self._accepted.sequence or later is not None:
+        ends_in_order = self._ending(index, offset)[0] is not Ending.TORN
+        lost = (expected, follower - 1)
+        missing = missing_between(self.found, file, self.found[other], lost=lost) if ends_in_order else None
+        if missing is None and (follower - 1 > self._accepted.sequence or later is not None):
             file.is_damaged = True
         file.last_sequence = follower - 1
         self._expected = follower
         self.chain = None
+        if missing is not None:
+            yield from self._tell(missing)
+            return None
         yield from self._damage(
             file,
             reason="valid batches follow unreadable bytes",
             offset=offset,
             size=end - offset,
-            sequences=(expected, follower - 1),
+            sequences=lost,
             is_bounded=later is not None,
         )
         return None if elsewhere is not None else end
@@ -285,8 +292,8 @@ class Recovery:
             found = follower
         return None
 
-    def _find_elsewhere(self, index: int, expected: int) -> Batch | None:
-        """Return the first batch of the later files with which the log may continue."""
+    def _find_elsewhere(self, index: int, expected: int) -> tuple[int, Batch | None]:
+        """Return the first batch of the later files with which the log may continue, and which file that is."""
         for later in range(index + 1, len(self.found)):
             self._load(later)
             found = find_batch(
@@ -296,8 +303,8 @@ class Recovery:
                 sequence_min=expected,
             )
             if found is not None:
-                return found
-        return None
+                return later, found
+        return index, None
 
     def _salvage(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
         """Take from a damaged batch whose table is intact every run whose frames all match their own checksums."""
@@ -405,10 +412,15 @@ class Recovery:
 
     def _end_at(self, index: int, offset: int) -> None:
         """Note where and how the log ends."""
-        data, file, report = self._contents[index], self.found[index], self.report
+        report = self.report
+        report.ending, report.torn_bytes = self._ending(index, offset)
+        self.end, report.end_offset = self.found[index], offset
+
+    def _ending(self, index: int, offset: int) -> tuple[Ending, int]:
+        """Return what the rest of a file is, if no batch follows in it; see `classify_end`."""
+        file = self.found[index]
         is_recycled = file.header is None or file.header.recycled
-        report.ending, report.torn_bytes = classify_end(data, offset, salt=file.salt, is_recycled=is_recycled)
-        self.end, report.end_offset = file, offset
+        return classify_end(self._contents[index], offset, salt=file.salt, is_recycled=is_recycled)
 
     def _log_report(self) -> None:
         report = self.report

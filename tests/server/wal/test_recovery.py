@@ -254,15 +254,42 @@ def test_several_lost_writes_in_a_row_are_one_hole(files: MemoryFileSystem) -> N
 
 
 def test_a_file_that_is_missing_is_a_hole(files: MemoryFileSystem) -> None:
+    """The hole is told under the name of the file that is missing; those around it are not blamed."""
     placed = build_log(files, batches(2), batches(3, start=2), batches(2, start=5))
     files.remove(SECOND)
 
-    found, damages, report = read(files)
+    recovery = Recovery(files, log_paths(files, FOLDER), owner=None)
+    items = list(recovery.batches())
 
-    assert sequences(found) == [1, 2, 6, 7]
-    assert [(damage.first_sequence, damage.last_sequence, damage.place) for damage in damages] == [(3, 5, FIRST.name)]
-    assert report.last_sequence == 7
+    assert sequences([item for item in items if isinstance(item, RecoveredBatch)]) == [1, 2, 6, 7]
+    assert [str(item) for item in items if isinstance(item, Damage)] == [
+        f"{SECOND.name} offset=0 size=0 sequences=3-5 runs=0+unknown: this file is missing, with batches 3 to 5"
+    ]
+    assert not any(file.is_damaged for file in recovery.found)
+    assert recovery.report.last_sequence == 7
     assert placed[-1].sequence == 7
+
+
+def test_several_files_that_are_missing_are_named_by_the_first_and_the_last(files: MemoryFileSystem) -> None:
+    build_log(files, batches(2), batches(3, start=2), batches(2, start=5), batches(1, start=7))
+    files.remove(SECOND)
+    files.remove(THIRD)
+
+    _, (damage,), _ = read(files)
+
+    assert (damage.place, damage.first_sequence, damage.last_sequence) == (SECOND.name, 3, 7)
+    assert damage.reason == f"this file is missing, and 1 more up to {THIRD.name}, with batches 3 to 7"
+
+
+def test_a_number_that_was_never_used_excuses_no_damage(files: MemoryFileSystem) -> None:
+    """A file that could not be made ready leaves its number unused; what is unreadable is named all the same."""
+    placed = build_log(files, batches(2), [], batches(2, start=2))
+    files.remove(SECOND)
+    overwrite(files, FIRST, placed[1].offset, b"\xff" * 4096)
+
+    _, (damage,), _ = read(files)
+
+    assert (damage.place, damage.offset) == (FIRST.name, placed[1].offset)
 
 
 def test_a_batch_written_over_an_earlier_one_is_found_and_both_are_accounted_for(files: MemoryFileSystem) -> None:
