@@ -37,6 +37,9 @@ OWNER = LogOwner(3, uuid.UUID(int=7))
 PART = CopyPart(sequence=5, container_epoch=1, number=1, part=0, part_count=1)
 
 
+GOLDEN = Path(__file__).parents[3] / "golden" / "checkpoint_copy_v1.hex"
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[CheckpointStore]:
     """A checkpoint to be copied."""
@@ -90,6 +93,20 @@ def test_a_copy_of_which_a_part_is_missing_is_none(copies: list[tuple[int, int, 
     ]
     assert [(copy.point, len(copy.parts)) for copy in found] == expected
     assert all(list(copy.parts) == sorted(copy.parts, key=lambda part: part.name) for copy in found)
+
+
+def test_the_golden_bytes_of_a_part_are_read_and_written_as_they_were() -> None:
+    golden = bytes.fromhex(GOLDEN.read_text(encoding="ascii"))
+    part = CopyPart(sequence=0x1112131415161718, container_epoch=0x21222324, number=5, part=1, part_count=3)
+    owner = LogOwner(0x3132, uuid.UUID(bytes=bytes(range(16))))
+    replay_from = 0x0102030405060708
+
+    written = b"".join(encode_part(part, b"hello", replay_from=replay_from, owner=owner))
+    version, content = decode_part(golden, name=part.name, owner=owner)
+
+    assert written.hex(" ") == golden.hex(" ")
+    assert version == CheckpointVersion(part.sequence, part.container_epoch, replay_from)
+    assert bytes(content) == b"hello"
 
 
 @pytest.mark.asyncio
