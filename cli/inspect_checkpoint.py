@@ -65,7 +65,7 @@ def _add_content(
 ) -> None:
     """Add what a checkpoint holds, and what is wrong with it; `lent` lends a file with it."""
     try:
-        with opened_checkpoint(lent()):
+        with opened_checkpoint(lent(), owner=None):
             pass
     except ServerError as error:
         report.problems.append(str(error))
@@ -84,7 +84,7 @@ def _read_facts(report: Report, connection: sqlite3.Connection) -> None:
     version, product, _ = connection.execute(f"SELECT * FROM {FORMAT.name}").fetchone()  # noqa: S608  # our own names
     report.facts |= {"format_version": version, "product": product}
     meta = dict(zip(META.columns, connection.execute(f"SELECT * FROM {META.name}").fetchone(), strict=True))  # noqa: S608
-    report.facts |= {name: meta[name] for name in (*META_NUMBERS, "clock_history")}
+    report.facts |= {name: meta[name] for name in ("server_id", *META_NUMBERS, "clock_history")}
     report.facts |= {f"{table.name}": meta[f"{table.name}_count"] for table in TABLES}
 
 

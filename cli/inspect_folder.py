@@ -8,6 +8,7 @@ from millrace.server.errors import ConfigurationError, FolderLockedError
 from millrace.server.folder import IDENTITY_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import parse_chunk_name
+from millrace.server.wal import LogOwner
 from millrace.server.wal.logfile import log_file_name
 from millrace.wire.schema.log import LogFileHeader
 
@@ -25,8 +26,10 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
         limit: most rows of each table, 0 for all.
     """
     report = Report("data folder", str(path), limit=limit)
+    server_id = None
     try:
-        report.facts["server_id"] = str(read_identity(OsFileSystem(), path))
+        server_id = read_identity(OsFileSystem(), path)
+        report.facts["server_id"] = str(server_id)
     except ConfigurationError as error:
         report.problems.append(str(error))
     try:
@@ -34,8 +37,10 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
             pass
     except FolderLockedError:
         report.notes.append("a server is running on this folder: what is shown is already changing")
+    folders = container_folders(path)
     with ExitStack() as stack:
-        found = [stack.enter_context(survey(folder, owner=None)) for folder in container_folders(path)]
+        owners = [LogOwner(number, server_id) if server_id is not None else None for number in range(len(folders))]
+        found = [stack.enter_context(survey(each, owner=owner)) for each, owner in zip(folders, owners, strict=True)]
         _add_containers(report, path, found)
     return report
 
@@ -63,7 +68,7 @@ def _add_facts(report: Report, found: Container) -> None:
             f"as of sequence {found.checkpoint.sequence}, replay from {found.checkpoint.replay_from}, "
             f"epoch {found.checkpoint.container_epoch}"
         )
-    elif found.checkpoint_error:
+    if found.checkpoint_error:
         report.problems.append(f"{found.checkpoint_path.name}: {found.checkpoint_error}")
     if found.report is not None:
         log = found.report

@@ -23,7 +23,7 @@ from millrace.server.container.recovery import state_of
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
-from millrace.server.errors import ChunkIdentityError, ServerError
+from millrace.server.errors import ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import ChunkInfo
@@ -51,6 +51,7 @@ class Container:
     Attributes:
         owner: whom log and copies must belong to, None if that does not matter.
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
+        starts: whether a server would start with this checkpoint, or put a copy in its place.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
         state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
         report: how the log ends; None if it cannot be read, and `log_error` says why.
@@ -62,6 +63,7 @@ class Container:
     owner: LogOwner | None = None
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
+    starts: bool = True
     copy: CheckpointCopy | None = None
     state: ContainerState = field(init=False)
     report: RecoveryReport | None = None
@@ -136,17 +138,20 @@ def joined_copy(parts: Sequence[Path], *, owner: LogOwner | None) -> Iterator[Pa
 
 
 @contextmanager
-def opened_checkpoint(lent: AbstractContextManager[Path]) -> Iterator[tuple[CheckpointStore, Checkpoint | None]]:
+def opened_checkpoint(
+    lent: AbstractContextManager[Path], *, owner: LogOwner | None
+) -> Iterator[tuple[CheckpointStore, Checkpoint | None]]:
     """Lend a checkpoint, opened, every row of it verified; None where there is no file.
 
     Args:
         lent: lends a file that may be changed.
+        owner: whose it must be, None if that does not matter.
 
     Raises:
-        ServerError: it is damaged, or another version wrote it. The message does not name the file.
+        ServerError: it is damaged, that of another server, or of another version. The message does not name the file.
     """
     with lent as path:
-        store = CheckpointStore(OsFileSystem(), path)
+        store = CheckpointStore(OsFileSystem(), path, owner=owner)
         try:
             try:
                 checkpoint = store.load(every_row=True)
@@ -173,7 +178,7 @@ def opened_copy(
         ServerError: it is damaged, or another one than its name says.
     """
     parts = [tier2 / part.name for part in copy.parts]
-    with opened_checkpoint(joined_copy(parts, owner=owner)) as (store, checkpoint):
+    with opened_checkpoint(joined_copy(parts, owner=owner), owner=owner) as (store, checkpoint):
         assert checkpoint is not None, "the file was just written"
         name = copy.parts[0].name
         version, _ = decode_part(parts[0].read_bytes(), name=name, owner=owner)
@@ -274,9 +279,11 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
 def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
     """Open the newest good one of the checkpoint and its copies, or an empty one, until the stack ends."""
     try:
-        store, found.checkpoint = stack.enter_context(opened_checkpoint(copied_checkpoint(found.checkpoint_path)))
+        lent = copied_checkpoint(found.checkpoint_path)
+        store, found.checkpoint = stack.enter_context(opened_checkpoint(lent, owner=found.owner))
     except ServerError as error:
         found.checkpoint_error = str(error)
+        found.starts = not isinstance(error, ConfigurationError)
     tier2 = found.folder.parent.parent / found.scope
     copies = checkpoint_copies(tier2)
     if copies and found.checkpoint is None:
@@ -298,7 +305,8 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
         return candidate
     if found.checkpoint is not None:
         return store
-    store, _ = stack.enter_context(opened_checkpoint(copied_checkpoint(found.folder / "no checkpoint")))
+    nothing = copied_checkpoint(found.folder / "no checkpoint")
+    store, _ = stack.enter_context(opened_checkpoint(nothing, owner=None))
     return store
 
 

@@ -137,7 +137,8 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     if found.checkpoint_error:
         result.find(checkpoint_name, f"the checkpoint cannot be used: {found.checkpoint_error}")
     if found.copy is not None:
-        result.notes.append(f"{checkpoint_name}: the next start restores it from {found.scope}{found.copy.name}")
+        when = "the next start" if found.starts else "a start without this file"
+        result.notes.append(f"{checkpoint_name}: {when} restores it from {found.scope}{found.copy.name}")
     for path in sorted(found.folder.glob("*.older-*")):
         result.notes.append(f"{_name(path, folder)}: was set aside by a server, since a copy of it was newer")
     for path in sorted(found.folder.rglob("*.damaged*")):

@@ -49,10 +49,15 @@ async def local_environment(
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
+        FolderVersionError: the checkpoint is that of another server, or another version wrote it.
     """
     files.make_directories(folder)
+    owner = LogOwner(container_id=number, server_id=server_id)
     checkpoints = CheckpointStore(
-        files, folder / CHECKPOINT_NAME, verified_at_once_count_max=container_options.verified_at_once_count_max
+        files,
+        folder / CHECKPOINT_NAME,
+        owner=owner,
+        verified_at_once_count_max=container_options.verified_at_once_count_max,
     )
     scoped = ScopedStorage(storage, scope_of(number))
     return ContainerEnvironment(
@@ -68,7 +73,7 @@ async def local_environment(
             folder / LOG_FOLDER,
             wal_options,
             clock=clock,
-            owner=LogOwner(container_id=number, server_id=server_id),
+            owner=owner,
             metrics=metrics,
         ),
         cache=cache,

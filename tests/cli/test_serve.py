@@ -92,7 +92,7 @@ def test_a_folder_of_a_newer_version_is_exit_code_1(serve: Serve, tmp_path: Path
 
     assert process.returncode == 1
     assert "format 9" in log
-    assert "this one knows format 4 only" in log
+    assert "this one knows format 6 only" in log
 
 
 def test_a_port_that_is_taken_is_exit_code_1_with_a_hint(serve: Serve) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import uuid
 from dataclasses import replace
@@ -12,8 +13,10 @@ import pytest
 from millrace.cli.inspect import inspect_path
 from millrace.cli.verification import Verification, verify_folder
 from millrace.server.app import Server
+from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import read_newest
+from millrace.wire import messages as m
 from tests.server.tier2.chunks import forged
 from tests.support.protocol import Peer
 from tests.support.servers import QUIET, SMALL_WAL, server_options
@@ -221,6 +224,41 @@ def test_a_wrong_name_of_the_newest_log_file_is_told(folder: Path, change: str) 
         path.write_bytes(older)
 
     assert "containers/0000/wal/newest" in findings(folder)
+
+
+def other_server(folder: Path) -> str:
+    """Put the whole checkpoint of another server into the folder, with as much in it; return what it belongs to."""
+    other = folder.with_name("other")
+    asyncio.run(fill(other, older=folder.with_name("unused.db")))
+    path = "containers/0000/checkpoint.db"
+    shutil.copyfile(other / path, folder / path)
+    return f"belongs to container 0 of server {json.loads((other / 'identity.json').read_text())['server_id']}"
+
+
+@pytest.mark.asyncio
+async def test_the_checkpoint_of_another_server_is_told(folder: Path) -> None:
+    """Behaviour 81: at the start, by `verify` and by `inspect`; it is neither used nor set aside."""
+    whose = await asyncio.to_thread(other_server, folder)
+    expected = (
+        f"{whose}, not to container 0 of server {json.loads((folder / 'identity.json').read_text())['server_id']}"
+    )
+    path = folder / "containers/0000/checkpoint.db"
+    data = path.read_bytes()
+
+    with pytest.raises(FolderVersionError, match=re.escape(expected)):
+        async with Server(server_options(folder)):
+            pass
+    result = await asyncio.to_thread(verify_folder, folder)
+
+    assert [(each.file, each.what) for each in result.findings] == [
+        ("containers/0000/checkpoint.db", f"the checkpoint cannot be used: {expected}")
+    ]
+    assert any("a start without this file restores it from" in note for note in result.notes)
+    assert f"checkpoint.db: {expected}" in (await asyncio.to_thread(inspect_path, folder)).problems
+    assert path.read_bytes() == data
+    path.unlink()
+    async with Server(server_options(folder)) as server, await Peer.connect(server.address) as peer:
+        assert (await peer.ask(m.GetSegment(0, "raw/one"), m.SegmentInfo)).length == 192_000
 
 
 def test_inspect_tells_a_chunk_and_a_copy_under_other_names(folder: Path) -> None:

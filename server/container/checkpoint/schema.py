@@ -44,7 +44,8 @@ META: Final = Table(
     number=2,
     key=["id"],
     integers=["id", *META_NUMBERS, *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum"))],
-    texts=["clock_history"],  # the last reading, and pairs of uptime and Unix time, as JSON
+    # Of clock_history: the last reading, and pairs of uptime and Unix time, as JSON.
+    texts=["server_id", "clock_history"],
 )
 
 

@@ -27,7 +27,7 @@ from millrace.server.container.state.clock_history import NO_READING, ClockHisto
 from millrace.server.container.state.container_state import StoredState
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError
 from millrace.server.host.files import Buffer, FileSystem
-from millrace.server.wal import AcceptedLoss
+from millrace.server.wal import AcceptedLoss, LogOwner
 
 from .checkpoint import Checkpoint, CheckpointVersion
 from .database_file import check_header, free_path, move_database, remove_database, remove_journals
@@ -37,7 +37,7 @@ from .schema import KINDS
 from .segment_tables import SEGMENTS
 from .stream_tables import STREAMS
 from .transaction_tables import TRANSACTIONS
-from .verification import row_count, verified_meta, verify_rows, verify_structure, verify_sums
+from .verification import check_owner, row_count, verified_meta, verify_rows, verify_structure, verify_sums
 from .writer_tables import WRITERS
 from .writing import create_tables, write_rows
 
@@ -66,6 +66,7 @@ class CheckpointStore:
         files: FileSystem,
         path: Path,
         *,
+        owner: LogOwner | None = None,
         verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX,
         progress_steps_count: int = PROGRESS_STEPS_COUNT,
     ) -> None:
@@ -74,6 +75,7 @@ class CheckpointStore:
         Args:
             files: where the file is, and how it is opened.
             path: the file.
+            owner: whose it must be, and is when it is made; None if that does not matter.
             verified_at_once_count_max: with so many rows at most, every row is verified by `load`.
             progress_steps_count: how many steps of SQLite's virtual machine are between two checks whether a
                 verification of a copy is to end; some milliseconds.
@@ -85,6 +87,7 @@ class CheckpointStore:
         self._temporary = path.with_name(path.name + ".new")
         # There as long as the file is a restored copy that nothing was saved to.
         self._restored_path = path.with_name(path.name + ".restored")
+        self._owner = owner
         self._verified_at_once_count_max = verified_at_once_count_max
         self._progress_steps_count = progress_steps_count
         self._files = files
@@ -111,6 +114,9 @@ class CheckpointStore:
         """Return which checkpoint was saved last, whatever else is damaged; None if the file cannot tell.
 
         That is so, too, if it is a restored copy that nothing was saved to: others may have been saved later.
+
+        Raises:
+            FolderVersionError: another version wrote it, or it is that of another server.
         """
         with self._lock:
             if not self._files.exists(self.path) or self._files.exists(self._restored_path):
@@ -118,7 +124,7 @@ class CheckpointStore:
             try:
                 check_header(self._files, self.path)
                 with translated(self.path), contextlib.closing(self._files.database(self.path)) as connection:
-                    return _version_of(verified_meta(connection, self.path))
+                    return _version_of(self._own_meta(connection))
             except CheckpointDamagedError:
                 return None
 
@@ -130,7 +136,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointDamagedError: what was verified is not as it was written.
-            FolderVersionError: another version wrote it.
+            FolderVersionError: another version wrote it, or it is that of another server.
         """
         with self._lock, translated(self.path):
             self._close()
@@ -142,7 +148,7 @@ class CheckpointStore:
             check_header(self._files, self.path)
             with contextlib.ExitStack() as undo:
                 connection = undo.enter_context(contextlib.closing(self._files.database(self.path)))
-                meta = verified_meta(connection, self.path)
+                meta = self._own_meta(connection)
                 verify_sums(connection, meta, self.path)
                 is_verified = every_row or row_count(meta) <= self._verified_at_once_count_max
                 if is_verified:
@@ -205,7 +211,7 @@ class CheckpointStore:
         """
         with translated(self.path), contextlib.closing(self._files.database(self.copy_path, mode="ro")) as copy:
             copy.set_progress_handler(pause, self._progress_steps_count)
-            meta = verified_meta(copy, self.path)
+            meta = self._own_meta(copy)
             verify_sums(copy, meta, self.path)
             verify_structure(copy, self.path)
             verify_rows(copy, self.path, pause=pause)
@@ -319,6 +325,13 @@ class CheckpointStore:
             is_restored=self._files.exists(self._restored_path),
         )
 
+    def _own_meta(self, connection: sqlite3.Connection) -> dict[str, Any]:
+        """Return the columns of `meta`, which must be those of the owner; raises like `verified_meta`."""
+        meta = verified_meta(connection, self.path)
+        if self._owner is not None:
+            check_owner(meta, self._owner, path=self.path)
+        return meta
+
     def _close(self) -> None:
         self._reader.on_damage = None
         self._reader.close()
@@ -336,7 +349,7 @@ class CheckpointStore:
         # What an interrupted attempt left there.
         remove_database(self._files, self._temporary)
         with contextlib.closing(self._files.database(self._temporary, mode="rwc")) as connection:
-            create_tables(connection)
+            create_tables(connection, server_id="" if self._owner is None else str(self._owner.server_id))
             write_rows(connection, rows, version, path=self.path)
         self._put_in_place()
 

@@ -7,11 +7,13 @@ finds what was flipped inside of it, and takes much longer.
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.server.container.ids import container_of
 from millrace.server.errors import CheckpointDamagedError, FolderVersionError
+from millrace.server.wal import LogOwner
 
 from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, schema
 from .table import Row, Table, checked_row
@@ -42,6 +44,15 @@ def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         if _schema_of(connection) != _schema_of(empty):
             raise CheckpointDamagedError("the schema is not the one of this format", subject=str(path))
     return dict(zip(META.columns, _only_row(connection, META, path=path), strict=False))
+
+
+def check_owner(meta: Mapping[str, Any], owner: LogOwner, *, path: Path) -> None:
+    """Raise FolderVersionError, which names both, if a checkpoint is that of another server or container."""
+    container, server_id = container_of(meta["next_id"]), str(meta["server_id"])
+    if (container, server_id) != (owner.container_id, str(owner.server_id)):
+        raise FolderVersionError(
+            f"belongs to container {container} of server {server_id or 'unknown'}, not to {owner}", subject=str(path)
+        )
 
 
 def row_count(meta: dict[str, Any]) -> int:

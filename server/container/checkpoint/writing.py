@@ -24,12 +24,12 @@ to wait some milliseconds when the event loop is busy; within one it does not.""
 assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
 
 
-def create_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables of a checkpoint of nothing, in an empty database."""
+def create_tables(connection: sqlite3.Connection, *, server_id: str) -> None:
+    """Make the tables of a checkpoint of nothing, in an empty database; `server_id` says whose it is, for good."""
     for statement in schema():
         connection.execute(statement)
     _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
-    _insert(connection, META, [(0,) * (len(META.columns) - 2) + ("",)])
+    _insert(connection, META, [(0,) * (len(META.columns) - 3) + (server_id, "")])
 
 
 def write_rows(connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion, *, path: Path) -> None:
