@@ -31,6 +31,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- TransactionCommittedError    it was committed before
 |   +-- TransactionAbortedError      it was aborted, by somebody or by its lease
 |   +-- TransactionPreparedError     it is prepared, and can only be committed or aborted
+|   +-- CursorMovedError             a cursor that should move with a commit was not where it was expected
 |   +-- BranchesDifferError          not so many events are stored as were to be committed
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
@@ -194,6 +195,10 @@ class TransactionAbortedError(_Answer, codes=[ErrorCode.TRANSACTION_ABORTED]):
 
 class TransactionPreparedError(_Answer, codes=[ErrorCode.TRANSACTION_PREPARED]):
     """The transaction is prepared: it can only be committed or aborted."""
+
+
+class CursorMovedError(_Answer, codes=[ErrorCode.CURSOR_MOVED]):
+    """A cursor that was to move with a commit was not where it was expected. Nothing was changed."""
 
 
 class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):

@@ -31,7 +31,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
 +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
-        BranchesDifferError, TransactionsFullError
+        BranchesDifferError, CursorMovedError, TransactionsFullError
 """
 
 from typing import ClassVar
@@ -325,6 +325,10 @@ class TransactionAbortedError(TransactionError, code=ErrorCode.TRANSACTION_ABORT
 
 class TransactionPreparedError(TransactionError, code=ErrorCode.TRANSACTION_PREPARED):
     """The transaction is prepared: it can only be committed or aborted."""
+
+
+class CursorMovedError(TransactionError, code=ErrorCode.CURSOR_MOVED):
+    """A cursor that is to move with a commit is not where the commit expects it. Nothing was changed."""
 
 
 class BranchesDifferError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):

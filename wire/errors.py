@@ -66,6 +66,7 @@ class ErrorCode(IntEnum):
     BRANCHES_DIFFER = 73
     TRANSACTIONS_FULL = 74
     TRANSACTION_PREPARED = 75
+    CURSOR_MOVED = 76
 
 
 RETRIABLE: frozenset[ErrorCode] = frozenset(

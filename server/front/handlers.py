@@ -297,7 +297,11 @@ class Handlers:
 
     async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionInfo:
         transaction, changed = await self._transactions.commit(
-            message.number, message.branches, drops_others=bool(message.drops_others), name=message.name
+            message.number,
+            message.branches,
+            drops_others=bool(message.drops_others),
+            name=message.name,
+            cursors=message.cursors,
         )
         return self._transactions.describe(transaction, changed=changed)
 

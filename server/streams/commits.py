@@ -34,6 +34,7 @@ class Commit:
     epochs: list[m.CommitEpochRecord] = field(default_factory=list)
     parts: list[m.CommittedPart] = field(default_factory=list)
     cuts: list[m.TransactionCut] = field(default_factory=list)
+    cursors: list[m.MovedCursor] = field(default_factory=list)
 
     def record(self, transaction: Transaction, *, digest: bytes, committed_us: int) -> m.TransactionCommitted:
         """Return the record of it."""
@@ -46,6 +47,7 @@ class Commit:
             parts=self.parts,
             dropped=self.dropped,
             cuts=self.cuts,
+            cursors=self.cursors,
         )
 
 

@@ -84,6 +84,13 @@ def check_room_beside(container: SegmentContainer, stream: Stream, cuts: Sequenc
         if isinstance(record, m.CutsSaved) and record.stream_id == stream.stream_id
         for cut in record.cuts
     ]
+    counts += [
+        len(cursor.positions)
+        for record in container.in_flight.records()
+        if isinstance(record, m.TransactionCommitted)
+        for cursor in record.cursors
+        if cursor.stream_id == stream.stream_id
+    ]
     check_room_for_cuts(counts, stream.name)
 
 

@@ -25,6 +25,7 @@ from millrace.wire import messages as m
 
 from .commits import admit_commit, chosen_parts, plan_transaction
 from .controller import StreamController
+from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
 from .id_ranges import IdRanges
 from .options import TransactionsOptions
@@ -215,19 +216,28 @@ class TransactionController:
         return transaction, True
 
     async def commit(
-        self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool, name: str = ""
+        self,
+        number: int,
+        branches: Sequence[m.BranchCount],
+        *,
+        drops_others: bool,
+        name: str = "",
+        cursors: Sequence[m.CursorMove] = (),
     ) -> tuple[Transaction, bool]:
         """Let the events of branches be part of their streams; return the transaction, and False if they were before.
 
         Args:
             number: 0: the transaction is the prepared one with the name.
             branches: of a prepared one those with which it was prepared, or none.
+            cursors: move with the commit; none of one that is prepared.
 
         Raises:
             BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
             TransactionUnknownError, TransactionAbortedError: it is not open.
             TransactionCommittedError: it was committed with other branches.
             TransactionPreparedError: it was prepared with other branches.
+            CursorMovedError: a cursor is not where it is expected.
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cursor cannot be where it is to be moved.
             InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
                 prepared is meant by its name alone.
             StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
@@ -238,7 +248,11 @@ class TransactionController:
         with _held(transaction):
             stream_ids = [stream.stream_id for stream in transaction.streams]
             with await self._container.loader.pin(streams=stream_ids):
-                while not transaction.admitted_state.is_final and self._is_moving(transaction):
+                if transaction.admitted_state is TransactionState.OPEN:
+                    await check_places(self._container, self._streams, cursors)
+                while not transaction.admitted_state.is_final and (
+                    self._is_moving(transaction) or are_moving(self._container, self._streams, cursors)
+                ):
                     await self._container.in_flight.settled()
                 is_as_prepared = not branches and not (number and transaction.admitted_state is TransactionState.OPEN)
                 is_same = is_as_prepared or transaction.admitted_digest == digest
@@ -252,9 +266,11 @@ class TransactionController:
                             "only a prepared transaction is committed by its name", subject=transaction.name
                         )
                 else:
+                    check_none(cursors, subject=_subject(transaction))
                     # What it has beside these was dropped when it was prepared.
                     named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
                 commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
+                commit.cursors = plan_moves(self._container, self._streams, cursors)
                 committed_us = self._container.clock.unix_us()
                 decided = self._container.decide(
                     commit.record(transaction, digest=digest, committed_us=committed_us), transaction.number

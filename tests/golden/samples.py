@@ -166,7 +166,13 @@ _MESSAGES: Final[list[m.Message]] = [
     ),
     m.AddParts(number=51, branch=9, parts=[m.NewPart(52, 32), m.NewPart(53, 33)]),
     m.CommitTransaction(
-        number=51, name="übertrag-7", branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)], drops_others=1
+        number=51,
+        name="übertrag-7",
+        branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)],
+        drops_others=1,
+        cursors=[
+            m.CursorMove("shop/orders", "billing", [m.SavedPosition(32, 7, 2)], [m.SavedPosition(33, 1 << 40, 3)])
+        ],
     ),
     m.PrepareTransaction(number=51, branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)], drops_others=1),
     m.AbortTransaction(51, "übertrag-7"),
@@ -236,6 +242,7 @@ _MESSAGES: Final[list[m.Message]] = [
         parts=[m.CommittedPart(52, 36, 1 << 40, 1 << 41, 12)],
         dropped=[53, 54],
         cuts=[m.TransactionCut(31, 9, [m.CutPosition(36, 3 << 40)])],
+        cursors=[m.MovedCursor(31, "billing", [m.SavedPosition(33, 1 << 40, 3)])],
     ),
     m.TransactionsEnded(ended_us=1_700_000_000_000_020, state=4, numbers=[51, 55]),
     m.OutcomesForgotten([51, 55]),

@@ -1,6 +1,6 @@
 """Transactions over a raw connection: what a client does, one request after the other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from millrace.wire import messages as m
@@ -76,12 +76,19 @@ class PeerTransaction:
             outcomes = await self.append(routed_id, *payloads, branch=branch)
             assert all(isinstance(outcome, tuple) for outcome in outcomes), outcomes
 
-    def commit_request(self, *branches: int, drops_others: bool = False) -> m.CommitTransaction:
+    def commit_request(
+        self, *branches: int, drops_others: bool = False, cursors: Sequence[m.CursorMove] = ()
+    ) -> m.CommitTransaction:
         counts = [m.BranchCount(branch, self.counts.get(branch, 0)) for branch in branches or sorted(self.counts)]
-        return m.CommitTransaction(number=self.number, name="", branches=counts, drops_others=int(drops_others))
+        return m.CommitTransaction(
+            number=self.number, name="", branches=counts, drops_others=int(drops_others), cursors=list(cursors)
+        )
 
-    async def commit(self, *branches: int, drops_others: bool = False) -> m.TransactionInfo:
-        return await self.peer.ask(self.commit_request(*branches, drops_others=drops_others), m.TransactionInfo)
+    async def commit(
+        self, *branches: int, drops_others: bool = False, cursors: Sequence[m.CursorMove] = ()
+    ) -> m.TransactionInfo:
+        request = self.commit_request(*branches, drops_others=drops_others, cursors=cursors)
+        return await self.peer.ask(request, m.TransactionInfo)
 
     async def prepare(self, *branches: int, drops_others: bool = False) -> m.TransactionInfo:
         request = self.commit_request(*branches, drops_others=drops_others)

@@ -23,7 +23,7 @@ from .declaration import (
     WriterNumber,
     message,
 )
-from .stream import CursorName, CutPosition, NamedCut, SegmentRangeRecord
+from .stream import CursorName, CutPosition, NamedCut, SavedPosition, SegmentRangeRecord
 from .transaction import BranchCount, TransactionCut, TransactionStream
 from .writer import NO_NONCE as _NO_NONCE
 
@@ -272,6 +272,14 @@ class CommittedPart(NamedTuple):
     event_count: U64
 
 
+class MovedCursor(NamedTuple):
+    """A cursor is somewhere else with a commit."""
+
+    stream_id: StreamId
+    name: Text
+    positions: List16[SavedPosition]
+
+
 @message(163, kw_only=True)
 class TransactionCommitted(Record):
     """The events of a transaction are in its streams. The record says all of it, whatever of the log before is lost.
@@ -287,7 +295,7 @@ class TransactionCommitted(Record):
     parts: List32[CommittedPart]  # in the order in which they are merged
     dropped: List32[SegmentId]  # parts that are deleted
     cuts: List16[TransactionCut]
-    cursors: ClassVar = Const(0, Int32ul)  # reserved: positions that move with the commit
+    cursors: List32[MovedCursor]
     assignments: ClassVar = Const(0, Int32ul)  # reserved: positions of readers of groups
     conditions: ClassVar = Const(0, Int32ul)  # reserved: entries of tables
     producers: ClassVar = Const(0, Int32ul)  # reserved: the sequence of a producer

@@ -17,13 +17,14 @@ from .declaration import (
     Query,
     Request,
     SegmentId,
+    StreamName,
     Text,
     TransactionName,
     TransactionNumber,
     message,
 )
 from .session import Done
-from .stream import CutPosition, NamedStream, SegmentRangeRecord
+from .stream import CutPosition, NamedStream, SavedPosition, SegmentRangeRecord
 
 
 @message(81)
@@ -109,6 +110,15 @@ class AddParts(Request[Done]):
     parts: List16[NewPart]
 
 
+class CursorMove(NamedTuple):
+    """A cursor that moves with a commit."""
+
+    stream: StreamName
+    name: Text
+    expected: List16[SavedPosition]  # where it must be; empty: there must be no cursor of that name
+    positions: List16[SavedPosition]
+
+
 @message(85, kw_only=True)
 class CommitTransaction(Request[TransactionInfo]):
     """Let the events of branches be part of their streams, all at once; refused unless they have so many events.
@@ -121,6 +131,7 @@ class CommitTransaction(Request[TransactionInfo]):
     name: TransactionName
     branches: List32[BranchCount]  # parts with keys in common are merged in this order
     drops_others: U8  # 1: what other branches have is deleted; 0: there must be no others
+    cursors: List16[CursorMove]  # refused with CURSOR_MOVED if one is not where it must be; none if it is prepared
 
 
 @message(89, kw_only=True)

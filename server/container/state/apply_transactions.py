@@ -108,6 +108,12 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             event_count=part.event_count,
         )
         state.touched_streams.add(target.stream_id)
+    for cursor in record.cursors:
+        stream = state.streams.loaded(cursor.stream_id)
+        if stream is not None:
+            kind = m.CutKind.CURSOR
+            stream.cuts[kind, cursor.name] = m.SavedCut(kind, cursor.name, record.committed_us, cursor.positions)
+            state.streams.changed(stream)
     _delete_parts(state, record.dropped)
     transaction.digest = record.digest
     transaction.cuts = record.cuts

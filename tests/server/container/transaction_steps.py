@@ -97,10 +97,14 @@ class TransactionSteps(ABC):
             parts=[],
             dropped=[],
             cuts=[],
+            cursors=[],
         )
         kept = [each for each in self._parts_of(transaction) if each[0].branch != amount % 3 and each[1].length]
         for stream in transaction.streams:
             self._commit_to(record, stream.stream_id, [each for each in kept if each[0].stream_id == stream.stream_id])
+        for read in self.state.streams.values():
+            positions = [m.SavedPosition(part.segment_id, amount, amount % 3) for part in read.open_parts]
+            record.cursors.append(m.MovedCursor(read.stream_id, f"zeiger-{amount % 2}", positions))
         taken = {part.source_id for part in record.parts}
         record.dropped.extend(sorted(transaction.parts.keys() - taken))
         self.apply(record)

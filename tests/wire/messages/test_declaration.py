@@ -128,7 +128,7 @@ NAMING_FIELDS = {
 OTHER_FIELDS = {"server_id", "session_id", "sealed_ids"}
 """They look as if they did. What is sealed by a scale are segments of the stream, which are loaded with it."""
 
-PARTS_OF_STREAMS = {m.TruncateStream, m.ScaleStream, m.SaveCuts}
+PARTS_OF_STREAMS = {m.TruncateStream, m.ScaleStream, m.SaveCuts, m.CommitTransaction}
 """They also name segments of their stream, which are loaded with it; others are refused unseen."""
 
 NEW_PARTS = {m.AddParts}

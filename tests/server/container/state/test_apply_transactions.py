@@ -31,6 +31,7 @@ COMMITTED = m.TransactionCommitted(
     parts=[m.CommittedPart(10, 2, 0, 8, 2), m.CommittedPart(11, 3, 0, 8, 2)],
     dropped=[],
     cuts=[m.TransactionCut(1, 0, [m.CutPosition(2, 8), m.CutPosition(3, 8)])],
+    cursors=[],
 )
 
 
