@@ -170,10 +170,13 @@ def resolve(futures: "Sequence[asyncio.Future[Stored]]", outcome: BlockOutcome) 
                 # Retrieved here: flush() and leaving the writer raise the same error, so silence loses nothing,
                 # and a report by asyncio for each of a million events would bury it.
                 future.exception()
-    else:
+    elif futures:
+        # Looked up here once: of an object that has a dictionary, as futures do, a method is searched for at each call.
+        kind = type(futures[0])
+        is_done, set_result = kind.done, kind.set_result
         for future in futures:
-            if not future.done():
-                future.set_result(outcome)
+            if not is_done(future):
+                set_result(future, outcome)
 
 
 def block_of(payload: bytearray, events: Events, *, event_number: int = 0, error: MillraceError | None = None) -> Block:
