@@ -33,6 +33,7 @@ from millrace.server.front.counters import FrontCounters
 from millrace.server.front.handlers import Handlers
 from millrace.server.front.incidents import Incidents
 from millrace.server.front.reader_memory import ReaderMemory
+from millrace.server.front.request_memory import RequestMemory
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem
@@ -87,6 +88,7 @@ class ServerStatistics:
     tail_bytes: int
     unflushed_segments: int
     sequences_refused_total: int
+    request_bytes: int
     reader_bytes: int
     idle_bytes: int
     attribute_bytes: int
@@ -120,6 +122,7 @@ class Server:
         self._transactions: TransactionsRunner | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._connections = Connections(options.front, counters=self._counters)
+        self._request_memory = RequestMemory(bytes_max=options.front.request_bytes_max, counters=self._counters)
         self._reader_memory = ReaderMemory(
             bytes_max=options.front.reader_bytes_max,
             patience_s=options.front.reader_patience_s,
@@ -258,6 +261,7 @@ class Server:
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
                 sequences_refused_total=opened.container.sequences_refused_total,
+                request_bytes=self._request_memory.held_bytes,
                 reader_bytes=self._reader_memory.held_bytes,
                 idle_bytes=state.idle.size_bytes,
                 attribute_bytes=state.attribute_bytes,
@@ -410,6 +414,7 @@ class Server:
             server_id=self._folder.server_id.bytes,
             connections=self._connections,
             memory=self._reader_memory,
+            request_memory=self._request_memory,
             incidents=self._incidents,
         )
         self._connections.expect(connection)

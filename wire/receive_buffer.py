@@ -3,9 +3,13 @@
 It lends its free end to the socket (`writable`, `received`) and names the whole frames that it holds. It never
 allocates because of a length that a peer claims: the buffer doubles only when more than half of it is bytes of a frame
 that did arrive, and never far beyond the largest frame that was agreed.
+
+It asks an `Allowance` for what it may have beyond its initial size: for the whole of a frame, once its length is known,
+so that a frame that has begun can be received to its end. If it gets none, the buffer `is_short`, and must not be
+written to until `frame_end` says otherwise.
 """
 
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from .errors import ForeignProtocolError, FrameTooLargeError, ProtocolError
 from .limits import FRAME_HEADER_SIZE_BYTES, HELLO_FRAME_SIZE_BYTES_MAX, KIB
@@ -23,6 +27,32 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 assert int.from_bytes(_TLS_HANDSHAKE + b"\x01\x00", "little") > HELLO_FRAME_SIZE_BYTES_MAX
 
 
+class Allowance(Protocol):
+    """The memory that one connection may have, of what there is for all."""
+
+    def take(self, size: int) -> bool:
+        """Hold that much more; return False, and hold no more, if there is no room now."""
+        ...
+
+    def give(self, size: int) -> None:
+        """Hold that much less."""
+        ...
+
+
+class Unlimited:
+    """The allowance of an end that chose its peer."""
+
+    def take(self, size: int) -> bool:
+        """Allow it."""
+        return True
+
+    def give(self, size: int) -> None:
+        """Note nothing."""
+
+
+UNLIMITED: Final = Unlimited()
+
+
 class ReceiveBuffer:
     """The receive buffer of one connection.
 
@@ -32,14 +62,32 @@ class ReceiveBuffer:
     Args:
         frame_size_max: frames above this size end the connection; the first one is held to
             `HELLO_FRAME_SIZE_BYTES_MAX`.
+        allowance: asked for what is above the initial size.
 
     Attributes:
         data: the buffer itself; replaced when it grows or shrinks.
+        is_short: whether there is no room for the pending frame.
     """
 
-    __slots__ = ("_first", "_frame_size_max", "_limit", "_view", "_was_filled", "data", "end", "start")
+    __slots__ = (
+        "_allowance",
+        "_allowed",
+        "_first",
+        "_frame_size_max",
+        "_limit",
+        "_view",
+        "_was_filled",
+        "data",
+        "end",
+        "is_short",
+        "start",
+    )
 
-    def __init__(self, *, frame_size_max: int) -> None:
+    def __init__(self, *, frame_size_max: int, allowance: Allowance = UNLIMITED) -> None:
+        self._allowance = allowance
+        # How large the buffer may be.
+        self._allowed = BUFFER_SIZE_BYTES_INITIAL
+        self.is_short = False
         self.data = bytearray(BUFFER_SIZE_BYTES_INITIAL)
         self._view = memoryview(self.data)
         self._frame_size_max = frame_size_max
@@ -59,7 +107,7 @@ class ReceiveBuffer:
         """Return the free end of the buffer, never empty; valid until the next call of any method."""
         if self._was_filled:
             self._was_filled = False
-            if len(self.data) < BUFFER_SIZE_BYTES_IDLE:
+            if len(self.data) < BUFFER_SIZE_BYTES_IDLE and self._allow(2 * len(self.data)):
                 self._resize(2 * len(self.data))
         if len(self.data) - self.end < ROOM_SIZE_BYTES_MIN:
             self._make_room()
@@ -74,7 +122,7 @@ class ReceiveBuffer:
             self._was_filled = True
 
     def frame_end(self) -> int:
-        """Return where the first pending frame ends, or 0 if it is not whole yet.
+        """Return where the first pending frame ends, or 0 if it is not whole yet; then `is_short` may be set.
 
         Raises:
             ProtocolError: a length that no frame can have; nothing after it can be understood.
@@ -88,7 +136,11 @@ class ReceiveBuffer:
             raise ProtocolError(f"frame length {length} is below the header of {FRAME_HEADER_SIZE_BYTES} bytes")
         if length > self._limit:
             self._refuse(length)
-        return start + length if pending >= length else 0
+        if pending >= length:
+            return start + length
+        is_large = length > self._allowed - ROOM_SIZE_BYTES_MIN
+        self.is_short = is_large and not self._allow(length + min(length, BUFFER_SIZE_BYTES_IDLE))
+        return 0
 
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes [start, end) of the buffer; valid until `writable` is called."""
@@ -105,8 +157,33 @@ class ReceiveBuffer:
             self.start = self.end = 0
             # Large frames tend to follow one another: growing again for each would copy more than it saves. The
             # first small one, at the latest a PONG, gives the memory back.
-            if end <= BUFFER_SIZE_BYTES_IDLE < len(self.data):
-                self._resize(BUFFER_SIZE_BYTES_IDLE)
+            if end <= BUFFER_SIZE_BYTES_IDLE < self._allowed:
+                self._shrink(BUFFER_SIZE_BYTES_IDLE)
+
+    def give_back(self) -> bool:
+        """Be no larger than at first, if that is enough for what is pending; return whether that gave anything back."""
+        pending = self.pending
+        length = int.from_bytes(self._view[self.start : self.start + 4], "little") if pending >= 4 else 0
+        enough = BUFFER_SIZE_BYTES_INITIAL - ROOM_SIZE_BYTES_MIN
+        if self._allowed == BUFFER_SIZE_BYTES_INITIAL or pending > enough or (pending < length and length > enough):
+            return False
+        self._was_filled = False
+        self._shrink(BUFFER_SIZE_BYTES_INITIAL)
+        return True
+
+    def _allow(self, size: int) -> bool:
+        """Return whether the buffer may have that size."""
+        if size > self._allowed:
+            if not self._allowance.take(size - self._allowed):
+                return False
+            self._allowed = size
+        return True
+
+    def _shrink(self, size: int) -> None:
+        if len(self.data) > size:
+            self._resize(size)
+        self._allowance.give(self._allowed - size)
+        self._allowed = size
 
     def _refuse(self, length: int) -> NoReturn:
         """Name what is wrong with a length above the limit; here peers of other protocols are recognised."""
@@ -120,9 +197,8 @@ class ReceiveBuffer:
 
     def _make_room(self) -> None:
         pending = self.end - self.start
-        size_max = self._frame_size_max + BUFFER_SIZE_BYTES_IDLE
-        if 2 * pending > len(self.data) and len(self.data) < size_max:
-            self._resize(min(2 * len(self.data), size_max))
+        if 2 * pending > len(self.data) and len(self.data) < self._allowed:
+            self._resize(min(2 * len(self.data), self._allowed))
         else:
             self._view[:pending] = self._view[self.start : self.end]
             self.start, self.end = 0, pending

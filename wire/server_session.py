@@ -4,6 +4,9 @@
 (see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, which
 `pause` and `resume` tell. Outcomes of appends leave by `appends`, in the order of their request ids.
 
+Memory. The objects of a request are many times its size if it is a list of small things. So a request that is carried
+out by a task takes an allowance for them before it is decoded, and waits in the receive buffer where there is none.
+
 Request ids rise: an id that is not above all before it is a violation, for two requests would share it. Frames that
 name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
 """
@@ -17,8 +20,9 @@ from .append_run import AppendRun
 from .append_scan import scan_run
 from .errors import FrameTooLargeError, ProtocolError
 from .framing import decode, encode
-from .limits import CONTROL_FRAME_SIZE_BYTES_MAX
-from .session import CLOSED, Role, Session, negotiate_version
+from .limits import CONTROL_FRAME_SIZE_BYTES_MAX, KIB
+from .receive_buffer import UNLIMITED, Allowance
+from .session import CLOSED, REQUESTS, Role, Session, negotiate_version
 
 UNNUMBERED: Final = frozenset(
     number
@@ -28,11 +32,26 @@ UNNUMBERED: Final = frozenset(
 """Frames of a client whose request id is not a new one."""
 
 
+CARRIED_OUT: Final = REQUESTS - UNNUMBERED - m.APPENDS - {m.Read.type, m.Subscribe.type}
+"""Frames of a client that are carried out by a task, and answered when it ends."""
+
+REQUEST_SIZE_BYTES: Final = 4 * KIB
+OBJECTS_PER_BYTE: Final = 40
+"""What a request counts as: so much for its task, and for each of its bytes. (An empty text in a list is two bytes, and
+a tuple and its place in the list in memory.)"""
+REQUEST_HELD_BYTES_MAX: Final = REQUEST_SIZE_BYTES + OBJECTS_PER_BYTE * CONTROL_FRAME_SIZE_BYTES_MAX
+
+
 class Received(NamedTuple):
-    """Any other frame; a PING or PONG has been dealt with already."""
+    """Any other frame; a PING or PONG has been dealt with already.
+
+    Attributes:
+        held_bytes: of the allowance, for the objects of a request: to be given back when it has been carried out.
+    """
 
     request_id: int
     message: m.Message
+    held_bytes: int = 0
 
 
 class ServerSession(Session):
@@ -40,6 +59,7 @@ class ServerSession(Session):
 
     Args:
         now_s, handshake_timeout_s, keepalive_s, frame_timeout_s: see `Session`.
+        allowance: of memory for what is received, and for the objects of requests.
         run_size_bytes_max: the most bytes of several appends that are returned together, headers included.
         refusal: makes the reply of what an append failed with.
     """
@@ -53,6 +73,7 @@ class ServerSession(Session):
         frame_timeout_s: float,
         run_size_bytes_max: int,
         refusal: Callable[[Exception], m.ErrorReply],
+        allowance: Allowance = UNLIMITED,
     ) -> None:
         super().__init__(
             Role.SERVER,
@@ -60,13 +81,15 @@ class ServerSession(Session):
             handshake_timeout_s=handshake_timeout_s,
             keepalive_s=keepalive_s,
             frame_timeout_s=frame_timeout_s,
+            allowance=allowance,
         )
+        self._allowance = allowance
         self.appends = AppendPipeline(refusal)
         self._last_id = 0
         self._run_size_bytes_max = run_size_bytes_max
 
     def next_event(self) -> AppendRun | Received | None:
-        """Return the next thing that the client asks for, None if more bytes are needed, or none may come.
+        """Return the next thing that the client asks for, None if more bytes or memory are needed, or none may come.
 
         Raises:
             WireError: the client broke the protocol; nothing more can be understood.
@@ -76,11 +99,17 @@ class ServerSession(Session):
             return None
         end = frames.frame_end()
         if not end:
+            self.is_short = frames.is_short
             return None
-        if frames.data[frames.start + 8] in m.APPENDS:
+        frame_type, size = frames.data[frames.start + 8], end - frames.start
+        if frame_type in m.APPENDS:
             return self._take_appends(frames.start, end)
-        if end - frames.start > CONTROL_FRAME_SIZE_BYTES_MAX:
-            raise FrameTooLargeError(size_bytes=end - frames.start, limit_bytes=CONTROL_FRAME_SIZE_BYTES_MAX)
+        if size > CONTROL_FRAME_SIZE_BYTES_MAX:
+            raise FrameTooLargeError(size_bytes=size, limit_bytes=CONTROL_FRAME_SIZE_BYTES_MAX)
+        held_bytes = REQUEST_SIZE_BYTES + OBJECTS_PER_BYTE * size if frame_type in CARRIED_OUT else 0
+        if held_bytes and not self._allowance.take(held_bytes):
+            self.is_short = True
+            return None
         header, message = decode(self._first_frame(end))
         if header.type not in UNNUMBERED:
             self._check_ids(header.request_id)
@@ -91,7 +120,7 @@ class ServerSession(Session):
             self.appends.pong(header.request_id)
         elif isinstance(message, m.Hello):
             negotiate_version(version_min=message.version_min, version_max=message.version_max)
-        return Received(header.request_id, message)
+        return Received(header.request_id, message, held_bytes)
 
     def put_outcomes(self) -> None:
         """Send the outcomes of appends that are known and whose turn it is."""

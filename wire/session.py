@@ -40,7 +40,7 @@ from . import messages as m
 from .errors import ProtocolError, UnsupportedVersionError
 from .framing import encode, verify
 from .limits import FRAME_SIZE_BYTES_MAX, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN, UNREAD_PING_S
-from .receive_buffer import ReceiveBuffer
+from .receive_buffer import UNLIMITED, Allowance, ReceiveBuffer
 
 
 class Role(Enum):
@@ -137,6 +137,11 @@ class Session:
         handshake_timeout_s: how long the first frame of the peer may take.
         keepalive_s: quiet time before a PING, and from a PING to the loss of the peer; `math.inf` switches it off.
         frame_timeout_s: how long a frame that has begun may take to arrive.
+        allowance: of memory for what is received.
+
+    Attributes:
+        is_short: whether there is no memory for what comes next. Then `next_event` has returned None, nothing may be
+            received, and the shell asks for the next event again when there may be some.
     """
 
     def __init__(
@@ -147,6 +152,7 @@ class Session:
         handshake_timeout_s: float,
         keepalive_s: float,
         frame_timeout_s: float = math.inf,
+        allowance: Allowance = UNLIMITED,
     ) -> None:
         if not (handshake_timeout_s > 0 and keepalive_s > 0 and frame_timeout_s > 0):
             raise ValueError("handshake_timeout_s, keepalive_s and frame_timeout_s must be above 0")
@@ -162,7 +168,10 @@ class Session:
         # When the first byte of the pending frame came, as far as that is known.
         self._frame_began_s = math.inf
         self._is_paused = False
-        self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX)
+        # Whether a frame that has begun has its time also while this end does not read.
+        self._is_frame_timed = True
+        self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX, allowance=allowance)
+        self.is_short = False
         self._outbox: list[Buffer] = []
         self.outbox_bytes = 0
 
@@ -190,6 +199,10 @@ class Session:
         if frames.start == frames.end:
             self._frame_began_s = now_s
         frames.received(count)
+
+    def give_back(self) -> bool:
+        """Give back memory that is not in use, for others; return whether there was any."""
+        return self._frames.give_back()
 
     def put(self, *buffers: Buffer) -> None:
         """Send buffers, which are owned by the session from here on."""
@@ -247,19 +260,25 @@ class Session:
 
     # --- time ---
 
-    def pause(self) -> None:
-        """Say that this end reads nothing from now on: a frame that has begun may take its time."""
-        self._is_paused = True
+    def pause(self, *, for_peer: bool = False) -> None:
+        """Say that this end reads nothing from now on.
+
+        Args:
+            for_peer: since it does not take what is sent to it. Else a frame that has begun may take its time.
+        """
+        self._is_paused, self._is_frame_timed = True, for_peer
 
     def resume(self, now_s: float) -> None:
         """Say that this end reads again."""
-        self._is_paused = False
         self.excuse(now_s)
+        self._is_paused, self._is_frame_timed = False, True
 
     def excuse(self, now_s: float) -> None:
         """Say that this end read nothing until now: no silence before is the peer's."""
-        self._received_s = self._frame_began_s = now_s
+        self._received_s = now_s
         self._pinged_s = math.inf
+        if not self._is_frame_timed:
+            self._frame_began_s = now_s
 
     def next_deadline_s(self) -> float:
         """Return when `on_deadline` wants to be called: infinite if never.
@@ -271,9 +290,8 @@ class Session:
             return math.inf
         if self.state is CONNECTED:
             return self._handshake_deadline_s
-        if self._is_paused:
-            return min(self._silence_deadline_s, self._sent_s + UNREAD_PING_S)
-        return min(self._silence_deadline_s, self._frame_deadline_s)
+        deadline_s = min(self._silence_deadline_s, self._frame_deadline_s)
+        return min(deadline_s, self._sent_s + UNREAD_PING_S) if self._is_paused else deadline_s
 
     def on_deadline(self, now_s: float) -> None:
         """Do what is due at `now_s`: nothing if the deadline moved meanwhile, else put a PING, or close."""
@@ -295,7 +313,7 @@ class Session:
 
     @property
     def _frame_deadline_s(self) -> float:
-        if self._is_paused or not self._frames.pending:
+        if not self._is_frame_timed or not self._frames.pending:
             return math.inf
         return self._frame_began_s + self._frame_timeout_s
 

@@ -248,7 +248,7 @@ class SegmentContainer:
     def refuse(self, run: AppendRun, owner: Owner, error: ServerError) -> PendingAppend:
         """Return the appends of a run that was refused: settled, or to be settled when the reason is durable."""
         refused = PendingAppend(owner, run)
-        refused.error = error
+        refused.error = error.with_traceback(None)  # which would hold the run, and all its frames, until it is told
         if error.tells_state:
             self.in_flight.follow(refused)
         else:
@@ -286,7 +286,7 @@ class SegmentContainer:
         if self._failure is not None:
             return ""  # they are refused, with the reason
         options = self.options
-        queued, tail = self.log.queued_bytes, self.state.tail_bytes
+        queued, tail = self.log.queued_bytes + self.in_flight.held_bytes, self.state.tail_bytes
         is_throttling = bool(self._waiting_for_room)
         if queued > (options.queue_size_bytes_low if is_throttling else options.queue_size_bytes_high):
             return f"{queued} bytes wait for the log"

@@ -14,11 +14,12 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from millrace.server.errors import LogFailedError, RefusalUnknownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
+from millrace.wire.limits import KIB
 
 from .admission import Owner, PendingAppend
 from .entity_cache import Pins
@@ -73,6 +74,10 @@ class _Barrier:
             self.future.set_exception(RefusalUnknownError())
 
 
+PENDING_SIZE_BYTES: Final = 1 * KIB
+"""What an append, a decision or an answer counts as while it waits: with its run, its pins, its place in the log."""
+
+
 class InFlight:
     """Appends and decisions in the order of the log, and their followers."""
 
@@ -85,11 +90,17 @@ class InFlight:
         self._settled = 0
         # By the number of what they follow.
         self._followers: dict[int, list[Follower]] = {}
+        self._followers_count = 0
         # Set once the log has failed: the admitted view then holds what may never have been.
         self._failure: LogFailedError | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the objects of all that waits here take, about; the frames of appends are not among them."""
+        return PENDING_SIZE_BYTES * (len(self._pending) + self._followers_count)
 
     def add(self, pending: PendingAppend | PendingDecision) -> None:
         """Add what the log was given last."""
@@ -102,6 +113,7 @@ class InFlight:
         """Settle a follower when all that is in flight now is durable: at once if nothing is, or the log has failed."""
         if self._pending:
             self._followers.setdefault(self._added, []).append(follower)
+            self._followers_count += 1
         else:
             follower.settle(self._failure)
 
@@ -165,7 +177,9 @@ class InFlight:
         self._settled += 1
         if isinstance(pending, PendingDecision) and self._queued[pending.key] is pending:
             del self._queued[pending.key]
-        for ended in (pending, *self._followers.pop(self._settled, ())):
+        followers = self._followers.pop(self._settled, ())
+        self._followers_count -= len(followers)
+        for ended in (pending, *followers):
             if isinstance(ended, PendingAppend) and not ended.settled:
                 owners.add(ended.owner)
             ended.settle(failure)

@@ -11,6 +11,7 @@ flusher has copied them to tier 2 as chunks of this segment.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from millrace.model.checksum import Buffer
 from millrace.server.tier2 import EventTimes, event_times
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+
+EXTENT_SIZE_BYTES: Final = 768
+"""What an extent takes besides its bytes: a byte that is appended alone takes hundreds."""
 
 
 class _Range:
@@ -48,6 +52,7 @@ class Extent(_Range):
         sequence: of the log batch that holds it; the log up to there is needed until this is in tier 2.
         end_events: events of the segment up to and including this run.
         wall_time_us: when the log wrote it.
+        held_bytes: of memory that it counts as: its frames when it came, and the objects around them.
     """
 
     __slots__ = (
@@ -56,6 +61,7 @@ class Extent(_Range):
         "_run",
         "end_events",
         "event_count",
+        "held_bytes",
         "offset",
         "sequence",
         "size",
@@ -65,6 +71,7 @@ class Extent(_Range):
     def __init__(self, run: AppendRun, *, sequence: int, end_events: int, wall_time_us: int) -> None:
         self.offset = run.offset
         self.size = run.payload_size
+        self.held_bytes = len(run.frames) + EXTENT_SIZE_BYTES
         self.event_count = run.event_count
         # Until its headers are stripped; then `_payload` takes its place.
         self._run: AppendRun | None = run

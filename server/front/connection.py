@@ -25,7 +25,7 @@ from millrace.wire.limits import (
     SEQUENCED_APPEND_HEADER_SIZE_BYTES,
     UNREAD_PING_S,
 )
-from millrace.wire.server_session import ServerSession
+from millrace.wire.server_session import Received, ServerSession
 from millrace.wire.session import CLOSED, DRAINING, negotiate_version
 
 from .connections import SHED_FRAME, Connections, address_of
@@ -38,6 +38,7 @@ from .options import FrontOptions
 from .outlet import Outlet
 from .reader_memory import ReaderMemory
 from .replies import error_reply
+from .request_memory import RequestMemory
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         server_id: bytes,
         connections: Connections,
         memory: ReaderMemory,
+        request_memory: RequestMemory,
         incidents: Incidents,
     ) -> None:
         self._container = handlers.container
@@ -66,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server_id = server_id
         self._connections = connections
         self._incidents = incidents
+        self._request_memory = request_memory
+        requests = request_memory.account(self)
         self._session = ServerSession(
             now_s=clock.monotonic_s(),
             handshake_timeout_s=options.handshake_timeout_s,
@@ -73,8 +77,11 @@ class Connection(asyncio.BufferedProtocol):
             frame_timeout_s=options.frame_timeout_s,
             run_size_bytes_max=self._container.run_size_bytes_max,
             refusal=error_reply,
+            allowance=requests,
         )
-        self._outlet = Outlet(self._session, clock=clock, counters=counters, account=memory.account(self))
+        self._outlet = Outlet(
+            self._session, clock=clock, counters=counters, account=memory.account(self), requests=requests
+        )
         self._flow = FlowControl(self._advance)
         self._dispatcher = Dispatcher(
             handlers,
@@ -119,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._dispatcher.cancel()
         self._outlet.account.close()
+        self._outlet.requests.close()
         self._connections.left(self)
         logger.debug("connection closed peer=%s session=%s error=%r", self._peer, self._session_id, exc)
 
@@ -138,6 +146,15 @@ class Connection(asyncio.BufferedProtocol):
         """Return how much was handed to the transport and is not with the system yet."""
         transport = self._outlet.transport
         return transport.get_write_buffer_size() if transport is not None else 0
+
+    def give_back(self) -> None:
+        """Give back memory for requests that is not in use."""
+        self._session.give_back()
+
+    def request_room_found(self) -> None:
+        """Ask again for the memory that the next request needs."""
+        self._session.is_short = False
+        self._flow.set(Reason.REQUEST_MEMORY, False)
 
     def shed(self) -> None:
         """Say that there are too many connections, and end."""
@@ -224,11 +241,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_advancing = True
         try:
-            while not self._flow.is_blocked and (event := self._session.next_event()) is not None:
+            while not self._flow.is_blocked:
+                event = self._session.next_event()
                 if isinstance(event, AppendRun):
                     self._dispatcher.take_appends(event)
-                else:
-                    self._take(event.message, event.request_id)
+                elif event is not None:
+                    self._take(event)
+                elif not self._session.is_short or not self._session.give_back():
+                    break
+            if self._session.is_short:
+                self._outlet.requests.wait()
+                self._flow.set(Reason.REQUEST_MEMORY, True)
+            elif self._request_memory.is_contended:
+                self._session.give_back()
             if self._session.appends.has_outcomes:
                 # Those that were refused, or stored before, need no log.
                 self._dispatcher.settle()
@@ -247,18 +272,18 @@ class Connection(asyncio.BufferedProtocol):
             self._session.resume(self._clock.monotonic_s())
             transport.resume_reading()
         else:
-            self._session.pause()
+            self._session.pause(for_peer=self._flow.is_only(Reason.REPLIES_UNSENT))
             self._hurry_timer()
             transport.pause_reading()
 
     # --- frames ---
 
-    def _take(self, message: m.Message, request_id: int) -> None:
+    def _take(self, received: Received) -> None:
         self._counters.frames_total += 1
-        if isinstance(message, m.Hello):
-            self._greet(message, request_id)
+        if isinstance(received.message, m.Hello):
+            self._greet(received.message, received.request_id)
         else:
-            self._dispatcher.take(message, request_id)
+            self._dispatcher.take(received)
 
     def _greet(self, message: m.Hello, request_id: int) -> None:
         if self._options.token and not hmac.compare_digest(self._options.token.encode(), message.token.encode()):

@@ -17,6 +17,7 @@ class FrontCounters:
     received_bytes_total: int = 0
     sent_data_bytes_total: int = 0
     throttled_total: int = 0
+    requests_delayed_total: int = 0
     reads_delayed_total: int = 0
     readers_ended_total: int = 0
     requests_failed_total: int = 0

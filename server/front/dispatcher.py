@@ -14,6 +14,7 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
+from millrace.wire.server_session import Received
 
 from .flow_control import FlowControl, Reason
 from .handlers import Handlers
@@ -81,6 +82,7 @@ class Dispatcher:
             self._container.loader.pin(segments=[run.segment_id], writers=writers),
             lambda: self._admit_loaded(run),
             failed=lambda error: self._refuse_unloaded(run, error),
+            size=len(run.frames),
         )
 
     def settle(self) -> None:
@@ -93,8 +95,9 @@ class Dispatcher:
         self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._progressed()
 
-    def take(self, message: m.Message, request_id: int) -> None:
+    def take(self, received: Received) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
+        request_id, message, held_bytes = received
         match message:
             case m.Read() | m.Subscribe() if not self._container.state.segments.is_resident(message.segment_id):
                 self._take_when_loaded(
@@ -111,11 +114,13 @@ class Dispatcher:
             case m.Ping() | m.Pong():
                 self._outlet.flush()
             case _ if self._session.is_draining:
+                self._outlet.requests.give(held_bytes)
                 self._outlet.send_error(
                     request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
                 )
             case _:
-                _ = self._tasks.start(self._handle(message, request_id), name=f"request {message.type.name}")
+                task = self._tasks.start(self._handle(message, request_id), name=f"request {message.type.name}")
+                task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
 
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
@@ -184,10 +189,21 @@ class Dispatcher:
             self._outlet.send(frame)
 
     def _take_when_loaded(
-        self, loading: Awaitable[Pins], take: Callable[[], None], *, failed: Callable[[ServerError], None]
+        self,
+        loading: Awaitable[Pins],
+        take: Callable[[], None],
+        *,
+        failed: Callable[[ServerError], None],
+        size: int = 0,
     ) -> None:
+        """Carry out what holds so many bytes when what it is about is in memory."""
         self._flow.set(Reason.LOADING, True)
-        _ = self._tasks.start(self._load(loading, take, failed), name="load")
+        if size:
+            # These bytes lay in the receive buffer before: what that had for them is theirs now.
+            self._session.give_back()
+            self._outlet.requests.hold(size)
+        task = self._tasks.start(self._load(loading, take, failed), name="load")
+        task.add_done_callback(lambda _: self._outlet.requests.give(size))
 
     async def _load(
         self, loading: Awaitable[Pins], take: Callable[[], None], failed: Callable[[ServerError], None]

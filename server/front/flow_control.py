@@ -16,6 +16,7 @@ class Reason(Enum):
     APPENDS_IN_FLIGHT = auto()  # too many of its appends await their outcome
     TASKS = auto()  # too many of its requests are carried out
     FETCHING = auto()  # its cold reads would fetch too many bytes at once
+    REQUEST_MEMORY = auto()  # the requests of all connections together hold too much: the next one waits for room
     READER_MEMORY = auto()  # all readers together hold too much: a read of it waits for room
     LOADING = auto()  # what its last frame is about is being loaded; later frames may not overtake it
     CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
@@ -37,6 +38,10 @@ class FlowControl:
         self._changed = changed
         self._reasons: set[Reason] = set()
         self.is_blocked = False
+
+    def is_only(self, reason: Reason) -> bool:
+        """Whether a reason holds, and no other one."""
+        return self._reasons == {reason}
 
     def set(self, reason: Reason, holds: bool) -> None:
         """Say whether a reason holds from now on."""

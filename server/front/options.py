@@ -1,9 +1,16 @@
 """Settings of the network side."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.server.errors import ConfigurationError
-from millrace.wire.limits import HANDSHAKE_TIMEOUT_S, MIB
+from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, HANDSHAKE_TIMEOUT_S, MIB
+from millrace.wire.receive_buffer import BUFFER_SIZE_BYTES_IDLE
+from millrace.wire.server_session import REQUEST_HELD_BYTES_MAX
+
+REQUEST_BYTES_MIN: Final = 64 * MIB
+"""The largest frame, and the largest request, fit into the usual share of it."""
+assert max(FRAME_SIZE_BYTES_MAX + BUFFER_SIZE_BYTES_IDLE, REQUEST_HELD_BYTES_MAX) < REQUEST_BYTES_MIN // 4 * 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +27,7 @@ class FrontOptions:
         write_buffer_bytes_high: with that much unsent, a connection is not read any more.
         tasks_count_max: requests of one connection that are carried out at once.
         parked_reads_count_max: reads of one connection that wait at the tail, subscriptions included.
+        request_bytes_max: what the requests of all connections hold: being received, carried out, or waiting at a tail.
         reader_bytes_max: what all readers together hold: fetched for them, or sent and not taken yet.
         reader_patience_s: when there is no room for others, a connection that took nothing for this long is ended.
         token: what HELLO must carry; empty = anyone.
@@ -34,6 +42,7 @@ class FrontOptions:
     write_buffer_bytes_high: int = 4 * MIB
     tasks_count_max: int = 256
     parked_reads_count_max: int = 4096
+    request_bytes_max: int = 256 * MIB
     reader_bytes_max: int = 256 * MIB
     reader_patience_s: float = 5.0
     token: str = ""
@@ -50,6 +59,8 @@ class FrontOptions:
             raise ConfigurationError("counts of connections, strangers, tasks and parked reads must be above 0")
         if min(self.handshake_timeout_s, self.frame_timeout_s, self.keepalive_s, self.reader_patience_s) <= 0:
             raise ConfigurationError("timeouts of connections must be above 0")
+        if self.request_bytes_max < REQUEST_BYTES_MIN:
+            raise ConfigurationError(f"request_bytes_max must be at least {REQUEST_BYTES_MIN} bytes")
         if self.reader_bytes_max < 1 * MIB:
             raise ConfigurationError("reader_bytes_max must be at least 1 MiB")
         if self.write_buffer_bytes_high < 1:

@@ -11,6 +11,7 @@ from millrace.wire.server_session import ServerSession
 from .counters import FrontCounters
 from .reader_memory import Account
 from .replies import error_reply
+from .request_memory import RequestAccount
 
 
 class Outlet:
@@ -19,18 +20,28 @@ class Outlet:
     Attributes:
         session: what is sent goes through it.
         counters: of all connections.
-        account: of the memory that it holds.
+        account: of the memory that what is sent holds.
+        requests: the account of the memory that requests hold.
         transport: None before the connection is made and after it is lost.
         is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
     """
 
-    __slots__ = ("_clock", "account", "counters", "is_full", "session", "transport")
+    __slots__ = ("_clock", "account", "counters", "is_full", "requests", "session", "transport")
 
-    def __init__(self, session: ServerSession, *, clock: Clock, counters: FrontCounters, account: Account) -> None:
+    def __init__(
+        self,
+        session: ServerSession,
+        *,
+        clock: Clock,
+        counters: FrontCounters,
+        account: Account,
+        requests: RequestAccount,
+    ) -> None:
         self.session = session
         self._clock = clock
         self.counters = counters
         self.account = account
+        self.requests = requests
         self.transport: asyncio.Transport | None = None
         self.is_full = False
 

@@ -15,7 +15,7 @@ from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError, ServerError, ShuttingDownError, ThrottledError
 from millrace.wire import messages as m
-from millrace.wire.limits import MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
+from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 from .flow_control import FlowControl, Reason
 from .outlet import Outlet
@@ -27,6 +27,10 @@ PUSHES_AT_ONCE_MAX: Final = 4
 """After so many, a subscription that is far from the tail lets others go first."""
 FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
 """One connection fetches no more than about this at once, however much room there is."""
+
+
+WAITING_SIZE_BYTES: Final = 1 * KIB
+"""What a reader that waits counts as among the requests."""
 
 
 class Reads:
@@ -158,6 +162,8 @@ class Reads:
             raise ThrottledError(
                 f"{len(self._waiting)} reads of this connection wait at the tail", retry_after_ms=RETRY_AFTER_MS
             )
+        if not self.outlet.requests.take(WAITING_SIZE_BYTES):
+            raise ThrottledError("memory for requests is full", retry_after_ms=RETRY_AFTER_MS)
 
     async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
         try:
@@ -198,6 +204,7 @@ class WaitingReader(ABC):
         """Leave without an answer."""
         self._segment.watchers.discard(self)
         self._pins.release()
+        self._reads.outlet.requests.give(WAITING_SIZE_BYTES)
 
 
 class ParkedRead(WaitingReader):

@@ -8,6 +8,7 @@ from millrace.wire.client_session import ClientEvent, ClientSession
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
+from millrace.wire.receive_buffer import UNLIMITED, Allowance
 from millrace.wire.server_session import Received, ServerSession
 from millrace.wire.session import Session
 
@@ -52,7 +53,7 @@ def client_session(*, in_flight_bytes_max: int = 1 << 20) -> ClientSession:
     return ClientSession(now_s=0.0, handshake_timeout_s=5.0, keepalive_s=30.0, in_flight_bytes_max=in_flight_bytes_max)
 
 
-def server_session(*, run_size_bytes_max: int = 1 << 16) -> ServerSession:
+def server_session(*, run_size_bytes_max: int = 1 << 16, allowance: Allowance = UNLIMITED) -> ServerSession:
     """Return a server's end, made at 0 s."""
     return ServerSession(
         now_s=0.0,
@@ -61,6 +62,7 @@ def server_session(*, run_size_bytes_max: int = 1 << 16) -> ServerSession:
         frame_timeout_s=30.0,
         run_size_bytes_max=run_size_bytes_max,
         refusal=refusal,
+        allowance=allowance,
     )
 
 

@@ -131,6 +131,76 @@ def test_a_frame_that_was_lent_outlives_the_buffer_it_came_from() -> None:
     assert bytes(lent) == encode(m.Ping())
 
 
+class Shared:
+    """An allowance of so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def take(self, size: int) -> bool:
+        assert size > 0
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+    def give(self, size: int) -> None:
+        assert size >= 0
+        self.left += size
+
+
+def test_a_frame_for_which_there_is_no_room_waits_and_then_comes_whole() -> None:
+    """Behaviour 86: a frame is allowed as a whole before it is received, so it never stops half-way."""
+    large = encode_body(m.Data.type, bytes(MIB), request_id=1)
+    shared = Shared(3 * MIB // 2)
+    buffers = [ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX, allowance=shared) for _ in range(2)]
+    for buffer in buffers:
+        assert frames_of(buffer, [encode(m.Ping()), large[:100]]) == [encode(m.Ping())]
+    one, other = buffers
+
+    assert [buffer.is_short for buffer in buffers] == [False, True]
+    assert len(one.data) == BUFFER_SIZE_BYTES_INITIAL
+    assert frames_of(one, [large[100:]]) == [large]
+    assert other.frame_end() == 0
+    assert other.is_short
+    assert one.give_back()
+    assert not one.give_back()
+    assert other.frame_end() == 0
+    assert not other.is_short
+    assert frames_of(other, [large[100:], encode(m.Ping())]) == [large, encode(m.Ping())]
+    other.give_back()
+    assert shared.left == 3 * MIB // 2
+
+
+def test_small_frames_need_no_room() -> None:
+    """The larger buffer of a peer that sends fast is a luxury."""
+    buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX, allowance=Shared(0))
+    frames = [encode_body(m.Data.type, bytes(10 * KIB), request_id=number) for number in range(20)]
+
+    assert frames_of(buffer, [encode(m.Ping()), b"".join(frames)])[1:] == frames
+
+    assert len(buffer.data) == BUFFER_SIZE_BYTES_INITIAL
+    assert not buffer.is_short
+
+
+@given(st.integers(0, 3 * MIB), st.lists(st.integers(0, 600 * KIB), max_size=6), st.integers(1, 70 * KIB))
+def test_what_was_taken_is_given_back(size: int, lengths: list[int], piece: int) -> None:
+    shared = Shared(size)
+    buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX, allowance=shared)
+    sent = [encode(m.Ping()), *(encode_body(m.Data.type, bytes(length), request_id=1) for length in lengths)]
+    stream, found = b"".join(sent), []
+    while stream and not buffer.is_short:
+        stream = stream[feed(buffer, stream[:piece]) :]
+        found += [bytes(frame) for frame in whole_frames(buffer)]
+        assert len(buffer.data) <= BUFFER_SIZE_BYTES_INITIAL + size - shared.left
+
+    assert found == sent[: len(found)]
+    if not buffer.is_short:
+        assert found == sent
+        buffer.give_back()
+        assert shared.left == size
+
+
 def test_a_socket_is_never_offered_a_sliver() -> None:
     buffer = opened()
     frame = encode_body(m.Data.type, bytes(3000), request_id=1)

@@ -1,13 +1,21 @@
 """The server's end: what a client asks for comes out frame by frame, appends as runs, and violations are refused."""
 
+import tracemalloc
+
 import pytest
 
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import FrameTooLargeError, ProtocolError, UnsupportedVersionError
-from millrace.wire.framing import encode, encode_append_header
+from millrace.wire.framing import decode, encode, encode_append_header
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
-from millrace.wire.server_session import UNNUMBERED, Received, ServerSession
+from millrace.wire.server_session import (
+    OBJECTS_PER_BYTE,
+    REQUEST_SIZE_BYTES,
+    UNNUMBERED,
+    Received,
+    ServerSession,
+)
 
 from .loopback import server_session
 
@@ -31,16 +39,16 @@ def append(request_id: int, payload: bytes, *, segment_id: int = 1) -> bytes:
 
 
 def arrive(it: ServerSession, data: bytes) -> list[AppendRun | Received]:
-    """Let bytes arrive at once; return the events."""
-    while data:
+    """Let bytes arrive, as many at once as there is room for; return the events."""
+    events = []
+    while data and not it.is_short:
         room = it.writable()
         count = min(len(room), len(data))
         room[:count] = data[:count]
         it.received(count, 1.0)
         data = data[count:]
-    events = []
-    while (event := it.next_event()) is not None:
-        events.append(event)
+        while (event := it.next_event()) is not None:
+            events.append(event)
     return events
 
 
@@ -70,7 +78,8 @@ def test_requests_come_one_by_one_and_appends_as_runs() -> None:
     )
 
     assert [run.frame_count for run in (first, second, third) if isinstance(run, AppendRun)] == [2, 1, 1]
-    assert asked == Received(3, m.GetSegment(1, ""))
+    assert isinstance(asked, Received)
+    assert (asked.request_id, asked.message) == (3, m.GetSegment(1, ""))
 
 
 def test_a_run_has_no_more_than_the_log_takes_and_one_append_may() -> None:
@@ -125,6 +134,71 @@ def test_a_large_frame_that_is_no_append_is_refused() -> None:
 
     with pytest.raises(FrameTooLargeError):
         arrive(greeted(), large + bytes((2 << 20) - len(frame)))
+
+
+class Counted:
+    """An allowance that says how much is held, and may be full."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.is_full = False
+
+    def take(self, size: int) -> bool:
+        if not self.is_full:
+            self.held += size
+        return not self.is_full
+
+    def give(self, size: int) -> None:
+        self.held -= size
+
+
+READ = m.Read(segment_id=1, offset=0, size_max=1, wait_ms=0)
+
+
+def test_a_request_is_decoded_when_there_is_room_for_its_objects() -> None:
+    """Behaviour 86: a list of small things takes many times the bytes of its frame."""
+    allowance = Counted()
+    it = server_session(allowance=allowance)
+    arrive(it, hello())
+    request = m.GetTails([m.NamedStream("")] * 1000)
+    frame = encode(request, request_id=1)
+    allowance.is_full = True
+
+    assert arrive(it, encode(READ, request_id=1) + encode(request, request_id=2) + append(3, b"a")) == [
+        Received(1, READ)
+    ]
+    assert it.is_short
+    allowance.is_full = False
+    it.is_short = False
+    held = REQUEST_SIZE_BYTES + OBJECTS_PER_BYTE * len(frame)
+    assert it.next_event() == Received(2, request, held)
+    assert allowance.held == held
+    assert isinstance(it.next_event(), AppendRun)
+    assert it.next_event() is None
+    assert not it.is_short
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.GetTails([m.NamedStream("")] * 65_535),
+        m.GetTails([m.NamedStream("\u20ac")] * 65_535),
+        m.SaveCuts("s", [m.NamedCut(0, "", [])] * 65_535),
+        m.OpenWriter("w", list(range(1 << 40, (1 << 40) + 65_535)), 0),
+    ],
+    ids=["empty texts", "texts", "lists", "numbers"],
+)
+def test_the_objects_of_a_request_take_no_more_than_they_count(request_: m.Message) -> None:
+    frame = encode(request_, request_id=1)
+    tracemalloc.start()
+    try:
+        decoded = decode(frame)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert decoded[1] == request_
+    assert size <= OBJECTS_PER_BYTE * len(frame)
 
 
 def test_nothing_comes_out_of_a_closed_session() -> None:

@@ -274,6 +274,21 @@ def test_an_end_that_does_not_read_is_not_taken_for_dead(keepalive_s: float) -> 
     assert not server.outbox_bytes
 
 
+def test_a_frame_has_no_more_time_while_its_peer_takes_nothing() -> None:
+    """Behaviour 86: who takes replies now and then does not keep the memory of a frame that never ends."""
+    it = session(Role.SERVER, ACTIVE, frame_timeout_s=10.0)
+    feed(it, PING[:5], 101.0)
+
+    for now_s in range(102, 111):
+        it.pause(for_peer=True)
+        it.on_deadline(now_s)
+        it.resume(now_s)
+        assert not it.is_closed
+    it.on_deadline(111.0)
+
+    assert it.is_closed
+
+
 def test_a_peer_that_takes_nothing_is_dropped_also_while_it_is_not_read() -> None:
     it = session(Role.SERVER, ACTIVE)
     it.pause()

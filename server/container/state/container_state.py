@@ -238,7 +238,7 @@ class ContainerState:
             assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
         segment.tail.add(extent)
         if isinstance(extent, Extent):
-            self.tail_bytes += extent.size
+            self.tail_bytes += extent.held_bytes
 
     def release(self, segment: Segment, offset: int, *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT) -> None:
         """Drop the tail of a segment up to `offset`: its bytes are in tier 2, or were truncated or deleted.
@@ -248,7 +248,7 @@ class ContainerState:
         """
         for extent in segment.tail.release(offset):
             if isinstance(extent, Extent):
-                self.tail_bytes -= extent.size
+                self.tail_bytes -= extent.held_bytes
             else:
                 self.delete_segments([extent.source_id], delete_after=delete_after)
         first_needed = segment.tail.first.offset if segment.tail else offset

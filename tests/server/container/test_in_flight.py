@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
+from millrace.server.container.admission import PendingAppend
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.in_flight import InFlight, PendingDecision
 from millrace.server.container.writer_control import WriterControl
@@ -324,6 +325,27 @@ async def test_what_does_not_tell_the_state_is_refused_at_once(scene: Scene) -> 
     (request_id,) = await scene.second.append(scene.ids["a"], bytes(70_000))
     assert await scene.second.settled([request_id]) == [ErrorCode.APPEND_TOO_LARGE]
     assert await code_of(scene.second.create_segment("no name")) is ErrorCode.INVALID_NAME
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_that_waits_keeps_no_frames(scene: Scene) -> None:
+    """Behaviour 86: what it holds is counted, and is not the append."""
+    assert scene.server._open is not None
+    container = scene.server._open.container
+    await scene.stall()
+    (stored,) = await scene.first.append(scene.ids["a"], b"x")
+    await until(lambda: scene.in_flight)
+    before = container.in_flight.held_bytes
+    (refused,) = await scene.second.append(scene.ids["a"], b"y" * 10_000, expected_offset=99)
+    await until(lambda: container.in_flight.held_bytes > before)
+    ((follower,),) = container.in_flight._followers.values()
+    assert isinstance(follower, PendingAppend)
+    assert follower.error is not None
+    assert follower.error.__traceback__ is None
+    scene.files.resume()
+    await scene.first.settled([stored])
+    assert await scene.second.settled([refused]) == [ErrorCode.CONDITION_FAILED]
+    assert container.in_flight.held_bytes == 0
 
 
 @pytest.mark.asyncio

@@ -125,12 +125,12 @@ async def test_a_throttled_peer_is_told_once_why_and_when(tmp_path: Path) -> Non
     ):
         segment_id = await peer.create_segment("raw/a")
         payloads = [bytes([number]) * (16 * KIB) for number in range(32)]  # less than what is refused at once
-        ids = await peer.append(segment_id, *payloads[:16])
+        ids = await peer.append(segment_id, *payloads[:15])
         await peer.settled(ids)
         # One more tips it. What follows is not read before tier 2 takes something.
-        ids = await peer.append(segment_id, payloads[16])
+        ids = await peer.append(segment_id, payloads[15])
         await peer.settled(ids)
-        ids = await peer.append(segment_id, *payloads[17:])
+        ids = await peer.append(segment_id, *payloads[16:])
         while not peer.throttles:
             peer.note(*await peer.receive())
         length = (await reader.info(segment_id)).length

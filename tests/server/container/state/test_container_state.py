@@ -117,7 +117,8 @@ def test_truncation_releases_all_that_is_before() -> None:
     segment.chunks = [ChunkRecord(0, 6, "first", 9, 0, 1, 0), ChunkRecord(6, 4, "second", 9, 1, 2, 0)]
     segment.flushed_offset = 10
     state.hold(segment, extent(12, b"x" * 10))
-    state.hold(segment, extent(22, b"x" * 20))
+    rest = extent(22, b"x" * 20)
+    state.hold(segment, rest)
     segment.watchers.add(Watcher())
 
     woken = apply(state, m.SegmentTruncated(segment.segment_id, 25))
@@ -127,7 +128,7 @@ def test_truncation_releases_all_that_is_before() -> None:
     assert list(state.touched["chunks"]) == [(segment.segment_id, 0), (segment.segment_id, 6)]
     assert waiting(state.garbage, DeleteAfter.CHECKPOINT) == ["first", "second"]
     assert segment.damages == []
-    assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, 20)
+    assert (segment.flushed_offset, segment.tail.first.offset, state.tail_bytes) == (22, 22, rest.held_bytes)
     assert woken == {segment}
 
     assert not apply(state, m.SegmentTruncated(segment.segment_id, 20))
