@@ -15,6 +15,7 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import encode
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
@@ -141,8 +142,29 @@ async def test_a_kill_leaves_it_open_or_committed_whole(tmp_path: Path, containe
             assert await content_of(peer, "a/b") == (dict.fromkeys(segments, content) if content else {})
 
 
-async def test_a_commit_of_many_segments_is_one_sync(tmp_path: Path) -> None:
+async def test_an_open_transaction_continues_after_a_restart(tmp_path: Path) -> None:
+    """Behaviour 31: what a checkpoint knows of it is enough."""
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        segments = await create_stream(peer, "a/b", 2)
+        transaction = await PeerTransaction.begin(peer, "a/b")
+        await transaction.write(b"one ")
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        assert server.statistics()["transactions"].open == 1
+        transaction.peer = peer
+
+        await transaction.write(b"two")
+        await transaction.commit()
+
+        assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
+
+
+async def test_a_commit_of_many_segments_is_one_sync(tmp_path: Path) -> None:
+    # The clock stands still, so that nothing else is logged meanwhile.
+    async with (
+        Server(server_options(tmp_path), clock=ManualClock()) as server,
+        await Peer.connect(server.address) as peer,
+    ):
         await create_stream(peer, "a/b", 64)
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.write(b"event")
@@ -370,6 +392,24 @@ async def test_a_transaction_that_a_split_overtook_is_an_epoch_of_its_own(tmp_pa
         assert await content_of(peer, "a/b") == {**expected, after[0].segment_id: b"later"}
 
 
+async def test_commits_that_a_split_overtook_wait_for_each_other(peer: Peer) -> None:
+    """Behaviour 63: the second one is planned on what the first one leaves, though that is not durable yet."""
+    (whole,) = await create_stream(peer, "a/b", 1)
+    transactions = [await PeerTransaction.begin(peer, "a/b") for _ in range(3)]
+    for number, transaction in enumerate(transactions):
+        await transaction.write(b"event %d " % number)
+    await scale(peer, "a/b", [whole], 0, 8, 16)
+
+    started = [await peer.start(transaction.commit_request()) for transaction in transactions]
+    for request_id in started:
+        await peer.reply(request_id, m.TransactionInfo)
+
+    info = await peer.ask(m.GetStream("a/b"), m.StreamInfo)
+    assert info.epoch == 7
+    assert len([segment for segment in info.segments if not segment.sealed_epoch]) == 2
+    assert list((await content_of(peer, "a/b")).values()) == [b"event 0 ", b"event 1 ", b"event 2 "]
+
+
 async def test_sealing_a_stream_aborts_its_transactions(peer: Peer) -> None:
     """Behaviour 21: over all of their streams; others stay."""
     await create_stream(peer, "a/b", 1)
@@ -550,7 +590,10 @@ async def test_of_two_commits_at_once_that_move_one_cursor_one_is_made(peer: Pee
         await transaction.write(b"event")
     moves = [m.CursorMove("a/read", "job", [], at(source, 1))]
 
-    started = [await peer.start(transaction.commit_request(cursors=moves)) for transaction in transactions]
+    # In one piece, so that the server has all of them before the first one is durable.
+    started = [peer.next_id() for _ in transactions]
+    requests = zip(transactions, started, strict=True)
+    await peer.send(*[encode(each.commit_request(cursors=moves), request_id=number) for each, number in requests])
 
     outcomes: list[ErrorCode | None] = []
     for request_id in started:
