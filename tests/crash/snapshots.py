@@ -7,7 +7,7 @@ from pathlib import Path
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.options import ServerOptions
-from tests.crash.checker import Account
+from tests.crash.clients import Clients
 from tests.support.files import MemoryFileSystem
 from tests.support.servers import server_options
 from tests.support.storage import FaultyStorage
@@ -20,7 +20,7 @@ class Snapshot:
     label: str
     files: MemoryFileSystem
     storage: FaultyStorage | None
-    account: Account
+    clients: Clients
 
 
 @dataclass(slots=True)
@@ -40,10 +40,10 @@ class Machine:
         """Return a server on these disks, not started."""
         return Server(self.options, files=self.files, storage=self.storage)
 
-    def snapshot(self, account: Account, label: str = "") -> Snapshot:
+    def snapshot(self, clients: Clients, label: str = "") -> Snapshot:
         """Copy everything at this instant; to be called in the event loop."""
         storage = self.storage.copy() if self.storage is not None else None
-        return Snapshot(label, self.files.copy(), storage, copy.deepcopy(account))
+        return Snapshot(label, self.files.copy(), storage, copy.deepcopy(clients))
 
 
 def machine_of(snapshot: Snapshot, folder: Path, container: ContainerOptions) -> Machine:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import Account
+from tests.crash.clients import Clients
 from tests.crash.processes import ServerProcess
 from tests.support.protocol import Peer
 
@@ -24,15 +24,15 @@ from tests.support.protocol import Peer
 async def rounds(folder: Path, *, count: int, seed: int, longest_s: float = 0.6, talks: bool = False) -> int:
     """Kill a server `count` times, or until it had time to store something; return the bytes accounted for."""
     choices = random.Random(seed)
-    account = Account(seed)
+    clients = Clients(seed)
     size = 0
     server = await ServerProcess.start(folder)
     try:
-        await account.prepare(server.address)
+        await clients.prepare(server.address)
         number = 0
         while number < count or not size:
             number += 1
-            writing = asyncio.create_task(account.write(server.address))
+            writing = asyncio.create_task(clients.write(server.address))
             delay_s = choices.uniform(0.02, longest_s)
             await asyncio.wait([writing], timeout=delay_s)
             await server.kill()
@@ -40,7 +40,7 @@ async def rounds(folder: Path, *, count: int, seed: int, longest_s: float = 0.6,
             started_s = time.monotonic()
             server = await ServerProcess.start(folder)
             restart_s = time.monotonic() - started_s
-            size = await account.check(server.address)
+            size = await clients.check(server.address)
             if talks:
                 print(
                     f"round {number}: killed after {delay_s:.3f} s, back in {restart_s:.2f} s, {size} bytes", flush=True
@@ -65,10 +65,10 @@ async def test_a_server_that_is_killed_while_it_recovers_recovers_the_next_time(
     """Behaviour 39: also when the kill comes during the restart, at any moment of it."""
     folder = tmp_path / "data"
     choices = random.Random(5)
-    account = Account(5)
+    clients = Clients(5)
     server = await ServerProcess.start(folder)
-    await account.prepare(server.address)
-    writing = asyncio.create_task(account.write(server.address))
+    await clients.prepare(server.address)
+    writing = asyncio.create_task(clients.write(server.address))
     await asyncio.wait([writing], timeout=0.5)
     await server.kill()
     await writing
@@ -81,7 +81,7 @@ async def test_a_server_that_is_killed_while_it_recovers_recovers_the_next_time(
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
     server = await ServerProcess.start(folder)
-    await account.check(server.address)
+    await clients.check(server.address)
     await server.kill()
 
 
@@ -90,10 +90,10 @@ async def test_a_server_that_is_killed_while_it_recovers_recovers_the_next_time(
 async def test_sigterm_under_load_ends_in_time_and_the_restart_replays_nothing(tmp_path: Path) -> None:
     """Behaviour 48: finishes or fails what is in flight, exits inside its deadline; the restart needs no recovery."""
     folder = tmp_path / "data"
-    account = Account(3)
+    clients = Clients(3)
     server = await ServerProcess.start(folder)
-    await account.prepare(server.address)
-    writing = asyncio.create_task(account.write(server.address))
+    await clients.prepare(server.address)
+    writing = asyncio.create_task(clients.write(server.address))
     await asyncio.wait([writing], timeout=0.5)
     started_s = time.monotonic()
     assert await server.end(signal.SIGTERM) == 0
@@ -103,7 +103,7 @@ async def test_sigterm_under_load_ends_in_time_and_the_restart_replays_nothing(t
     started = next(line for line in server.said.splitlines() if "container started" in line)
     assert "tail_bytes=0" in started
     assert "torn_bytes=0" in started
-    await account.check(server.address)
+    await clients.check(server.address)
     async with await Peer.connect(server.address):
         assert await server.end(signal.SIGTERM) == 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.app import Server
-from tests.crash.checker import Account
+from tests.crash.clients import Clients
 from tests.crash.snapshots import Machine, Snapshot, machine_of
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer
@@ -39,11 +39,11 @@ async def finish(writing: "asyncio.Task[None]", server: Server) -> None:
 
 
 async def checked(snapshot: Snapshot, folder: Path) -> None:
-    """Start a server on a snapshot and account for everything, twice."""
+    """Start a server on a snapshot and clients for everything, twice."""
     machine = machine_of(snapshot, folder, CONTAINER)
     for _ in range(2):
         async with machine.server() as server:
-            await snapshot.account.check(server.address)
+            await snapshot.clients.check(server.address)
 
 
 @pytest.mark.slow
@@ -56,13 +56,13 @@ async def test_a_loss_of_power_loses_nothing_acknowledged(folder: Path, seed: in
     machine = Machine(folder, CONTAINER, MemoryFileSystem())
     server = machine.server()
     await server.start()
-    account = Account(seed)
-    await account.prepare(server.address)
-    writing = asyncio.create_task(account.write(server.address))
+    clients = Clients(seed)
+    await clients.prepare(server.address)
+    writing = asyncio.create_task(clients.write(server.address))
     snapshots = []
     for number in range(6):
         await asyncio.sleep(choices.uniform(0.01, 0.2))
-        snapshots.append(machine.snapshot(account, f"seed {seed} snapshot {number}"))
+        snapshots.append(machine.snapshot(clients, f"seed {seed} snapshot {number}"))
     await finish(writing, server)
     for snapshot in snapshots:
         for loss in range(3):
@@ -75,7 +75,7 @@ def replace_files(snapshot: Snapshot, seed: int) -> Snapshot:
     """Return the snapshot after a loss of power."""
     files = snapshot.files.copy()
     files.crash(seed)
-    return Snapshot(snapshot.label, files, snapshot.storage, snapshot.account)
+    return Snapshot(snapshot.label, files, snapshot.storage, snapshot.clients)
 
 
 @pytest.mark.slow
@@ -87,8 +87,8 @@ async def test_a_kill_between_any_two_steps_of_flushing_is_harmless(folder: Path
     machine = Machine(folder, CONTAINER, MemoryFileSystem(), storage)
     server = machine.server()
     await server.start()
-    account = Account(1)
-    await account.prepare(server.address)
+    clients = Clients(1)
+    await clients.prepare(server.address)
     snapshots: list[Snapshot] = []
     steps: dict[str, int] = {}
     all_seen = asyncio.Event()
@@ -97,12 +97,12 @@ async def test_a_kill_between_any_two_steps_of_flushing_is_harmless(folder: Path
         label = f"{when} {action} of {name.split('/')[1]}"
         steps[label] = steps.get(label, 0) + 1
         if steps[label] in {1, 4}:
-            snapshots.append(machine.snapshot(account, f"{label} {name}"))
+            snapshots.append(machine.snapshot(clients, f"{label} {name}"))
         if len(steps) == 8:
             all_seen.set()
 
     storage.on_step = step
-    writing = asyncio.create_task(account.write(server.address))
+    writing = asyncio.create_task(clients.write(server.address))
     async with asyncio.timeout(PATIENCE_S):
         await all_seen.wait()
     storage.on_step = lambda when, action, name: None
