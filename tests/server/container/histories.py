@@ -308,6 +308,8 @@ class History(TransactionSteps):
             return
         if amount % 3 or first + 1 == len(parts):
             low, last = parts[first].key_range.low, parts[first].key_range.last
+            if low == last:
+                return  # one place is not split
             border = low + (last - low) // 2 + 1
             sealed, ranges = parts[first : first + 1], [(low, border - 1), (border, last)]
         else:
