@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
@@ -176,6 +177,7 @@ def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) ->
             "scaling": scaling_text(found.configuration.scaling),
             "retention": retention_text(found.configuration.retention),
             **({"tags": ", ".join(found.configuration.tags)} if found.configuration.tags else {}),
+            **({"exclusive writer": _exclusive_text(holder)} if (holder := found.exclusive_writer) else {}),
             "size": size_text(found.size_bytes),
             "head": str(found.head()),
             "tail": str(found.tail()),
@@ -213,6 +215,17 @@ def seal(server: Server, stream: StreamArgument) -> None:
 
 
 @app.command()
+def release(server: Server, stream: StreamArgument) -> None:
+    """End the exclusive writer of a stream, and fence it: the stream takes events from all writers again."""
+    with server.connect() as client:
+        holder = client.stream_info(stream).exclusive_writer
+        if client.release_stream(stream):
+            print_done(f"released {stream}" + (f" from {holder}" if holder else ""))
+        else:
+            print_note(f"{stream} has no exclusive writer; nothing was changed")
+
+
+@app.command()
 def truncate(
     server: Server,
     stream: StreamArgument,
@@ -247,6 +260,10 @@ app.command()(history)
 app.command()(explain)
 
 
+def _exclusive_text(writer: ExclusiveWriter) -> str:
+    return f"{writer}, since {time_text(writer.since_us)}"
+
+
 def _differences(before: StreamConfig, after: StreamConfig) -> list[str]:
     """Return in words what an update changes."""
     said: list[str] = []
@@ -266,6 +283,7 @@ def _json(info: StreamInfo) -> dict[str, Any]:
         **json.loads(info.configuration.to_json()),
         "head": str(info.head()),
         "tail": str(info.tail()),
+        "exclusive_writer": None if info.exclusive_writer is None else info.exclusive_writer._asdict(),
         "segments": [picked(segment, *_SEGMENT_NAMES) for segment in info.segments],
     }
 

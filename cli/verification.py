@@ -172,11 +172,23 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
         result.notes.append(
             f"{log_name}: what the log has lost up to batch {found.state.accepted.sequence} was accepted by an operator"
         )
+    if found.is_known:
+        _judge_exclusive_writers(result, found, file=checkpoint_name)
     if found.checkpoint is None and report.first_sequence > 1:
         result.find(
             checkpoint_name,
             f"there is no checkpoint that can be read, and the log starts at sequence {report.first_sequence}",
         )
+
+
+def _judge_exclusive_writers(result: Verification, found: Container, *, file: str) -> None:
+    """Check that those from which alone a stream takes events are there, and the streams."""
+    for stream_id, writer in sorted(found.state.exclusive_writers.durable.items()):
+        stream, known = found.state.streams.get(stream_id), found.state.writers.get(writer.number)
+        if stream is None or stream.sealed:
+            result.find(file, f"{writer} is the exclusive writer of stream {stream_id}, which takes no events")
+        elif known is None or known.expired_us or known.epoch < writer.epoch:
+            result.find(file, f"{stream.name} takes events from {writer} alone, which was never opened, or has expired")
 
 
 async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:

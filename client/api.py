@@ -41,7 +41,9 @@ from millrace.client.errors import StreamExistsError as StreamExistsError
 from millrace.client.errors import StreamNotFoundError as StreamNotFoundError
 from millrace.client.errors import StreamNotSealedError as StreamNotSealedError
 from millrace.client.errors import StreamSealedError as StreamSealedError
+from millrace.client.errors import TailChangedError as TailChangedError
 from millrace.client.errors import ThrottledError as ThrottledError
+from millrace.client.errors import WriterExcludedError as WriterExcludedError
 from millrace.client.errors import WriterExpiredError as WriterExpiredError
 from millrace.client.errors import WriterFencedError as WriterFencedError
 from millrace.client.options import ClientOptions as ClientOptions
@@ -77,6 +79,7 @@ from millrace.model.errors import MillraceError as MillraceError
 from millrace.model.errors import RequestError as RequestError
 from millrace.model.event import Event as Event
 from millrace.model.event import EventPosition as EventPosition
+from millrace.model.exclusive_writer import ExclusiveWriter as ExclusiveWriter
 from millrace.model.lineage import Epoch as Epoch
 from millrace.model.policy import RetentionPolicy as RetentionPolicy
 from millrace.model.policy import ScalingPolicy as ScalingPolicy

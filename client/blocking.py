@@ -174,6 +174,7 @@ class Writer(Opened[AsyncWriter]):
     _write_when_drained = _accepted(AsyncWriter.write)
     write_many = _accepted(AsyncWriter.write_many)
     flush = waited(AsyncWriter.flush)
+    release = waited(AsyncWriter.release)
 
     @property
     def last_event_numbers(self) -> dict[int, int]:
@@ -335,6 +336,7 @@ class Client(Blocking[AsyncClient]):
     stream_history = waited(AsyncClient.stream_history)
     explain_stream = waited(AsyncClient.explain_stream)
     seal_stream = waited(AsyncClient.seal_stream)
+    release_stream = waited(AsyncClient.release_stream)
     delete_stream = waited(AsyncClient.delete_stream)
     truncate_stream = waited(AsyncClient.truncate_stream)
     stream_cut = waited(AsyncClient.stream_cut)

@@ -123,6 +123,8 @@ class Client(StreamControl):
         *,
         writer_id: str | None = None,
         start_over_if_expired: bool = False,
+        exclusive: bool = False,
+        expected: StreamCut | None = None,
         options: WriterOptions | None = None,
     ) -> Writer:
         """Return a writer of a stream, to be entered with `async with`.
@@ -133,15 +135,26 @@ class Client(StreamControl):
                 is new, and ends with the context.
             start_over_if_expired: open an id that was idle for so long that its event numbers were deleted, and number
                 its events from 1 again; without it, opening such an id raises WriterExpiredError.
+            exclusive: from its opening on the stream takes events from this writer alone, over scalings and restarts,
+                until `Writer.release`, or another exclusive writer, which takes the stream over and fences this one.
+            expected: the exclusive writer is opened only if the stream ends there.
 
         Raises:
             InvalidNameError: a writer id of other than 1 to 255 printable bytes.
+            InvalidArgumentError: `expected` is no cut of the stream, or the writer is not to be exclusive.
         """
+        if expected is not None:
+            if not exclusive:
+                raise InvalidArgumentError("only an exclusive writer can expect the stream to end somewhere")
+            if not isinstance(expected, StreamCut) or expected.stream != stream:
+                raise InvalidArgumentError(f"{expected} is no cut of {stream}")
         return Writer(
             self._writes,
             checked_stream_name(stream),
             writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
+            exclusive=exclusive,
+            expected=expected,
             options=options or WriterOptions(),
         )
 

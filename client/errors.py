@@ -20,11 +20,13 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- AttributeConditionFailedError  another value than expected
 |   +-- AttributesFullError          the attributes would take more room than they may
 |   +-- PipelineBrokenError          an append before it in the pipeline failed; this one is not stored
-|   +-- WriterFencedError            the writer id was opened again, or the server does not know this writer
+|   +-- WriterFencedError            the writer id was opened again, or has lost its stream, or is unknown to the server
 |   +-- WriterExpiredError           the writer was idle for so long that its event numbers were deleted
 |   +-- EventNumberError             event numbers that leave a gap or overlap
 |   +-- SequencesRefusedError        the server takes these sequences for stored, or refused such ones before
 |   +-- SequencesMixedError          events with sequences and events without, of one writer on one stream
+|   +-- WriterExcludedError          another writer has the stream to itself
+|   +-- TailChangedError             the stream does not end where an exclusive writer expected it to
 |   +-- StreamNotFoundError
 |   +-- StreamExistsError            a stream of that name with another configuration
 |   +-- TransactionUnknownError      no such transaction, or its outcome was forgotten
@@ -146,7 +148,10 @@ class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):
 
 
 class WriterFencedError(_Answer, codes=[ErrorCode.WRITER_FENCED, ErrorCode.WRITER_UNKNOWN]):
-    """This writer stores nothing any more: its id was opened again, or the server does not know it (see the text)."""
+    """This writer stores nothing any more: see the text.
+
+    Its id was opened again, or it has lost the stream that it had alone, or the server does not know it.
+    """
 
 
 class WriterExpiredError(_Answer, codes=[ErrorCode.WRITER_EXPIRED]):
@@ -171,6 +176,20 @@ class SequencesRefusedError(_Answer, codes=[ErrorCode.SEQUENCES_REFUSED]):
 
 class SequencesMixedError(_Answer, codes=[ErrorCode.SEQUENCES_MIXED]):
     """All events of a named writer on a stream have a sequence, or none has; nothing was stored."""
+
+
+class WriterExcludedError(_Answer, codes=[ErrorCode.WRITER_EXCLUDED]):
+    """The stream takes events from an exclusive writer alone, which the text names; nothing was stored.
+
+    Raised by an exclusive writer, another one has taken the stream over.
+    """
+
+
+class TailChangedError(_Answer, codes=[ErrorCode.TAIL_CHANGED]):
+    """The stream does not end at the cut that an exclusive writer expected; the text names both. Nothing was changed.
+
+    Read what was written since, and open the writer again.
+    """
 
 
 class StreamNotFoundError(_Answer, codes=[ErrorCode.STREAM_NOT_FOUND]):

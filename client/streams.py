@@ -5,6 +5,7 @@
 
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch
 from millrace.model.policy import StreamConfig
@@ -35,6 +36,11 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
             )
             for segment in message.segments
         ),
+        exclusive_writer=ExclusiveWriter(
+            message.exclusive_number, message.exclusive_epoch, message.exclusive_id, message.exclusive_since_us
+        )
+        if message.exclusive_number
+        else None,
     )
 
 

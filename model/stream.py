@@ -9,6 +9,7 @@ from typing import Final
 
 from .cut import StreamCut
 from .errors import CutOrderError, ErrorFacts, InvalidArgumentError
+from .exclusive_writer import ExclusiveWriter
 from .key_range import KEY_SPACE, KeyRange
 from .lineage import Lineage, StreamPart
 from .policy import StreamConfig
@@ -56,6 +57,7 @@ class StreamInfo:
     Attributes:
         epoch: how often it was scaled.
         segments: all that hold something still, those replaced by others too, in the order in which they were created.
+        exclusive_writer: from which alone the stream takes events; None while it takes them from all.
     """
 
     name: str
@@ -65,6 +67,7 @@ class StreamInfo:
     sealed: bool
     configuration: StreamConfig
     segments: tuple[StreamSegment, ...]
+    exclusive_writer: ExclusiveWriter | None = None
 
     @property
     def open_segments(self) -> tuple[StreamSegment, ...]:

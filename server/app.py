@@ -47,6 +47,7 @@ from .folder import DataFolder, check_writable, open_folder
 from .options import ServerOptions
 from .streams import (
     Catalog,
+    ExclusiveControl,
     ExpiryRunner,
     StreamController,
     StreamsRunner,
@@ -87,6 +88,7 @@ class ServerStatistics:
     strangers: int
     tail_bytes: int
     unflushed_segments: int
+    exclusive_writers: int
     sequences_refused_total: int
     request_bytes: int
     reader_bytes: int
@@ -260,6 +262,7 @@ class Server:
                 strangers=self._connections.strangers_count,
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
+                exclusive_writers=len(state.exclusive_writers.durable),
                 sequences_refused_total=opened.container.sequences_refused_total,
                 request_bytes=self._request_memory.held_bytes,
                 reader_bytes=self._reader_memory.held_bytes,
@@ -336,6 +339,7 @@ class Server:
             control=SegmentControl(opened.container),
             writers=writers,
             streams=streams,
+            exclusive=ExclusiveControl(opened.container, streams=streams, writers=writers),
             transactions=TransactionController(opened.container, streams, options=options.transactions),
             catalog=catalog,
             explain=self._streams.explain,

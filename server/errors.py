@@ -26,16 +26,18 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       AttributeConditionFailedError, AttributesFullError, PipelineBrokenError, AppendTooLargeError
 +-- WriterError                   about one writer
 |   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
-|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError
+|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, WriterExcludedError
 +-- StreamError                   about one stream
-|   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError
+|   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError,
+|       TailChangedError
 +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
         BranchesDifferError, CursorMovedError, TransactionsFullError
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.wire.errors import RETRIABLE, ErrorCode
 
 
@@ -276,6 +278,19 @@ class SequencesMixedError(WriterError, code=ErrorCode.SEQUENCES_MIXED):
     """All events of a named writer on a stream have a sequence, or none has."""
 
 
+class WriterExcludedError(WriterError, code=ErrorCode.WRITER_EXCLUDED):
+    """The stream has an exclusive writer, which is another one, or has another epoch."""
+
+    @classmethod
+    def of(cls, holder: ExclusiveWriter, *, subject: str) -> Self:
+        """Return the error that names who has the stream."""
+        return cls(
+            f"the stream takes events from {holder} alone, until that releases it or another exclusive writer takes it"
+            " over",
+            subject=subject,
+        )
+
+
 class StreamError(ServerError):
     """Something about one stream."""
 
@@ -303,6 +318,10 @@ class CutInvalidError(StreamError, code=ErrorCode.CUT_INVALID):
 
 class CutTruncatedError(StreamError, code=ErrorCode.CUT_TRUNCATED):
     """A cut that is before the start of the stream."""
+
+
+class TailChangedError(StreamError, code=ErrorCode.TAIL_CHANGED):
+    """The stream does not end where it was expected to."""
 
 
 class TransactionError(ServerError):

@@ -147,6 +147,17 @@ class StreamControl:
         """
         return stream_info(await self._writes.request(m.SealStream(checked_stream_name(name))))
 
+    async def release_stream(self, name: str) -> bool:
+        """End the exclusive writer of a stream, whoever it is, and fence it; False if the stream has none.
+
+        From then on the stream takes events from all writers. A program that has it gives it back by `Writer.release`.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        info = await self._writes.request(m.GetStream(checked_stream_name(name)))
+        return bool((await self._writes.request(m.ReleaseStream(stream_id=info.stream_id))).changed)
+
     async def delete_stream(self, name: str) -> bool:
         """Delete a sealed stream with everything in it; False if there is none.
 

@@ -111,8 +111,8 @@ class ByteWriter:
         """Take bytes, and return how many: all of them. Waits while much is in flight. Cancelling takes nothing.
 
         Raises:
-            StreamSealedError, WriterFencedError, WriterExpiredError, ConditionFailedError: nothing can be written any
-                more.
+            StreamSealedError, WriterFencedError, WriterExpiredError, WriterExcludedError, ConditionFailedError: nothing
+                can be written any more.
             DeliveryTimeoutError: nothing could be stored for `delivery_timeout_s`; `durable_offset` says what is.
         """
         while len(self._buffer) >= self._buffer_bytes_high and self._failure is None:

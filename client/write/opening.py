@@ -8,6 +8,7 @@ from typing import Final
 from millrace.client.errors import SegmentNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
+from millrace.model.cut import StreamCut
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
@@ -39,7 +40,14 @@ class Opening:
 
 
 async def open_writer(
-    channel: Channel, stream_name: str, writer_id: str | None, *, start_over: bool, retry: Retry
+    channel: Channel,
+    stream_name: str,
+    writer_id: str | None,
+    *,
+    start_over: bool,
+    is_exclusive: bool = False,
+    expected: StreamCut | None = None,
+    retry: Retry,
 ) -> Opening:
     """Open a writer under a new epoch. Raises like `Writer.open`."""
     # Sent again after a lost connection it is the same opening.
@@ -47,8 +55,15 @@ async def open_writer(
     while True:
         stream = await channel.request(m.GetStream(stream_name))
         router = Router.of_stream(stream_name, stream.segments)
-        stream_id = stream.stream_id if writer_id else 0
-        request = m.OpenWriter(writer_id or "", _asked(stream, router), int(start_over), stream_id, nonce)
+        request = m.OpenWriter(
+            writer_id or "",
+            _asked(stream, router),
+            int(start_over),
+            stream.stream_id,
+            nonce,
+            exclusive=int(is_exclusive),
+            expected=[] if expected is None else [m.SavedPosition(each, *place) for each, place in expected.positions],
+        )
         try:
             opened = first = await channel.request(request)
             break

@@ -20,17 +20,20 @@ was fenced stays so.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError
+from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers
+from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.sequence_row import SEQUENCE_MAX
+from millrace.wire import messages as m
 
 from .arguments import check_size, check_timestamp, headers_by_index, owned
 from .delivery import Delivery
@@ -63,6 +66,8 @@ class Writer:
         *,
         writer_id: str | None,
         start_over_if_expired: bool = False,
+        exclusive: bool = False,
+        expected: StreamCut | None = None,
         options: WriterOptions,
     ) -> None:
         self._channel = channel
@@ -70,6 +75,9 @@ class Writer:
         self.stream = stream
         self.writer_id = writer_id
         self._start_over = start_over_if_expired
+        self._is_exclusive = exclusive
+        self._expected = expected
+        self._stream_id = 0
         self._options = options
         self.number = 0
         self.epoch = 0
@@ -103,6 +111,8 @@ class Writer:
             StreamNotFoundError, StreamSealedError: nothing can be written.
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             SequencesRefusedError: two events of this id had one sequence; see `client.reset_sequences`.
+            WriterExcludedError: the stream has an exclusive writer, and this one is not to be one.
+            TailChangedError: this one is to be exclusive, and the stream does not end at `expected`.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
         """
         opening = await open_writer(
@@ -110,8 +120,11 @@ class Writer:
             self.stream,
             self.writer_id,
             start_over=self._start_over,
+            is_exclusive=self._is_exclusive,
+            expected=self._expected,
             retry=self._channel.retry(),
         )
+        self._stream_id = opening.stream.stream_id
         self.number, self.epoch, self.known = opening.number, opening.epoch, opening.known
         self._sequences = opening.sequences
         rerouter = Rerouter(self._channel, opening.stream, writer_id=self.writer_id or "", epoch=opening.epoch)
@@ -120,13 +133,17 @@ class Writer:
     async def close(self) -> None:
         """Wait until everything is durable, and close. Cancelling abandons what is not.
 
+        An exclusive writer without an id, which nobody can open again, releases the stream. One with an id does not.
+
         Raises:
-            MillraceError: why events were lost; the future of each says the same.
+            MillraceError: why events were lost; the future of each says the same. Or why it was not released.
         """
         if self._delivery.refusal is None:
             try:
                 await self.flush()
                 self._delivery.tell_stored()
+                if self._is_exclusive and self.writer_id is None:
+                    await self._release()
             finally:
                 self._stop()
         else:
@@ -162,10 +179,10 @@ class Writer:
                 not ascend; the event was not taken.
             SequencesMixedError: all events of this writer on the stream have a sequence, or none has; it was not taken.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
-            WriterFencedError, WriterExpiredError, StreamSealedError, StreamNotFoundError, ThrottledError,
-                OutcomeUnknownError, ClientClosedError: nothing can be written any more. It is why the writer failed,
-                or that it was closed; a full server (ThrottledError) or a lost one (OutcomeUnknownError) ends it after
-                `delivery_timeout_s`.
+            WriterFencedError, WriterExpiredError, WriterExcludedError, StreamSealedError, StreamNotFoundError,
+                ThrottledError, OutcomeUnknownError, ClientClosedError: nothing can be written any more. It is why the
+                writer failed, or that it was closed; a full server (ThrottledError) or a lost one (OutcomeUnknownError)
+                ends it after `delivery_timeout_s`.
         """
         delivery = self._delivery
         if delivery.refusal is not None or self._guard.forked:
@@ -323,6 +340,25 @@ class Writer:
             self._refuse()
         await self._delivery.flush()
         self._raise_failure()
+
+    async def release(self) -> None:
+        """Let the stream take events from all writers again, once everything written before this call is durable.
+
+        The writer stays open, as one among others. Releasing again changes nothing. Cancelled, it may have released.
+
+        Raises:
+            InvalidArgumentError: this is no exclusive writer.
+            MillraceError: why events were lost, and then nothing is released; or why it was not.
+        """
+        if not self._is_exclusive:
+            raise InvalidArgumentError("only an exclusive writer has a stream to release")
+        await self.flush()
+        await self._release()
+
+    async def _release(self) -> None:
+        request = m.ReleaseStream(stream_id=self._stream_id, writer_number=self.number, writer_epoch=self.epoch)
+        with suppress(StreamNotFoundError):
+            await self._channel.request(request)
 
     # --- what is known ---
 

@@ -4,8 +4,10 @@ Everything here works on the admitted view of a segment and waits for nothing. A
 stored already is cut at that border, so that a writer may resend whatever it has no ack for.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
@@ -22,6 +24,7 @@ from millrace.server.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionPreparedError,
+    WriterExcludedError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -147,10 +150,22 @@ def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:
         raise WriterUnknownError(f"writer {number} was never opened under epoch {epoch}")
     if epoch < writer.admitted_epoch:
         raise WriterFencedError(
-            f"epoch {epoch} is fenced: the writer was opened again under epoch {writer.admitted_epoch}",
+            f"epoch {epoch} is fenced by epoch {writer.admitted_epoch}: the writer was opened again, or it has lost the"
+            " stream that it had alone",
             subject=writer.writer_id,
         )
     return writer
+
+
+def check_exclusive(segment: Segment, run: AppendRun, writers: Mapping[int, ExclusiveWriter]) -> None:
+    """Raise WriterExcludedError if the stream of a segment has an exclusive writer, and a run is not from that.
+
+    Args:
+        writers: the exclusive writers by stream id, as admitted.
+    """
+    holder = writers.get(segment.stream_id)
+    if holder is not None and (run.writer_number, run.writer_epoch) != (holder.number, holder.epoch):
+        raise WriterExcludedError.of(holder, subject=segment.name)
 
 
 def check_event_number(segment: Segment, progress: WriterProgress, run: AppendRun) -> None:

@@ -51,6 +51,7 @@ from .admission import (
     check_condition,
     check_event_count,
     check_event_number,
+    check_exclusive,
     check_part,
     check_size,
     check_writer,
@@ -153,7 +154,10 @@ class SegmentContainer:
         return [self._admit(run, owner, segment, None)]
 
     def _admit(self, run: AppendRun, owner: Owner, segment: Segment, progress: WriterProgress | None) -> PendingAppend:
+        state = self.state
         segment.check_appendable()
+        if exclusive_writers := state.exclusive_writers.admitted:
+            check_exclusive(segment, run, exclusive_writers)
         if progress is not None:
             check_event_number(segment, progress, run)
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
@@ -161,7 +165,6 @@ class SegmentContainer:
         check_condition(segment, run)
         on_stream = None if progress is None else self._check_sequences(segment, run)
         self._check_room()
-        state = self.state
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
         # First the pins, then the log, which may refuse; only then the admitted view moves.

@@ -1,11 +1,12 @@
 """Decisions about writers, taken as those about segments are (`control`): who has an id, and how far it is."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.names import checked_writer_id
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.state.sequences import StreamProgress, check_told
@@ -14,6 +15,7 @@ from millrace.server.container.state.writer import Writer, is_among, with_nonce
 from millrace.server.errors import (
     InvalidArgumentError,
     StreamNotFoundError,
+    WriterExcludedError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -42,6 +44,7 @@ class WriterControl:
         start_over: bool = False,
         stream_id: int = 0,
         nonce: bytes = m.NO_NONCE,
+        take: Callable[[int], Writer | None] | None = None,
     ) -> m.WriterOpened:
         """Open a writer under a new epoch; from now on appends of older epochs are refused.
 
@@ -52,12 +55,15 @@ class WriterControl:
             start_over: whether to start from nothing where the state that was kept under the id has expired.
             stream_id: of the stream that it is opened for, 0 for none; sequences can be given to its events there.
             nonce: of the request; the same request sent again does not open the writer again, nor fence who did since.
+            take: None unless the stream takes appends from this writer alone from now on. Called with its number just
+                before that is queued, in the same step; returns the writer that loses the stream, to be fenced.
 
         Raises:
             WriterFencedError: it was opened again since this very request was carried out.
             WriterExpiredError: it has expired, and starting over was not asked for.
             SequencesRefusedError: it sent what is stored on the stream, and was not reset since.
             StreamNotFoundError: there is no such stream.
+            WriterExcludedError: it is not to be exclusive, and the stream has an exclusive writer.
             InvalidArgumentError: it was opened for too many streams.
         """
         writer = None
@@ -82,15 +88,23 @@ class WriterControl:
             # A number of its own: what was sent under the one before is never taken for events of this one.
             writer = Writer(writer_number=self._state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
         progress = self._progress_of(writer, stream_id) if writer_id and stream_id else None
+        fenced = None
+        if take is not None:
+            fenced = take(writer.writer_number)
+        elif stream_id:
+            self._check_free(stream_id)
         decided = self._container.decide(
             m.WriterRecorded(
                 writer_number=writer.writer_number,
                 writer_epoch=epoch,
                 opened_us=now_us,
                 writer_id=writer_id,
-                stream_id=0 if progress is None else stream_id,
+                stream_id=0 if progress is None and take is None else stream_id,
                 nonce=nonce,
                 is_plain=int(progress is not None and progress.admitted.is_plain),
+                is_exclusive=int(take is not None),
+                fenced_number=0 if fenced is None else fenced.writer_number,
+                fenced_epoch=0 if fenced is None else fenced.admitted_epoch + 1,
             ),
             writer.writer_number,
         )
@@ -100,6 +114,11 @@ class WriterControl:
             writer.streams[stream_id] = progress
         if writer_id and not known:
             self._state.admitted_writers[writer_id] = writer
+        if take is not None:
+            exclusive = ExclusiveWriter(writer.writer_number, epoch, writer_id, now_us)
+            self._state.exclusive_writers.admit(stream_id, exclusive)
+        if fenced is not None:
+            fence(fenced)
         await decided
         # It may have been opened again meanwhile, under another epoch.
         return replace(
@@ -109,6 +128,12 @@ class WriterControl:
             active_us=active_us,
             expired_us=expired_us,
         )
+
+    def _check_free(self, stream_id: int) -> None:
+        """Raise WriterExcludedError if a stream has an exclusive writer: no other is opened for it."""
+        holder = self._state.exclusive_writers.admitted.get(stream_id)
+        if holder is not None:
+            raise WriterExcludedError.of(holder, subject=self._stream(stream_id).name)
 
     def _progress_of(self, writer: Writer, stream_id: int) -> StreamProgress:
         """Return how far a writer is on a stream for which it is being opened; raise like `open`."""
@@ -210,6 +235,7 @@ class WriterControl:
             m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
         )
         self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
+        self._state.exclusive_writers.admit_expiry({*marked, *forgotten})
         return decided
 
     def describe(self, writer: Writer | None, segment_ids: Iterable[int], *, stream_id: int) -> m.WriterOpened:
@@ -245,6 +271,12 @@ class WriterControl:
         if stream is None:
             raise StreamNotFoundError(f"there is no stream with id {stream_id}")
         return stream
+
+
+def fence(writer: Writer) -> None:
+    """Move the admitted view of a writer to its next epoch, which a queued record gives it and nobody knows."""
+    writer.admitted_epoch += 1
+    writer.admitted_nonces = with_nonce(writer.admitted_nonces, m.NO_NONCE)
 
 
 def _expired(writer: Writer, expired_us: int) -> WriterExpiredError:

@@ -20,7 +20,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import InvalidArgumentError, ServerError
-from millrace.server.streams import Catalog, StreamController, TransactionController
+from millrace.server.streams import Catalog, ExclusiveControl, StreamController, TransactionController
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
@@ -47,6 +47,7 @@ class Handlers:
         control: SegmentControl,
         writers: WriterControl,
         streams: StreamController,
+        exclusive: ExclusiveControl,
         transactions: TransactionController,
         catalog: Catalog,
         explain: Callable[[Stream], dict[str, Any]],
@@ -57,6 +58,7 @@ class Handlers:
         self._control = control
         self._writers = writers
         self._streams = streams
+        self._exclusive = exclusive
         self._transactions = transactions
 
     async def handle(self, message: m.Message) -> m.Message:
@@ -150,6 +152,17 @@ class Handlers:
 
     async def _open_writer(self, message: m.OpenWriter) -> m.WriterOpened:
         self._check_segments(message.segment_ids)
+        if message.exclusive:
+            return await self._exclusive.open(
+                message.writer_id,
+                message.segment_ids,
+                start_over=bool(message.start_over),
+                stream_id=message.stream_id,
+                nonce=message.nonce,
+                expected=message.expected,
+            )
+        if message.expected:
+            raise InvalidArgumentError("only the opening of an exclusive writer expects the stream to end somewhere")
         return await self._writers.open(
             message.writer_id,
             message.segment_ids,
@@ -174,6 +187,12 @@ class Handlers:
     async def _reset_sequences(self, message: m.ResetSequences) -> m.Done:
         changed = await self._writers.reset_sequences(
             message.writer_id, stream_id=message.stream_id, stored_through=message.stored_through
+        )
+        return m.Done(int(changed))
+
+    async def _release_stream(self, message: m.ReleaseStream) -> m.Done:
+        changed = await self._exclusive.release(
+            message.stream_id, writer_number=message.writer_number, writer_epoch=message.writer_epoch
         )
         return m.Done(int(changed))
 

@@ -2,6 +2,7 @@
 
 from .catalog import Catalog
 from .controller import StreamController
+from .exclusive_control import ExclusiveControl
 from .expiry_loop import ExpiryRunner, WritersStatistics
 from .lease_loop import TransactionsRunner, TransactionsStatistics
 from .options import StreamsOptions, TransactionsOptions, WritersOptions
@@ -11,6 +12,7 @@ from .uptime import Uptime, boot_id
 
 __all__ = [
     "Catalog",
+    "ExclusiveControl",
     "ExpiryRunner",
     "StreamController",
     "StreamsOptions",

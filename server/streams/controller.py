@@ -8,6 +8,7 @@ from asyncio import Future, gather
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import checked_name
@@ -41,6 +42,7 @@ _DECISIONS: Final = (
     m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamTruncated, m.StreamDeleted,
 )  # fmt: skip
 """About a stream as a whole; each is queued under its name."""
+_NOBODY: Final = ExclusiveWriter(number=0, epoch=0, writer_id="", since_us=0)
 CONFIGURATION_SIZE_BYTES_MAX: Final = 16 * KIB
 TAILS_COUNT_MAX: Final = 1000
 """Streams whose tails are told in one reply, which must fit one frame, as must `POSITIONS_PER_STREAM_COUNT_MAX`."""
@@ -84,6 +86,7 @@ class StreamController:
                     int(segment.sealed),
                 )
             )
+        exclusive = self._state.exclusive_writers.durable.get(stream.stream_id) or _NOBODY
         return m.StreamInfo(
             created=int(created),
             stream_id=stream.stream_id,
@@ -93,6 +96,10 @@ class StreamController:
             name=stream.name,
             configuration=stream.configuration,
             segments=segments,
+            exclusive_number=exclusive.number,
+            exclusive_epoch=exclusive.epoch,
+            exclusive_id=exclusive.writer_id,
+            exclusive_since_us=exclusive.since_us,
         )
 
     def tails(self, names: Sequence[str]) -> list[m.StreamTail]:

@@ -20,6 +20,7 @@ from millrace.server.errors import (
     StreamSealedError,
     TransactionsFullError,
     TransactionUnknownError,
+    WriterExcludedError,
 )
 from millrace.wire import messages as m
 
@@ -82,6 +83,7 @@ class TransactionController:
             InvalidArgumentError: the number was not reserved or is used, the lease or the number of streams is out of
                 bounds, or one of that name is open over other streams.
             StreamNotFoundError, StreamSealedError: of one of the streams.
+            WriterExcludedError: one of the streams has an exclusive writer.
             TransactionCommittedError: one of that name was committed.
             TransactionAbortedError: the one of that number was aborted.
             TransactionsFullError: too many are open.
@@ -107,6 +109,9 @@ class TransactionController:
         for stream in streams:
             if stream.sealed:
                 raise StreamSealedError("the stream is sealed", subject=stream.name)
+            holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
+            if holder is not None:
+                raise WriterExcludedError.of(holder, subject=stream.name)
         if len(self._state.open_transactions) >= self._options.open_count_max:
             raise TransactionsFullError(
                 f"{self._options.open_count_max} transactions are open; some have to end first",

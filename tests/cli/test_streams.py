@@ -1,3 +1,5 @@
+from millrace import blocking
+from millrace.client.testing import TestServer
 from tests.cli.conftest import Run
 
 
@@ -130,3 +132,18 @@ def test_a_long_list_is_cut_unless_only_names_are_wanted(ask: Run) -> None:
     assert "more" not in ask("stream", "list", "long/", "--limit", 3).err
     assert len(ask("stream", "list", "long/", "--limit", 0, "--json").json) == 3
     assert ask("stream", "list", "long/", "--names").lines == ["long/0", "long/1", "long/2"]
+
+
+def test_who_has_a_stream_is_shown_and_ended(ask: Run, running: TestServer) -> None:
+    ask("stream", "create", "held/a")
+    with blocking.connect(running.address) as client:
+        client.writer("held/a", writer_id="held:w", exclusive=True).close()
+
+        assert "writer 'held:w' (number " in ask("stream", "info", "held/a").out
+        holder = ask("stream", "info", "held/a", "--json").json["exclusive_writer"]
+        assert (holder["writer_id"], holder["epoch"]) == ("held:w", 1)
+        assert "released held/a from writer 'held:w'" in ask("stream", "release", "held/a").err
+        assert "nothing was changed" in ask("stream", "release", "held/a").err
+        assert ask("stream", "info", "held/a", "--json").json["exclusive_writer"] is None
+        assert "exclusive" not in ask("stream", "info", "held/a").out
+        client.writer("held/a").close()

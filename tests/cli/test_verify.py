@@ -13,8 +13,10 @@ import millrace
 from millrace.cli.survey import copied_checkpoint, opened_checkpoint
 from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CopyPart, encode_part
+from millrace.server.folder import FORMAT_VERSION
 from millrace.server.wal import LogOwner
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
@@ -241,13 +243,13 @@ def test_a_damaged_identity_is_found(verify: Verify, stopped_folder: Path) -> No
 def test_a_folder_of_a_newer_version_is_refused(run: Run, stopped_folder: Path) -> None:
     """Behaviour 47: both versions named."""
     identity = json.loads((stopped_folder / "identity.json").read_text())
-    (stopped_folder / "identity.json").write_text(json.dumps({**identity, "format_version": 7}))
+    (stopped_folder / "identity.json").write_text(json.dumps({**identity, "format_version": FORMAT_VERSION + 1}))
 
     outcome = run("verify", stopped_folder)
 
     assert outcome.code == 1
-    assert "format 7" in outcome.err
-    assert "this one knows format 6 only" in outcome.err
+    assert f"format {FORMAT_VERSION + 1}" in outcome.err
+    assert f"this one knows format {FORMAT_VERSION} only" in outcome.err
 
 
 def test_another_folder_is_refused(run: Run, tmp_path: Path) -> None:
@@ -323,6 +325,33 @@ def test_sequenced_appends_are_shown_and_checked(run: Run, verify: Verify, tmp_p
     assert shown.count("first_sequence") > 1
     assert shown.count("1041") > 1
     assert "SEQUENCED_APPEND" in shown
+
+
+def test_exclusive_writers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
+    async def fill(*, is_wrong: bool) -> None:
+        async with Server(server_options(tmp_path)) as started, await Peer.connect(started.address) as peer:
+            stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
+            await peer.ask(m.OpenWriter("till-7", [], 0, stream.stream_id, exclusive=1), m.WriterOpened)
+            if is_wrong:
+                assert started._open is not None
+                writers = started._open.container.state.exclusive_writers
+                writers.store(stream.stream_id, ExclusiveWriter(4711, 1, "nobody", 0))
+                writers.store(4712, ExclusiveWriter(4711, 1, "nobody", 0))
+
+    asyncio.run(fill(is_wrong=False))
+    assert verify(tmp_path) == []
+    log = run("inspect", log_file(tmp_path), "--hex").out
+    assert "is_exclusive" in log
+    assert (
+        "till-7"
+        in run("inspect", tmp_path / "containers" / "0000" / "checkpoint.db").out.split("exclusive_writers")[-1]
+    )
+
+    asyncio.run(fill(is_wrong=True))
+    findings = verify(tmp_path)
+    assert [finding["file"] for finding in findings] == ["containers/0000/checkpoint.db"] * 2
+    assert "shop/orders takes events from writer 'nobody'" in findings[0]["what"]
+    assert "exclusive writer of stream 4712" in findings[1]["what"]
 
 
 def test_internal_segments_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:

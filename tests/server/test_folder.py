@@ -13,7 +13,7 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
-from millrace.server.folder import IDENTITY_NAME, open_folder, read_identity
+from millrace.server.folder import FORMAT_VERSION, IDENTITY_NAME, open_folder, read_identity
 from millrace.server.host.files import OsFileSystem
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer
@@ -42,11 +42,12 @@ def test_two_servers_cannot_have_one_folder(tmp_path: Path) -> None:
     open_folder(FILES, tmp_path).lock.close()
 
 
-@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (7, "a newer")])
+@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (FORMAT_VERSION + 1, "a newer")])
 def test_a_folder_of_another_version_is_refused_with_both_named(tmp_path: Path, version: int, age: str) -> None:
     """Behaviour 47: a folder of a newer version; one of an older is not migrated either."""
     (tmp_path / IDENTITY_NAME).write_text(json.dumps({"format_version": version, "server_id": str(uuid.uuid4())}))
-    with pytest.raises(FolderVersionError, match=rf"format {version} by {age} version; this one knows format 6 only"):
+    known = f"this one knows format {FORMAT_VERSION} only"
+    with pytest.raises(FolderVersionError, match=f"format {version} by {age} version; {known}"):
         open_folder(FILES, tmp_path)
     # It was given back.
     (tmp_path / IDENTITY_NAME).unlink()

@@ -92,6 +92,19 @@ class WriterRecorded(Record):
     stream_id: U64 = 0  # for which it was opened, 0 for none
     nonce: Bytes16 = _NO_NONCE  # of the request
     is_plain: U8 = 0  # 1: it has written events without sequences to the stream
+    is_exclusive: U8 = 0  # 1: the stream takes appends from it alone, under this epoch
+    fenced_number: WriterNumber = 0  # of the exclusive writer that it takes the stream over from, if that is fenced
+    fenced_epoch: U32 = 0  # that which it has from now on
+
+
+@message(149, kw_only=True)
+class ExclusiveReleased(Record):
+    """A stream that took appends from one writer alone takes them from all again."""
+
+    stream_id: U64
+    writer_number: WriterNumber  # which had the stream
+    writer_epoch: U32  # under which it had the stream
+    fenced_epoch: U32 = 0  # that which it has from now on; 0: it stays as it is
 
 
 @message(145)

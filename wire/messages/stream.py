@@ -51,6 +51,10 @@ class StreamInfo(FromServer):
     name: Text
     configuration: Text
     segments: List16[StreamSegment]
+    exclusive_number: U64 = 0  # of the writer from which alone the stream takes events; 0 for none
+    exclusive_epoch: U32 = 0
+    exclusive_id: Text = ""
+    exclusive_since_us: I64 = 0
 
 
 class CursorName(NamedTuple):

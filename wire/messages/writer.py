@@ -20,6 +20,7 @@ from .declaration import (
     message,
 )
 from .session import Done
+from .stream import SavedPosition
 
 NO_NONCE: Final = bytes(16)
 
@@ -65,6 +66,9 @@ class OpenWriter(Request[WriterOpened]):
     An id whose state has expired is refused with WRITER_EXPIRED, unless it is to `start_over`. Sequences can be given
     to the events of a named writer on the stream that it was opened for. Sent again with the same nonce, it is
     the same opening: the epoch stays, and it is refused with WRITER_FENCED if the id was opened by another one since.
+
+    While a stream has an exclusive writer, others are refused with WRITER_EXCLUDED when they are opened for it, and
+    when they append. Another exclusive one takes the stream over.
     """
 
     writer_id: WriterId
@@ -72,6 +76,9 @@ class OpenWriter(Request[WriterOpened]):
     start_over: U8  # 1: start from nothing where the state of that id has expired, rather than fail
     stream_id: StreamId = 0  # the stream that it will write to; 0 for none
     nonce: Bytes16 = NO_NONCE  # random; zeros for none
+    exclusive: U8 = 0  # 1: the stream takes events from this writer alone from now on
+    # If there are any: the cut at which the stream must end, else it is refused with TAIL_CHANGED. Of exclusive ones.
+    expected: List16[SavedPosition] = field(default_factory=list)
 
 
 @message(37)
@@ -111,3 +118,15 @@ class ResetSequences(Request[Done]):
     writer_id: WriterId
     stream_id: StreamId
     stored_through: I64  # everything up to it counts as stored, nothing above it
+
+
+@message(46, kw_only=True)
+class ReleaseStream(Request[Done]):
+    """Let a stream take events from all writers again; `changed` = 0 if it did so, or has another exclusive writer.
+
+    Without a writer, whoever has the stream loses it, and is fenced.
+    """
+
+    stream_id: StreamId
+    writer_number: WriterNumber = 0  # of the exclusive writer that gives it back; 0 for none
+    writer_epoch: U32 = 0

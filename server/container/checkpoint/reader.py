@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Generic
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment
@@ -22,6 +23,7 @@ from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
 from millrace.server.host.files import FileSystem
 
+from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_of_row
 from .kind import Entity, Kind
 from .segment_tables import CHUNKS, LINKS, link_of_row
 from .stream_tables import LABELS
@@ -215,6 +217,10 @@ class StreamArchive(KindArchive[Stream]):
             LABELS, f"label = ? AND name > ? AND name >= ? ORDER BY name LIMIT {count_max}", [label, after, prefix]
         )
         return [(name, stream_id) for stream_id, _, name in takewhile(lambda row: row[2].startswith(prefix), found)]
+
+    def exclusive_writers(self) -> dict[int, ExclusiveWriter]:
+        """Return the exclusive writers of streams, by stream id."""
+        return dict(map(exclusive_writer_of_row, self._reader.rows(EXCLUSIVE_WRITERS, "TRUE ORDER BY stream_id", [])))
 
 
 class WriterArchive(KindArchive[Writer]):

@@ -13,6 +13,7 @@ from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.wal import AcceptedLoss
 
+from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_row
 from .kind import Detail
 from .schema import KINDS
 from .table import Key, Row, Table
@@ -66,6 +67,15 @@ def take_rows(state: ContainerState) -> CheckpointRows:
                 deleted = [key for key in changed if key[0] not in entities]
                 removed[detail.table] = [*deleted, *touched]
                 added[detail.table] = _touched_rows(detail, cache, touched)
+    exclusive = state.exclusive_writers
+    streams = exclusive.unstored.take()
+    removed[EXCLUSIVE_WRITERS] = [(stream_id,) for stream_id in streams]
+    added[EXCLUSIVE_WRITERS] = [
+        exclusive_writer_row(stream_id, exclusive.durable[stream_id])
+        for stream_id in streams
+        if stream_id in exclusive.durable
+    ]
+    counts[EXCLUSIVE_WRITERS] = len(exclusive.durable)
     return CheckpointRows(
         removed=removed,
         forgotten_writers=state.forgotten_writers.take(),

@@ -1,4 +1,4 @@
-"""All tables of a checkpoint, which is a SQLite database, in format version 6.
+"""All tables of a checkpoint, which is a SQLite database, in format version 7.
 
 Each kind of thing has its tables, declared in a module of its own. Each row carries a checksum (see `table`), and the
 one row of `meta` knows how many rows each of these tables has and the sum of their checksums. So a row that is damaged,
@@ -12,6 +12,7 @@ Table `format` never changes its shape: any version can tell which version wrote
 from collections.abc import Iterator
 from typing import Any, Final
 
+from .exclusive_table import EXCLUSIVE_WRITERS
 from .kind import Kind
 from .segment_tables import SEGMENTS
 from .stream_tables import STREAMS
@@ -19,11 +20,14 @@ from .table import Table
 from .transaction_tables import TRANSACTIONS
 from .writer_tables import WRITERS
 
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 PRODUCT: Final = "millrace checkpoint"
 
 KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS, TRANSACTIONS)
-TABLES: Final = tuple(table for kind in KINDS for table in (kind.table, *(detail.table for detail in kind.details)))
+TABLES: Final = (
+    *(table for kind in KINDS for table in (kind.table, *(detail.table for detail in kind.details))),
+    EXCLUSIVE_WRITERS,
+)
 """The tables of what a container knows."""
 
 FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])

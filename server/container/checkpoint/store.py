@@ -315,6 +315,7 @@ class CheckpointStore:
             accepted=AcceptedLoss(meta.get("accepted_sequence", 0), meta.get("accepted_file_number", 0)),
             log_capacity_bytes=meta.get("log_capacity_bytes", 0),
             clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
+            exclusive_writers=self.streams.exclusive_writers(),
         )
         return Checkpoint(
             stored=stored,

@@ -76,6 +76,7 @@ def _stream_updated(batch: CurrentBatch, stream: Stream, record: m.StreamUpdated
 def _stream_sealed(batch: CurrentBatch, stream: Stream, record: m.StreamSealed) -> None:
     stream.sealed = True
     seal_segments(batch, stream.segment_ids)
+    batch.state.exclusive_writers.end_stream(record.stream_id)
 
 
 def _stream_truncated(batch: CurrentBatch, record: m.StreamTruncated) -> None:
@@ -100,6 +101,7 @@ def _stream_truncated(batch: CurrentBatch, record: m.StreamTruncated) -> None:
 
 
 def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
+    batch.state.exclusive_writers.end_stream(record.stream_id)
     stream = batch.state.streams.remove(record.stream_id)
     if stream is None:
         return

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
@@ -58,6 +59,7 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
         if before is not None:
             if not before.expired_us:  # damage has taken the record that says so
                 state.forget_progress([before.writer_number])
+                state.exclusive_writers.expire([before.writer_number])
             state.writers.remove(before.writer_number)
         writer = state.admitted_writers.pop(record.writer_id, None) or Writer(
             writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
@@ -68,10 +70,29 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
     writer.opened_us = writer.active_us = record.opened_us
     writer.seen_uptime_us = state.uptime_us
     state.writers.changed(writer)
-    if record.stream_id:
+    if record.stream_id and writer.writer_id:
         view = writer.on_stream(record.stream_id).durable
         view.is_plain = view.is_plain or bool(record.is_plain)
         state.touch_sequences(writer, record.stream_id)
+    if record.is_exclusive:
+        state.exclusive_writers.store(
+            record.stream_id,
+            ExclusiveWriter(writer.writer_number, record.writer_epoch, writer.writer_id, record.opened_us),
+        )
+        _fence(batch, record.fenced_number, record.fenced_epoch)
+
+
+def _exclusive_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
+    batch.state.exclusive_writers.release(record.stream_id, number=record.writer_number, epoch=record.writer_epoch)
+    _fence(batch, record.writer_number, record.fenced_epoch)
+
+
+def _fence(batch: CurrentBatch, writer_number: int, epoch: int) -> None:
+    """Give a writer another epoch, of which nobody knows; 0 is none."""
+    writer = batch.state.writers.loaded(writer_number)
+    if writer is not None and epoch > writer.epoch:
+        _begin_epoch(writer, epoch, nonce=m.NO_NONCE)
+        batch.state.writers.changed(writer)
 
 
 def _changing_sequences(
@@ -114,6 +135,7 @@ def _begin_epoch(writer: Writer, epoch: int, *, nonce: bytes) -> None:
 def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
     state = batch.state
     state.forget_progress([*record.marked, *record.forgotten])
+    state.exclusive_writers.expire({*record.marked, *record.forgotten})
     for number in record.marked:
         writer = state.writers.loaded(number)
         if writer is not None:
@@ -140,6 +162,7 @@ APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.WriterRecorded: _writer_recorded,
     m.WritersExpired: _writers_expired,
     m.UptimeCounted: _uptime_counted,
+    m.ExclusiveReleased: _exclusive_released,
     m.StoredTold: _changing_sequences(_stored_told),
     m.SequencesRefused: _changing_sequences(_sequences_refused),
     m.SequencesReset: _sequences_reset,

@@ -8,10 +8,11 @@ Only what is in use, and what the next checkpoint has to store, is in memory; th
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.server.container.archive import Archive
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
@@ -22,6 +23,7 @@ from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
 
 from .clock_history import ClockHistory
+from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
 from .segment import Segment
 from .stream import Stream
@@ -45,6 +47,7 @@ class StoredState:
         accepted: what of the log an operator has given up.
         log_capacity_bytes: the most that the log could hold then; 0 while there is none.
         clock_history: to be continued.
+        exclusive_writers: by stream id.
     """
 
     archives: Mapping[str, Archive[Any]]
@@ -58,6 +61,7 @@ class StoredState:
     accepted: AcceptedLoss
     log_capacity_bytes: int
     clock_history: ClockHistory
+    exclusive_writers: Mapping[int, ExclusiveWriter] = field(default_factory=dict)
 
 
 KINDS: Final = (
@@ -109,6 +113,7 @@ class ContainerState:
         self.admitted_writers: dict[str, Writer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
+        self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
         # Change feeds for the policy loop: stream -> new configuration (None: deleted), and streams that were written
         # to. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
@@ -190,8 +195,8 @@ class ContainerState:
 
     @property
     def changed_count(self) -> int:
-        """How many entities the next checkpoint has to store, or to delete."""
-        return sum([cache.changed_count for cache in self.caches.values()])
+        """How many entities, and exclusive writers of streams, the next checkpoint has to store or to delete."""
+        return sum([cache.changed_count for cache in self.caches.values()]) + len(self.exclusive_writers.unstored)
 
     def stored(self, *, stored_below: int) -> None:
         """Say that a checkpoint has what was taken of caches and details last, and every number below that."""
@@ -201,6 +206,7 @@ class ContainerState:
             rows.stored()
         self.forgotten_writers.stored()
         self.forgotten_streams.stored()
+        self.exclusive_writers.unstored.stored()
 
     def touch(self, detail: str, number: int, key: Any) -> None:
         """Record that one row of a detail of an entity changed, or is deleted."""
@@ -263,6 +269,7 @@ class ContainerState:
         What is not in memory is so anyway.
         """
         self.admitted_attribute_bytes = self.attribute_bytes
+        self.exclusive_writers.admit_as_durable()
         for segment in self.segments.present():
             segment.admit_as_durable()
         for writer in self.writers.present():

@@ -20,12 +20,12 @@ from tests.server.container.states import new_state
 from tests.server.container.transaction_steps import TRANSACTION_KINDS, TransactionSteps
 
 KINDS = (
-    "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush", "compact",
-    "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
-    "open_on_stream", "open_on_stream", "append_sequenced", "append_sequenced", "tell_stored", "refuse_sequences",
-    "reset_sequences", "expire_writers", "count_uptime", "create_stream", "seal_stream",
-    "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream", "update_stream", "save_cut",
-    "forget_cut", *TRANSACTION_KINDS,
+    "create", "append", "append", "append", "append_as_writer", "append_as_writer", "lose", "flush", "flush",
+    "compact", "truncate", "seal", "delete", "set_attribute", "unset_attribute", "open_writer", "open_writer",
+    "open_on_stream", "open_on_stream", "open_exclusive", "open_exclusive", "release", "append_sequenced",
+    "append_sequenced", "tell_stored", "refuse_sequences", "reset_sequences", "expire_writers", "count_uptime",
+    "create_stream", "seal_stream", "truncate_stream", "delete_stream", "merge", "scale_stream", "scale_stream",
+    "update_stream", "save_cut", "forget_cut", *TRANSACTION_KINDS,
 )  # fmt: skip
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2**16), st.integers(0, 2**16))
 
@@ -197,6 +197,41 @@ class History(TransactionSteps):
                     stream_id=streams[amount % len(streams)].stream_id,
                     nonce=amount.to_bytes(16),
                     is_plain=amount // 3 % 2,
+                )
+            )
+
+    def open_exclusive(self, choice: int, amount: int) -> None:
+        streams = [stream for stream in self.state.streams.values() if not stream.sealed]
+        if streams:
+            stream_id = streams[amount % len(streams)].stream_id
+            writers = [writer for writer in self.state.writers.values() if not writer.expired_us and writer.writer_id]
+            known = writers[choice % len(writers)] if writers and choice % 3 else None
+            number = self.state.take_id() if known is None else known.writer_number
+            before = self.state.exclusive_writers.durable.get(stream_id)
+            fenced = before is not None and before.number != number and choice % 2
+            self.apply(
+                m.WriterRecorded(
+                    writer_number=number,
+                    writer_epoch=1 if known is None else known.epoch + 1,
+                    opened_us=self.clock_us,
+                    writer_id="" if known is None else known.writer_id,
+                    stream_id=stream_id,
+                    nonce=amount.to_bytes(16),
+                    is_exclusive=1,
+                    fenced_number=before.number if before and fenced else 0,
+                    fenced_epoch=before.epoch + 1 if before and fenced else 0,
+                )
+            )
+
+    def release(self, choice: int, amount: int) -> None:
+        if held := list(self.state.exclusive_writers.durable.items()):
+            stream_id, writer = held[choice % len(held)]
+            self.apply(
+                m.ExclusiveReleased(
+                    stream_id=stream_id,
+                    writer_number=writer.number,
+                    writer_epoch=writer.epoch,
+                    fenced_epoch=writer.epoch + 1 if amount % 2 else 0,
                 )
             )
 
@@ -419,6 +454,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
             )
             for stream in state.streams.values()
         },
+        "exclusive_writers": dict(sorted(state.exclusive_writers.durable.items())),
         "stream_names": _numbers_by_name(state.streams, [stream.name for stream in state.streams.values()]),
         "transactions": {
             each.number: (

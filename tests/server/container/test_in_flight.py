@@ -57,7 +57,11 @@ class Scene:
         for name in ("s", "gone"):
             stream = await peer.ask(m.CreateStream(f"raw/{name}", 1, ""), m.StreamInfo)
             self.ids[name] = stream.segments[0].segment_id
+            if name == "s":
+                self.ids["stream"] = stream.stream_id
         await peer.ask(m.SealStream("raw/gone"), m.StreamInfo)
+        self.ids["held"] = (await peer.ask(m.CreateStream("raw/held", 1, ""), m.StreamInfo)).stream_id
+        await peer.ask(m.OpenWriter("h", [], 0, self.ids["held"], exclusive=1), m.WriterOpened)
         await peer.ask(m.SaveCuts("raw/s", [m.NamedCut(1, "cut", [m.SavedPosition(self.ids["s"], 0, 0)])]), m.Done)
 
     async def stall(self, start: "Case | None" = None) -> None:
@@ -194,6 +198,31 @@ CASES = {
         ErrorCode.WRITER_FENCED,
     ),
     "expired": Case(expire, lambda scene: scene.append_of_writer(scene.second, 1), ErrorCode.WRITER_EXPIRED),
+    "excluded": Case(
+        sent(lambda scene: m.OpenWriter("x", [], 0, scene.ids["stream"], exclusive=1)),
+        lambda scene: scene.append(scene.second, "s"),
+        ErrorCode.WRITER_EXCLUDED,
+    ),
+    "a tail that was expected elsewhere": Case(
+        lambda scene: scene.first.append(scene.ids["s"], b"x"),
+        asked(
+            lambda scene: m.OpenWriter(
+                "x",
+                [],
+                0,
+                scene.ids["stream"],
+                exclusive=1,
+                expected=[m.SavedPosition(scene.ids["s"], 0, 0)],
+            ),
+            m.WriterOpened,
+        ),
+        ErrorCode.TAIL_CHANGED,
+    ),
+    "released twice": Case(
+        sent(lambda scene: m.ReleaseStream(stream_id=scene.ids["held"])),
+        asked(lambda scene: m.ReleaseStream(stream_id=scene.ids["held"]), m.Done),
+        m.Done(0),
+    ),
     "a gap in the numbers": Case(
         append_of_writer, lambda scene: scene.append_of_writer(scene.second, 3), ErrorCode.EVENT_NUMBER_GAP
     ),

@@ -345,3 +345,22 @@ async def test_a_number_that_was_never_given_is_unknown(tmp_path: Path) -> None:
         fields = {"writer_number": 1_000_000, "writer_epoch": 1}
         assert await outcome(peer, segment_id, b"!", event_number=1, **fields) is ErrorCode.WRITER_UNKNOWN
         assert await code_of(peer.ask(m.OpenWriter("", [99], 1), m.WriterOpened)) is ErrorCode.SEGMENT_NOT_FOUND
+
+
+@pytest.mark.asyncio
+async def test_an_exclusive_writer_that_expires_leaves_its_stream_to_all(tmp_path: Path) -> None:
+    """By the record of the expiry itself; also after a restart, from the checkpoint."""
+    clock = ManualClock()
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        streams = [await peer.ask(m.CreateStream(f"raw/{each}", 1, ""), m.StreamInfo) for each in range(2)]
+        ids = [stream.segments[0].segment_id for stream in streams]
+        for stream, writer_id in zip(streams, ("", "till-7"), strict=True):
+            await peer.ask(m.OpenWriter(writer_id, [], 0, stream.stream_id, exclusive=1), m.WriterOpened)
+    async with started(tmp_path, clock) as server, await Peer.connect(server.address) as peer:
+        await pass_time(server, clock, UNNAMED_S + SLACK_S)
+        await peer.store(ids[0], b"free")
+        assert await outcome(peer, ids[1], b"x") is ErrorCode.WRITER_EXCLUDED
+        await pass_time(server, clock, NAMED_S + SLACK_S - UNNAMED_S)
+        await peer.store(ids[1], b"free")
+        assert (await peer.ask(m.GetStream("raw/1"), m.StreamInfo)).exclusive_number == 0
+    assert rows(tmp_path, "exclusive_writers") == []

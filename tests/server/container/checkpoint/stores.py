@@ -21,10 +21,11 @@ RICH = history(
     *[(kind, number, 333) for number in range(5) for kind in ("lose", "set_attribute", "flush", "append", "flush")],
     ("truncate", 3, 5), ("seal_stream", 1, 0), ("delete", 4, 0), ("merge", 1, 2),
     *[(kind, number, 41 + number) for number in range(6) for kind in ("scale_stream", "save_cut", "update_stream")],
+    ("open_exclusive", 0, 0), ("open_exclusive", 1, 1),
     ("begin_transaction", 0, 3), ("add_parts", 0, 0), ("append_to_part", 0, 5),
     ("begin_transaction", 1, 5), ("add_parts", 1, 1), ("append_to_part", 1, 6), ("commit", 1, 0),
 ).state  # fmt: skip
-assert all((RICH.segments, RICH.writers, RICH.streams, RICH.open_transactions))
+assert all((RICH.segments, RICH.writers, RICH.streams, RICH.open_transactions, RICH.exclusive_writers.durable))
 
 
 def save(store: CheckpointStore, state: ContainerState, sequence: int) -> None:
