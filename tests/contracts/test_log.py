@@ -28,7 +28,12 @@ class Medium:
 
 def files() -> Medium:
     disk = MemoryFileSystem()
-    return Medium(lambda: Wal(disk, FOLDER, SMALL, clock=ManualClock(), owner=OWNER), disk.fail_syncs)
+
+    def fail() -> None:
+        # All that follow: the next one may be of a file that is being prepared, and is made again.
+        disk.fail_syncs(1_000_000)
+
+    return Medium(lambda: Wal(disk, FOLDER, SMALL, clock=ManualClock(), owner=OWNER), fail)
 
 
 def memory() -> Medium:
