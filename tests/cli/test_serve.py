@@ -14,6 +14,7 @@ import pytest
 
 import millrace
 from millrace.client.testing import TestServer
+from millrace.server.folder import FORMAT_VERSION
 from tests.cli.conftest import Run
 
 PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())", "serve"]
@@ -84,15 +85,15 @@ def test_a_folder_that_another_server_owns_is_exit_code_1(serve: Serve) -> None:
 def test_a_folder_of_a_newer_version_is_exit_code_1(serve: Serve, tmp_path: Path) -> None:
     """Behaviour 47: both versions are named."""
     (tmp_path / "data").mkdir()
-    identity = {"format_version": 9, "server_id": "5ba21236-5bac-4091-8000-b0711c748abe"}
+    identity = {"format_version": FORMAT_VERSION + 1, "server_id": "5ba21236-5bac-4091-8000-b0711c748abe"}
     (tmp_path / "data" / "identity.json").write_text(json.dumps(identity))
 
     process = serve()
     _, log = process.communicate()
 
     assert process.returncode == 1
-    assert "format 9" in log
-    assert "this one knows format 6 only" in log
+    assert f"format {FORMAT_VERSION + 1}" in log
+    assert f"this one knows format {FORMAT_VERSION} only" in log
 
 
 def test_a_port_that_is_taken_is_exit_code_1_with_a_hint(serve: Serve) -> None:
