@@ -400,7 +400,10 @@ async def test_commits_that_a_split_overtook_wait_for_each_other(peer: Peer) -> 
         await transaction.write(b"event %d " % number)
     await scale(peer, "a/b", [whole], 0, 8, 16)
 
-    started = [await peer.start(transaction.commit_request()) for transaction in transactions]
+    # In one piece, so that the server has all of them before the first one is durable.
+    started = [peer.next_id() for _ in transactions]
+    requests = zip(transactions, started, strict=True)
+    await peer.send(*[encode(each.commit_request(), request_id=number) for each, number in requests])
     for request_id in started:
         await peer.reply(request_id, m.TransactionInfo)
 
