@@ -35,6 +35,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- TransactionPreparedError     it is prepared, and can only be committed or aborted
 |   +-- CursorMovedError             a cursor that should move with a commit was not where it was expected
 |   +-- BranchesDifferError          not so many events are stored as were to be committed
+|   +-- TransactionTooLargeError     it has as many bytes as a transaction may have
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
 |   |   +-- DiskUnavailableError     the disk cannot be read or written now
@@ -222,6 +223,10 @@ class CursorMovedError(_Answer, codes=[ErrorCode.CURSOR_MOVED]):
 
 class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):
     """Not so many events are stored in the branches of a transaction as the request says. Nothing was changed."""
+
+
+class TransactionTooLargeError(_Answer, codes=[ErrorCode.TRANSACTION_TOO_LARGE]):
+    """A transaction has as many bytes as it may have; more were not stored."""
 
 
 class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED, ErrorCode.DEADLINE_EXCEEDED]):

@@ -32,7 +32,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       TailChangedError
 +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
-        BranchesDifferError, CursorMovedError, TransactionsFullError
+        BranchesDifferError, CursorMovedError, TransactionsFullError, TransactionTooLargeError
 """
 
 from typing import ClassVar, Self
@@ -356,3 +356,7 @@ class BranchesDifferError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):
 
 class TransactionsFullError(TransactionError, code=ErrorCode.TRANSACTIONS_FULL):
     """There are as many open transactions, or parts of them, as there may be."""
+
+
+class TransactionTooLargeError(TransactionError, code=ErrorCode.TRANSACTION_TOO_LARGE):
+    """A transaction has as many bytes as it may have. What it has may still be committed."""

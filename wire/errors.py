@@ -69,6 +69,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONS_FULL = 74
     TRANSACTION_PREPARED = 75
     CURSOR_MOVED = 76
+    TRANSACTION_TOO_LARGE = 77
 
 
 RETRIABLE: frozenset[ErrorCode] = frozenset(

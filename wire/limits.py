@@ -6,6 +6,7 @@ from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 
 PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION_MAX: Final = 1

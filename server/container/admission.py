@@ -24,6 +24,7 @@ from millrace.server.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionPreparedError,
+    TransactionTooLargeError,
     WriterExcludedError,
     WriterExpiredError,
     WriterFencedError,
@@ -88,6 +89,25 @@ def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
         # Only so it shows that an append is missing, and one that is sent again is not stored twice.
         raise InvalidArgumentError("what is appended to a part of a transaction has event numbers")
     transaction.is_renewed = True
+
+
+def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, size_max: int) -> None:
+    """Raise TransactionTooLargeError if a transaction would have more bytes than it may; count those of the run.
+
+    The parts of a transaction are many, so its room is counted anew only when there seems to be none left.
+    """
+    transaction = state.open_transactions.owner(segment.segment_id)
+    if transaction is None:
+        return
+    if run.payload_size > transaction.room_bytes:
+        parts = (state.segments.peek(segment_id) for segment_id in transaction.parts)
+        transaction.room_bytes = size_max - sum(part.next_offset for part in parts if part is not None)
+        if run.payload_size > transaction.room_bytes:
+            raise TransactionTooLargeError(
+                f"a transaction has at most {size_max} bytes of events",
+                subject=transaction.name or str(transaction.number),
+            )
+    transaction.room_bytes -= run.payload_size
 
 
 def check_open(transaction: Transaction) -> None:

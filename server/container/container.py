@@ -53,6 +53,7 @@ from .admission import (
     check_event_number,
     check_exclusive,
     check_part,
+    check_part_size,
     check_size,
     check_writer,
     deduplicate,
@@ -165,6 +166,8 @@ class SegmentContainer:
         check_condition(segment, run)
         on_stream = None if progress is None else self._check_sequences(segment, run)
         self._check_room()
+        if segment.is_internal:
+            check_part_size(state, segment, run, size_max=self.options.transaction_size_bytes_max)
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
         # First the pins, then the log, which may refuse; only then the admitted view moves.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from millrace.server.errors import ConfigurationError
-from millrace.wire.limits import KIB, MIB
+from millrace.wire.limits import GIB, KIB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class ContainerOptions:
         idle_bytes_max: idle segments, streams and writers are held in memory up to about this, all together.
         attributes_segment_bytes_max: attributes of one segment, with 256 bytes for each beside key and value.
         attributes_bytes_max: attributes of all segments.
+        transaction_size_bytes_max: events of one transaction.
         verified_at_once_count_max: a checkpoint of more rows is verified in the background after a start.
     """
 
@@ -44,6 +45,7 @@ class ContainerOptions:
     idle_bytes_max: int = 128 * MIB
     attributes_segment_bytes_max: int = 1 * MIB
     attributes_bytes_max: int = 256 * MIB
+    transaction_size_bytes_max: int = 64 * GIB
     verified_at_once_count_max: int = 100_000
 
     def __post_init__(self) -> None:
@@ -59,5 +61,7 @@ class ContainerOptions:
             raise ConfigurationError("idle_bytes_max and verified_at_once_count_max must not be negative")
         if min(self.attributes_segment_bytes_max, self.attributes_bytes_max) < 0:
             raise ConfigurationError("attributes_segment_bytes_max and attributes_bytes_max must not be negative")
+        if self.transaction_size_bytes_max <= 0:
+            raise ConfigurationError("transaction_size_bytes_max must be above 0")
         if min(self.flush_age_s, self.checkpoint_interval_s, self.garbage_interval_s, self.orphan_grace_s) < 0:
             raise ConfigurationError("times must not be negative")

@@ -69,6 +69,10 @@ class Dispatcher:
         """Whether nothing is under way that a draining connection should wait for."""
         return not self._tasks and not self._session.appends.count
 
+    def greeted(self, session_id: bytes) -> None:
+        """Know of which client the frames are from now on."""
+        self._handlers = self._handlers.of_session(session_id)
+
     def take_appends(self, run: AppendRun) -> None:
         """Hand a run of appends to the container, once its segment and its writer are resident.
 

@@ -6,6 +6,7 @@ waited for here, for every request that is no query, before the error is passed 
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from dataclasses import astuple
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from millrace.server.container.loader import page_of_names
 from millrace.server.container.seek import seek_before_event_time, seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.transaction import NO_SESSION
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import InvalidArgumentError, ServerError
 from millrace.server.streams import Catalog, ExclusiveControl, StreamController, TransactionController
@@ -35,7 +37,7 @@ Handler = Callable[[Any], Awaitable[m.Message]]
 
 
 class Handlers:
-    """The requests that a connection hands on; shared by all connections.
+    """The requests that a connection hands on; shared by all connections of a client.
 
     A request is carried out by the method named after its type, which returns the reply that the request declares.
     """
@@ -60,6 +62,13 @@ class Handlers:
         self._streams = streams
         self._exclusive = exclusive
         self._transactions = transactions
+        self._session_id = NO_SESSION
+
+    def of_session(self, session_id: bytes) -> "Handlers":
+        """Return handlers that know which client their requests come from."""
+        bound = copy(self)
+        bound._session_id = session_id  # noqa: SLF001  # a copy of this one
+        return bound
 
     async def handle(self, message: m.Message) -> m.Message:
         """Carry a request out and return its reply. Cancelling does not undo what was decided.
@@ -308,6 +317,7 @@ class Handlers:
             message.name,
             lease_ms=message.lease_ms,
             stream_names=[name for (name,) in message.streams],
+            session_id=self._session_id,
         )
         return self._transactions.describe(transaction, changed=changed)
 

@@ -45,7 +45,9 @@ class TransactionsOptions:
     """Bounds of transactions; checked when made.
 
     Attributes:
-        open_count_max: transactions that may be open at once.
+        open_count_max: transactions that may be open at once,
+        open_per_stream_count_max: of them over one stream,
+        open_per_session_count_max: and begun by one client since the server started.
         open_parts_count_max: parts that the open ones may have together; each is a segment in memory.
         lease_s_max: the longest lease that a client may ask for.
         tick_s: leases are looked at this often.
@@ -55,6 +57,8 @@ class TransactionsOptions:
     """
 
     open_count_max: int = 10_000
+    open_per_stream_count_max: int = 2_000
+    open_per_session_count_max: int = 1_000
     open_parts_count_max: int = 200_000
     lease_s_max: int = 24 * 3600
     tick_s: float = 0.25
@@ -63,7 +67,15 @@ class TransactionsOptions:
     outcomes_count_max: int = 1_000_000
 
     def __post_init__(self) -> None:
-        if min(self.open_count_max, self.open_parts_count_max, self.lease_s_max, self.outcomes_count_max) <= 0:
+        bounds = (
+            self.open_count_max,
+            self.open_per_stream_count_max,
+            self.open_per_session_count_max,
+            self.open_parts_count_max,
+            self.lease_s_max,
+            self.outcomes_count_max,
+        )
+        if min(bounds) <= 0:
             raise ConfigurationError("the bounds of transactions must be above 0")
         if min(self.tick_s, self.named_outcome_s, self.unnamed_outcome_s) <= 0:
             raise ConfigurationError("tick_s, named_outcome_s and unnamed_outcome_s must be above 0")

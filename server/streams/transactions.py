@@ -14,7 +14,7 @@ from millrace.model.transaction import TransactionPart, TransactionState, digest
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.container.state.stream import Stream
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import NO_SESSION, Transaction
 from millrace.server.errors import (
     InvalidArgumentError,
     StreamSealedError,
@@ -69,7 +69,7 @@ class TransactionController:
         return first
 
     async def begin(
-        self, number: int, name: str, *, lease_ms: int, stream_names: Sequence[str]
+        self, number: int, name: str, *, lease_ms: int, stream_names: Sequence[str], session_id: bytes = NO_SESSION
     ) -> tuple[Transaction, bool]:
         """Begin a transaction, or join the open one of that name; return it and whether it is new.
 
@@ -77,6 +77,7 @@ class TransactionController:
             number: reserved; not used if one is joined. With the number of one that is open it is the same request.
             name: empty for none.
             lease_ms: it ends by itself when nothing names it for so long.
+            session_id: of the client, of which no more than so many may be open.
 
         Raises:
             InvalidNameError: the name is too long, or is not printable.
@@ -86,7 +87,7 @@ class TransactionController:
             WriterExcludedError: one of the streams has an exclusive writer.
             TransactionCommittedError: one of that name was committed.
             TransactionAbortedError: the one of that number was aborted.
-            TransactionsFullError: too many are open.
+            TransactionsFullError: too many are open, over one of the streams, by the client, or in all.
         """
         checked_transaction_name(name)
         self._check_bounds(lease_ms, stream_names)
@@ -112,11 +113,7 @@ class TransactionController:
             holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
             if holder is not None:
                 raise WriterExcludedError.of(holder, subject=stream.name)
-        if len(self._state.open_transactions) >= self._options.open_count_max:
-            raise TransactionsFullError(
-                f"{self._options.open_count_max} transactions are open; some have to end first",
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+        self._check_open_count(streams, session_id)
         routes = [_routes_of(stream) for stream in streams]
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
@@ -124,8 +121,27 @@ class TransactionController:
         record = m.TransactionBegun(
             number=number, begun_us=self._container.clock.unix_us(), lease_ms=lease_ms, name=name, streams=routes
         )
-        await self._container.decide(record, name or number)
+        decided = self._container.decide(record, name or number)
+        self._state.open_transactions.admit(number, [stream.stream_id for stream in streams], session_id=session_id)
+        await decided
         return self._state.transactions[number], True
+
+    def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
+        """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
+        opened, options = self._state.open_transactions, self._options
+        bounds = [(opened.begun_count, options.open_count_max, "")]
+        bounds += [
+            (opened.count_over(stream.stream_id), options.open_per_stream_count_max, f" over {stream.name}")
+            for stream in streams
+        ]
+        if session_id != NO_SESSION:
+            bounds.append((opened.count_by(session_id), options.open_per_session_count_max, " that this client began"))
+        for count, count_max, which in bounds:
+            if count >= count_max:
+                raise TransactionsFullError(
+                    f"{count} transactions{which} are open, and as many may be; some have to end first",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
 
     async def add_parts(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> bool:
         """Create segments for events of a branch, one for each range of keys; return False if it has just these.

@@ -42,14 +42,14 @@ PIPELINE_ERRORS = frozenset(ErrorCode) - {ErrorCode.OUTCOME_UNKNOWN, ErrorCode.S
 """Errors of an append after which the connection lives."""
 
 
-def hello(*, token: str = "", version: int = 1) -> bytes:
+def hello(*, token: str = "", version: int = 1, session_id: bytes = bytes(range(16))) -> bytes:
     """Return the first frame of a client."""
     message = m.Hello(
         version_min=version,
         version_max=version,
         features=0,
         frame_size_max=FRAME_SIZE_BYTES_MAX,
-        session_id=bytes(range(16)),
+        session_id=session_id,
         client="test",
         token=token,
     )
@@ -94,13 +94,13 @@ class Peer:
         self.replies: dict[int, m.Message] = {}
 
     @classmethod
-    async def connect(cls, address: str, *, greet: bool = True, token: str = "", read_ahead: int = 1 << 26) -> "Peer":
-        """Connect and, if `greet`, shake hands."""
+    async def connect(cls, address: str, *, greet: bool = True, read_ahead: int = 1 << 26, **fields: Any) -> "Peer":
+        """Connect and, if `greet`, shake hands; `fields` are those of `hello`."""
         host, _, port = address.rpartition(":")
         peer = cls(*await asyncio.open_connection(host, int(port), limit=read_ahead))
         if greet:
             try:
-                await peer.send(hello(token=token))
+                await peer.send(hello(**fields))
                 _, reply = await peer.receive()
                 if isinstance(reply, m.ErrorReply):
                     raise RefusedError(reply)

@@ -5,6 +5,7 @@ that names a part finds whose it is. When it is over, what is left is its outcom
 number and by name, until it is forgotten.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +21,8 @@ PART_SIZE_BYTES: Final = 300
 RANGE_SIZE_BYTES: Final = 150
 POSITION_SIZE_BYTES: Final = 120
 """Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
+NO_SESSION: Final = b""
+"""Of a transaction that was begun before the server started."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -58,6 +61,8 @@ class Transaction:
     # Whether a frame named it since its lease was looked at, and how many requests that wait hold it.
     is_renewed: bool = True
     holders_count: int = 0
+    # At least so many bytes may be appended yet, as far as that was counted.
+    room_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
@@ -94,6 +99,9 @@ class OpenTransactions:
         self._by_number: dict[int, Transaction] = {}
         self._of_part: dict[int, Transaction] = {}
         self._pins: dict[int, Pins] = {}
+        # Admitted: by number, over which streams it is and which session began it, and how many there are of each.
+        self._begun: dict[int, list[int | bytes]] = {}
+        self._counts: Counter[int | bytes] = Counter()
         # How many were decided to end in each way since the server started.
         self.decided_totals: dict[TransactionState, int] = dict.fromkeys(TransactionState, 0)
 
@@ -111,6 +119,25 @@ class OpenTransactions:
         return len(self._of_part)
 
     @property
+    def begun_count(self) -> int:
+        """How many there are with those whose beginning is queued."""
+        return len(self._begun)
+
+    def count_over(self, stream_id: int) -> int:
+        """Return how many of these are over a stream."""
+        return self._counts[stream_id]
+
+    def count_by(self, session_id: bytes) -> int:
+        """Return how many of these were begun by a session."""
+        return self._counts[session_id]
+
+    def admit(self, number: int, stream_ids: Iterable[int], *, session_id: bytes = NO_SESSION) -> None:
+        """Count one from now on, whose beginning is queued; nothing happens if it is counted."""
+        if number not in self._begun:
+            counted = self._begun[number] = [*stream_ids, session_id]
+            self._counts.update(counted)
+
+    @property
     def pins_count(self) -> int:
         """How many pins of transactions and of segments these are."""
         return sum(map(len, self._pins.values()))
@@ -123,6 +150,7 @@ class OpenTransactions:
         """Add one that is in the cache, with the parts that it has; blocks if they must be loaded."""
         number = transaction.number
         self._by_number[number] = transaction
+        self.admit(number, (stream.stream_id for stream in transaction.streams))
         self._pins[number] = self._transactions.pin([number])
         self.add_parts(transaction, transaction.parts)
 
@@ -144,3 +172,7 @@ class OpenTransactions:
             for segment_id in transaction.parts:
                 del self._of_part[segment_id]
             self._pins.pop(transaction.number).release()
+            for key in self._begun.pop(transaction.number):
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]

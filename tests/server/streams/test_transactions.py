@@ -454,6 +454,85 @@ async def test_a_lease_that_runs_out_aborts(tmp_path: Path) -> None:
         assert (await renewed.abort()).state == TransactionState.ABORTED
 
 
+async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path) -> None:
+    """Also of those whose beginning is not durable yet, and of those from before the start, which were nobody's."""
+    bounds = TransactionsOptions(open_per_stream_count_max=4, open_per_session_count_max=3)
+    options = server_options(tmp_path, transactions=bounds)
+    async with (
+        Server(options) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address, session_id=bytes(16)) as other,
+    ):
+        await create_stream(peer, "a/b", 1)
+        await create_stream(peer, "a/c", 1)
+        numbers, others = await reserve(peer, 10), await reserve(other, 10)
+
+        # In one piece, so that the server has all of them before the first one is durable.
+        assert await begun_together(peer, numbers[:5], "a/b") == [None] * 3 + [ErrorCode.TRANSACTIONS_FULL] * 2
+        refused = peer.ask(begin_request(numbers[5], "a/c"), m.TransactionInfo)
+        with pytest.raises(RefusedError, match="3 transactions that this client began are open"):
+            await refused
+        assert await begun_together(other, others[:2], "a/c", "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
+        with pytest.raises(RefusedError, match="4 transactions over a/b are open"):
+            await other.ask(begin_request(others[2], "a/b"), m.TransactionInfo)
+        assert await begun_together(other, others[2:3], "a/c") == [None]
+        await peer.ask(m.AbortTransaction(numbers[0], ""), m.TransactionInfo)
+        assert await begun_together(peer, numbers[6:8], "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        numbers = await reserve(peer, 4)
+        assert await begun_together(peer, numbers[:1], "a/b") == [ErrorCode.TRANSACTIONS_FULL]
+        assert await begun_together(peer, numbers[1:3], "a/c") == [None, None]
+
+
+async def begun_together(peer: Peer, numbers: list[int], *streams: str) -> list[ErrorCode | None]:
+    """Begin transactions by frames that arrive together; return how each was refused, None if it was not."""
+    started = [peer.next_id() for _ in numbers]
+    await peer.send(
+        b"".join(
+            encode(begin_request(number, *streams), request_id=request_id)
+            for number, request_id in zip(numbers, started, strict=True)
+        )
+    )
+    outcomes: list[ErrorCode | None] = []
+    for request_id in started:
+        try:
+            await peer.reply(request_id, m.TransactionInfo)
+            outcomes.append(None)
+        except RefusedError as error:
+            outcomes.append(error.code)
+    return outcomes
+
+
+async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
+    """What was refused does not count, nor what is sent again; it can be committed, also after a restart."""
+    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=10))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        first, second = await create_stream(peer, "a/b", 2)
+        transaction = await PeerTransaction.begin(peer, "a/b")
+        await transaction.add_parts([first, second])
+        part_id = transaction.parts[0, first]
+        await transaction.append(first, b"12345")
+        for _ in range(3):
+            assert await peer.settled(await transaction.send(part_id, b"12345", event_number=1)) == [Stored(0, True)]
+        refused = await transaction.send(transaction.parts[0, second], b"123456", event_number=1)
+        assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        transaction.peer = peer
+        assert await transaction.append(second, b"1234") == [Stored(0, False)]
+        # It begins with what is stored: of the rest there is too much.
+        outcomes = await peer.settled(await transaction.send(part_id, b"12345", b"ab", event_number=1))
+        assert outcomes == [Stored(0, True), ErrorCode.TRANSACTION_TOO_LARGE]
+        assert await transaction.append(first, b"6") == [Stored(5, False)]
+        refused = await transaction.send(part_id, b"7", event_number=3)
+        assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
+
+        await transaction.commit()
+
+        assert await content_of(peer, "a/b") == {first: b"123456", second: b"1234"}
+        # A stream has no such bound.
+        await peer.store(first, b"more than ten bytes")
+
+
 async def test_there_are_bounds(tmp_path: Path) -> None:
     options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2, open_parts_count_max=3))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
