@@ -4,6 +4,7 @@ The budgets are small, so that an attack is worth many times its budget and take
 """
 
 import asyncio
+import select
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -12,11 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB, MIB
 from tests.crash.processes import ServerProcess
-from tests.support.protocol import Peer, hello, read_request, set_attribute
+from tests.support.protocol import Peer, append_frame, hello, read_request, set_attribute
 from tests.support.waiting import until
 
 SLACK_BYTES = 64 * MIB
@@ -113,6 +115,87 @@ async def test_readers_that_take_nothing(tmp_path: Path, way: str) -> None:
                 most = server.most_bytes
         print(f"base {base >> 20} MiB, most {most >> 20} MiB")
         assert most <= base + budget + SLACK_BYTES
+        await until(lambda: server.resident_bytes() <= base + SLACK_BYTES, within_s=BACK_WITHIN_S)
+
+
+def send_what_goes(address: str, data: bytes, *, sockets: ExitStack, count: int) -> None:
+    """Connect so many times and send as much of the same to each as it takes, until none takes more."""
+    host, _, port = address.rpartition(":")
+    unsent = {}
+    for _ in range(count):
+        sock = sockets.enter_context(socket.socket())
+        sock.connect((host, int(port)))
+        sock.setblocking(False)
+        unsent[sock] = memoryview(data)
+    while unsent and (ready := select.select([], unsent, [], 2.0)[1]):
+        for sock in ready:
+            try:
+                unsent[sock] = unsent[sock][sock.send(unsent[sock]) :]
+            except ConnectionError:
+                unsent[sock] = memoryview(b"")
+            if not unsent[sock]:
+                del unsent[sock]
+
+
+LARGEST_PAYLOAD = bytes(APPEND_SIZE_BYTES_MAX)
+EMPTY_CUTS = m.SaveCuts("tests/none", [m.NamedCut(0, "", [])] * 65_535)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["frames that never end", "requests of many small things"])
+async def test_large_requests(tmp_path: Path, way: str) -> None:
+    """Behaviour 86: what is received and carried out is bounded; small requests go on meanwhile."""
+    budget = 64 * MIB
+    async with watched(tmp_path / "data", MILLRACE_FRONT_REQUEST_BYTES_MAX=str(budget)) as server:
+        async with await Peer.connect(server.address) as honest:
+            segment_id = await honest.create_segment("raw/a")
+            base = server.resident_bytes()
+            server.most_bytes = 0
+            if way == "frames that never end":
+                count, attack = 60, hello() + append_frame(segment_id, LARGEST_PAYLOAD, request_id=1)[:-1]
+            else:
+                count = 20
+                attack = hello() + b"".join(encode(EMPTY_CUTS, request_id=number) for number in range(1, 9))
+            with ExitStack() as sockets:
+                sending = asyncio.create_task(
+                    asyncio.to_thread(send_what_goes, server.address, attack, sockets=sockets, count=count)
+                )
+                while not sending.done():
+                    await honest.store(segment_id, bytes(KIB))
+                    await honest.info(segment_id)
+                await sending
+                for _ in range(20):
+                    await honest.store(segment_id, bytes(KIB))
+                most = server.most_bytes
+        print(f"base {base >> 20} MiB, most {most >> 20} MiB")
+        assert most <= base + budget + SLACK_BYTES
+        await until(lambda: server.resident_bytes() <= base + SLACK_BYTES, within_s=BACK_WITHIN_S)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_appends_of_one_byte(tmp_path: Path) -> None:
+    """Behaviour 86: what waits for tier 2 counts with the objects around it, not by its bytes alone."""
+    high = int(SETTINGS["MILLRACE_CONTAINER_TAIL_SIZE_BYTES_HIGH"])
+    async with watched(tmp_path / "data", MILLRACE_CONTAINER_FLUSH_AGE_S="3600") as server:
+        async with await Peer.connect(server.address) as peer:
+            ids = [await peer.create_segment(f"raw/{number}") for number in range(50)]
+            base = server.resident_bytes()
+            server.most_bytes = 0
+            # Each is a run of its own, for the next one is to another segment.
+            frames = [append_frame(ids[number % 50], b"x", request_id=1 + number) for number in range(25_000)]
+            with ExitStack() as sockets:
+                data = hello() + b"".join(frames)
+                await asyncio.to_thread(send_what_goes, server.address, data, sockets=sockets, count=10)
+                # What the kernel took, the server has yet to receive: until it is full, or has all of it.
+                async with await Peer.connect(server.address) as last:
+                    while not last.throttles and (await peer.info(ids[1])).length < 10 * 25_000 // 50:
+                        await last.append(ids[0], b"x")
+                        await last.keep_next()
+                most = max(server.most_bytes, server.resident_bytes())
+        print(f"base {base >> 20} MiB, most {most >> 20} MiB")
+        assert most <= base + high + SLACK_BYTES
         await until(lambda: server.resident_bytes() <= base + SLACK_BYTES, within_s=BACK_WITHIN_S)
 
 
