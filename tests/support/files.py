@@ -99,6 +99,8 @@ class MemoryFileSystem:
         self._flowing.set()
         self.stalled = threading.Event()
         self._stalled_folder = ""
+        # Called in the thread that syncs a file, before that is done.
+        self.before_sync: Callable[[Path], None] = lambda path: None
 
     # The seam
 
@@ -285,6 +287,7 @@ class MemoryFileSystem:
             file.inode.unsynced.append(write)
 
     def _datasync(self, file: "MemoryFile") -> None:
+        self.before_sync(file.path)
         if not self._flowing.is_set() and self._stalled_folder in ("", file.path.parent.name):
             self.stalled.set()
             # A test that failed meanwhile must not leave threads that wait forever.

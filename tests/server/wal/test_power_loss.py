@@ -3,18 +3,27 @@
 import asyncio
 import contextlib
 import random
+import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from millrace.server.errors import LogClosedError, NoSpaceError
+from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
+from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
-from tests.support.wal import OpenLog, open_log
+from tests.support.waiting import until
+from tests.support.wal import SMALL, OpenLog, open_log, payload_of
 
 pytestmark = pytest.mark.asyncio
 
 
 class History:
     """One segment through many lives of the log: what was acknowledged must be there, in the order submitted."""
+
+    options = SMALL
+    deaths: tuple[str, ...] = ("power", "power", "kill", "sync", "close")
+    burst_sizes: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
 
     def __init__(self, seed: int) -> None:
         self.choices = random.Random(seed)
@@ -28,9 +37,10 @@ class History:
 
     async def live(self) -> None:
         """Open, check, append in bursts, and die in one of several ways."""
-        log = await open_log(self.files, from_sequence=self.recycled_to + 1 if self.recycled_to else 0)
+        from_sequence = self.recycled_to + 1 if self.recycled_to else 0
+        log = await open_log(self.files, self.options, from_sequence=from_sequence)
         self.check(log)
-        death = self.choices.choice(("power", "power", "kill", "sync", "close"))
+        death = self.choices.choice(self.deaths)
         dies_after = self.choices.randint(0, 12)
         for burst in range(self.choices.randint(1, 12)):
             if not await self.burst(log):
@@ -41,7 +51,7 @@ class History:
 
     async def burst(self, log: OpenLog) -> bool:
         futures = []
-        for _ in range(self.choices.randint(1, 6)):
+        for _ in range(self.choices.choice(self.burst_sizes)):
             payload = b"%08d" % self.count + bytes(self.choices.choice((0, 10, 700, 1500, 3000)))
             try:
                 futures.append((payload, log.submit(payload)))
@@ -119,3 +129,75 @@ async def test_nothing_acknowledged_or_told_is_ever_lost(seed: int) -> None:
     history = History(seed)
     for _ in range(10):
         await history.live()
+
+
+class LoneHistory(History):
+    """Most appends are alone, so the loop writes them; each death but closing is in the middle of such a sync.
+
+    The loop cannot be stopped there. So the disk is copied, and the next life is on the copy.
+    """
+
+    options = replace(SMALL, lone_size_bytes_max=2 * KIB)
+    deaths = ("power", "power", "kill", "refused", "refused and power", "close")
+    burst_sizes = (1, 1, 1, 1, 4)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.cut_syncs = 0
+
+    async def die(self, log: OpenLog, death: str) -> None:
+        files = self.files
+        copy: MemoryFileSystem | None = None
+        acked: list[bytes] = []
+        is_cut = death == "close"
+
+        def cut(path: Path) -> None:
+            nonlocal copy, acked, is_cut
+            if is_cut or threading.current_thread() is not threading.main_thread():
+                return
+            is_cut = True
+            self.cut_syncs += 1
+            acked = [payload_of(run) for runs, _, _ in log.durable for run in runs]
+            if death.startswith("refused"):
+                files.fail_syncs()
+            else:
+                copy = files.copy()
+
+        files.before_sync = cut
+        with contextlib.suppress(NoSpaceError):
+            while not is_cut:
+                await self.append_alone(log)
+        if is_cut and death.startswith("refused"):
+            assert [type(error) for error in log.failures] == [LogFailedError]
+            assert acked == [payload_of(run) for runs, _, _ in log.durable for run in runs]
+        await log.wal.close()
+        files.before_sync = lambda path: None
+        if copy is not None:
+            self.files = copy
+            self.acked = [payload for payload in acked if payload in set(self.submitted)]
+        if death.endswith("power"):
+            self.files.crash(self.choices.randrange(2**32))
+
+    async def append_alone(self, log: OpenLog) -> None:
+        """Append while the log thread sleeps, and wait until it is acknowledged or the log has failed."""
+        writer = log.wal._writer
+        assert writer is not None
+        await until(lambda: writer._is_idle)
+        payload = b"%08d" % self.count + bytes(self.choices.choice((0, 10, 700, 1500)))
+        future = log.submit(payload)
+        self.count += 1
+        self.submitted.append(payload)
+        await until(lambda: future.done() or log.failures)
+        if future.done():
+            self.acked.append(payload)
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("seed", range(30))
+async def test_nothing_is_lost_that_the_loop_wrote(seed: int) -> None:
+    """Behaviour 39, 40, 43, 70: the same, cut in syncs of the event loop: torn, lost, and refused ones."""
+    print(f"seed={seed}")
+    history = LoneHistory(seed)
+    for _ in range(10):
+        await history.live()
+    assert history.cut_syncs
