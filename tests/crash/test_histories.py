@@ -12,9 +12,11 @@ import pytest
 
 from millrace.server.container.in_flight import InFlight
 from tests.crash.histories.linearizability import Operation
+from tests.crash.histories.recorded import lines_of
 from tests.crash.histories.segments import is_right
 from tests.crash.histories.world import World
 from tests.support.folders import tmp_path
+from tests.support.history import check
 
 __all__ = ["tmp_path"]
 
@@ -26,7 +28,15 @@ async def wrong_histories(folder: Path, seed: int) -> list[list[Operation]]:
     asyncio.get_running_loop().set_debug(False)
     world = World(folder, seed)
     await world.run()
-    return [history for history in world.histories.values() if not is_right(history)]
+    wrong = []
+    for name, history in world.histories.items():
+        violations = check(lines_of(name, history)).violations
+        if not is_right(history):
+            print(f"the checker finds {len(violations)} violations", *violations[:1], sep="\n")
+            wrong.append(history)
+        else:
+            assert not violations, f"the search finds an order, the checker {violations[0]}"
+    return wrong
 
 
 @pytest.mark.slow
