@@ -29,69 +29,37 @@ import millrace
 from millrace.cli.verification import verify_folder
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
+from millrace.model.cut import StreamCut
+from tests.crash import producing
+from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
+from tests.support.history import Recorder, demand, read_lines
 
 KEYS_OF_PRODUCERS = {"keyed": 17, "few": 3, "keyless": 0}
 COUNT = 4000
 KILLS_MAX = 4
 PATIENCE_S = 300.0
 
-PRODUCER = """
-import asyncio, random, sys
-import millrace
-
-async def produce(address, stream, name, keys, count, seed):
-    dice = random.Random(seed)
-    client = millrace.connect(address)  # not entered: it connects when it must, again and again while nothing is there
-    options = millrace.WriterOptions(block_size_bytes=dice.choice([1024, 1 << 20]))
-    key_of = lambda sequence: f"{name}/{sequence * 7919 % keys}"
-    try:
-        async with client.writer(stream, writer_id=name, options=options) as writer:
-            sequence = writer.stored_through + 1
-            print(sequence, flush=True)
-            while sequence < count:
-                size = min(dice.choice([1, 1, 1, 1, 5, 40]), count - sequence)
-                several = range(sequence, sequence + size)
-                values = [b"%d" % each for each in several]
-                if size == 1:
-                    key = key_of(sequence) if keys else None
-                    future = writer.write(name.encode() + b":" + values[0], key=key, sequence=sequence)
-                else:
-                    values = [name.encode() + b":" + value for value in values]
-                    of_all = [key_of(each) for each in several] if keys else None
-                    future = writer.write_many(values, keys=of_all, first_sequence=sequence)
-                if dice.random() < 0.01:
-                    future.cancel()
-                sequence += size
-                if dice.random() < 0.1:
-                    await writer.drain()
-                    await asyncio.sleep(dice.random() * 0.01)
-                if dice.random() < 0.01:
-                    await writer.flush()
-                    assert writer.stored_through == sequence - 1
-    finally:
-        await client.close()
-
-address, stream, name, keys, count, seed = sys.argv[1:]
-asyncio.run(produce(address, stream, name, int(keys), int(count), seed))
-"""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
 class Round:
-    """Some producers of one stream, from its creation to its end."""
+    """Some producers of one stream, from its creation to its end; each process records its part of the history."""
 
     server: TestServer
     stream: str
+    histories: Path
     dice: random.Random
     is_over: bool = False
     counted: Counter[str] = field(default_factory=Counter)
-    # By producer, in the order read; and by key the last one.
-    read: dict[str, Counter[int]] = field(default_factory=dict)
-    last_of_key: dict[str, int] = field(default_factory=dict)
+    lives: int = 0
+
+    def __post_init__(self) -> None:
+        self.histories.mkdir()
+        self._recorder = Recorder("consumer", self.histories / "consumer.jsonl")
 
     async def run(self) -> None:
         """Produce, disturb and check."""
-        self.read = {name: Counter() for name in KEYS_OF_PRODUCERS}
         async with asyncio.timeout(PATIENCE_S), millrace.connect(self.server.address) as client:
             await client.create_stream(self.stream)
             async with asyncio.TaskGroup() as tasks:
@@ -102,19 +70,23 @@ class Round:
                         producers.create_task(self._produce(name, keys), name=name)
                 self.is_over = True
                 await client.seal_stream(self.stream)
+            record_lineage(self._recorder, self.stream, await client.stream_history(self.stream))
             await client.delete_stream(self.stream)
-        for name, sequences in self.read.items():
-            wrong = {each: count for each in range(COUNT) if (count := sequences[each]) != 1}
-            assert not wrong, f"{name}: how often each was read that was not read once: {wrong}"
+        self._recorder.close()
+        verdict = await asyncio.to_thread(demand, read_lines(self.histories))
+        wanted = {"events": COUNT * len(KEYS_OF_PRODUCERS), "acknowledged": COUNT * len(KEYS_OF_PRODUCERS), "unread": 0}
+        assert {what: verdict.counts[what] for what in wanted} == wanted
 
     async def _produce(self, name: str, keys: int) -> None:
         """Start a producer until it has ended by itself, killing it some times before."""
         kills = 0
         while True:
+            self.lives += 1
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", PRODUCER,
+                sys.executable, "-m", producing.__name__,
                 self.server.address, self.stream, name, str(keys), str(COUNT), str(self.dice.random()),
-                stdout=asyncio.subprocess.PIPE, env=os.environ,
+                str(self.histories / f"{name}-{self.lives}.jsonl"),
+                stdout=asyncio.subprocess.PIPE, env=os.environ, cwd=ROOT,
             )  # fmt: skip
             assert process.stdout is not None
             try:
@@ -159,41 +131,49 @@ class Round:
 
     async def _consume(self, client: Client) -> None:
         """Read everything, and truncate what was read now and then."""
+        read = RecordedRead(self._recorder, "consumer", self.stream)
         async with client.reader(self.stream) as reader:
             async for event in reader:
-                name, sequence = event.value.decode().split(":")
-                self.read[name][int(sequence)] += 1
-                if event.key is not None:
-                    before = self.last_of_key.get(event.key, -1)
-                    assert before < int(sequence), f"{event.key}: {sequence} after {before}"
-                    self.last_of_key[event.key] = int(sequence)
+                read.take(event.value.decode(), segment=event.segment, offset=event.offset, index=event.index)
                 if self.dice.random() < 0.001:
-                    with contextlib.suppress(millrace.CutInvalidError):  # inside of an append
-                        await client.truncate_stream(self.stream, reader.position())
-                        self.counted["truncations"] += 1
+                    await self._truncate(client, reader.position())
+            read.end(reader.position(), is_tail=True)
+
+    async def _truncate(self, client: Client, cut: StreamCut) -> None:
+        call = self._recorder.call("consumer", "truncate", stream=self.stream, cut=recorded_cut(cut))
+        try:
+            await client.truncate_stream(self.stream, cut)
+        except millrace.CutInvalidError:  # inside of an append
+            self._recorder.answer(call, "refused")
+        else:
+            self._recorder.answer(call, "done")
+            self.counted["truncations"] += 1
 
 
 async def torture(*, seed: int, minutes: float = 0.0) -> None:
     """Run a round, or as many as fit into the time; say what each was like."""
     end_s = time.monotonic() + 60 * minutes
-    folder = Path(tempfile.mkdtemp(prefix="millrace-"))
+    place = Path(tempfile.mkdtemp(prefix="millrace-"))
+    folder, histories = place / "server", place / "histories"
+    histories.mkdir()
     server = TestServer(folder)
     server.start()
     number = 0
     try:
         while number == 0 or time.monotonic() < end_s:
-            one = Round(server, f"crash/producers-{number}", random.Random(f"{seed}/{number}"))
+            dice = random.Random(f"{seed}/{number}")
+            one = Round(server, f"crash/producers-{number}", histories / str(number), dice)
             try:
                 await one.run()
             except BaseException:
-                print(f"seed {seed} round {number} FAILED: {dict(one.counted)}, folder {folder}", flush=True)
+                print(f"seed {seed} round {number} FAILED: {dict(one.counted)}, all is in {place}", flush=True)
                 raise
             print(f"seed {seed} round {number}: {dict(one.counted)}", flush=True)
             number += 1
         assert server.stop() == 0
         verification = await asyncio.to_thread(verify_folder, folder)
         assert not verification.findings, verification.findings
-        shutil.rmtree(folder)
+        shutil.rmtree(place)
     finally:
         server.stop()
 
