@@ -64,15 +64,16 @@ SETTINGS: dict[str, Mapping[str, str]] = {
 
 
 async def torture(*, rounds: int, seed: int, seconds: float, first: int = 0, folder: Path | None = None) -> None:
-    """Run so many rounds, and say what each was like. A folder that is given is kept if a round fails."""
+    """Run so many rounds, and say what each was like. A folder that is given is kept if one fails."""
     for number in range(first, first + rounds):
         dice = random.Random(f"{seed}/{number}")
         truncation = dice.choice(list(Truncation))
         server_is = dice.choice(list(SETTINGS))
         name = f"seed {seed} round {number}: truncated {truncation.value}, {server_is}"
         place = folder or Path(tempfile.mkdtemp(prefix="millrace-"))
-        server = TestServer(place, settings={**SETTINGS[server_is], **HASTY})
-        life = Life(server, dice, seconds, truncation)
+        data = place / "server"
+        server = TestServer(data, settings={**SETTINGS[server_is], **HASTY})
+        life = Life(server, dice, seconds, truncation, place / "histories")
         try:
             server.start()
             await life.run()
@@ -80,7 +81,7 @@ async def torture(*, rounds: int, seed: int, seconds: float, first: int = 0, fol
                 server.kill()
             else:
                 assert server.stop() == 0
-            verification = await asyncio.to_thread(verify_folder, place)
+            verification = await asyncio.to_thread(verify_folder, data)
             assert not verification.findings, verification.findings
         except BaseException:
             print(f"{name}; FAILED after {dict(life.counted)}", flush=True)
@@ -109,7 +110,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each round")
     parser.add_argument("--only", type=int, help="this round alone")
-    parser.add_argument("--keep", type=Path, help="folder of the server, left there if a round fails")
+    parser.add_argument("--keep", type=Path, help="folder of the server and the history, left there if a round fails")
     chosen = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)  # where it hangs, if it does
     rounds, first = (chosen.rounds, 0) if chosen.only is None else (1, chosen.only)
