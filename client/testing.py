@@ -14,6 +14,7 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,7 +28,10 @@ SETTINGS_SMALL: Final = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20)}
 
 
 class TestServer:
-    """A server process with its folder. Its methods block."""
+    """A server process with its folder.
+
+    What starts and ends it blocks, and may be called from several threads: one after the other is carried out.
+    """
 
     __test__ = False  # pytest collects no class of ours
 
@@ -37,6 +41,8 @@ class TestServer:
         self.folder = folder
         self._settings = dict(settings)
         self._log_level = log_level
+        # A test that is cancelled leaves a start or a kill behind in a thread, and stops the server at its end.
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
         self._address = ""
 
@@ -65,9 +71,46 @@ class TestServer:
         Raises:
             RuntimeError: it ended, or did not serve within two minutes.
         """
-        if self.running:
-            raise RuntimeError("the server is running")
-        self._process = subprocess.Popen(
+        with self._lock:
+            if self.running:
+                raise RuntimeError("the server is running")
+            self._process = self._popen()
+            line = self._first_line()
+            if not line:
+                self.kill()
+                raise RuntimeError("the server ended before it served; its log says why")
+            self._address = json.loads(line)["address"]
+
+    def stop(self) -> int:
+        """Stop the server as an operator would (SIGTERM), and return its exit code."""
+        with self._lock:
+            if self._process is None:
+                return 0
+            self._process.terminate()
+            try:
+                return self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                return self._process.wait()
+            finally:
+                self._forget()
+
+    def kill(self) -> None:
+        """End the server without any warning (SIGKILL)."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._forget()
+
+    def restart(self) -> None:
+        """Stop and start on the same folder and address."""
+        with self._lock:
+            self.stop()
+            self.start()
+
+    def _popen(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
             [
                 sys.executable, "-m", "millrace.server", str(self.folder),
                 "--listen", self._address or "127.0.0.1:0", "--log-level", self._log_level,
@@ -76,36 +119,6 @@ class TestServer:
             text=True,
             env={**os.environ, **self._settings},
         )  # fmt: skip
-        line = self._first_line()
-        if not line:
-            self.kill()
-            raise RuntimeError("the server ended before it served; its log says why")
-        self._address = json.loads(line)["address"]
-
-    def stop(self) -> int:
-        """Stop the server as an operator would (SIGTERM), and return its exit code."""
-        if self._process is None:
-            return 0
-        self._process.terminate()
-        try:
-            return self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-        finally:
-            self._forget()
-
-    def kill(self) -> None:
-        """End the server without any warning (SIGKILL)."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._forget()
-
-    def restart(self) -> None:
-        """Stop and start on the same folder and address."""
-        self.stop()
-        self.start()
 
     def _forget(self) -> None:
         assert self._process is not None

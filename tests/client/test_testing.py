@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -27,6 +28,17 @@ def test_a_server_stops_in_order(millrace_server: TestServer) -> None:
     assert millrace_server.stop() == 0
     with pytest.raises(RuntimeError):
         _ = millrace_server.pid
+
+
+def test_a_server_that_another_thread_starts_is_stopped_after_it(millrace_server: TestServer) -> None:
+    millrace_server.kill()
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(millrace_server.start)
+        while not millrace_server.running:
+            assert not starting.done()
+        assert millrace_server.stop() == 0
+        starting.result()
+    assert not millrace_server.running
 
 
 def test_a_folder_in_use_is_an_error(millrace_server: TestServer) -> None:
