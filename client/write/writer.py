@@ -114,6 +114,7 @@ class Writer:
             WriterExcludedError: the stream has an exclusive writer, and this one is not to be one.
             TailChangedError: this one is to be exclusive, and the stream does not end at `expected`.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
+            ServerUnreachableError: no server answered for so long; an outage is waited out from the opening on.
         """
         opening = await open_writer(
             self._channel,

@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
+from millrace.client.options import ClientOptions
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
 START_TIMEOUT_S = 120.0
+
+PATIENT: Final = ClientOptions(request_timeout_s=math.inf)
+"""For clients of a server that is killed: on a busy machine its next start may take longer than a request."""
 
 
 class ServerProcess:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import millrace
+from tests.crash.processes import PATIENT
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder
 
@@ -30,7 +31,8 @@ async def produce(
     address: str, stream: str, name: str, *, keys: int, count: int, dice: random.Random, recorder: Recorder
 ) -> None:
     """Write all sequences below `count` that are not stored."""
-    client = millrace.connect(address)  # not entered: it connects when it must, again and again while nothing is there
+    # Not entered: it connects when it must, again and again while nothing is there.
+    client = millrace.connect(address, options=PATIENT)
     options = millrace.WriterOptions(block_size_bytes=dice.choice([1024, 1 << 20]))
     try:
         opening = recorder.call(name, "open", stream=stream, writer=name)

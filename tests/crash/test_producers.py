@@ -31,6 +31,7 @@ from millrace.client.client import Client
 from millrace.client.testing import TestServer
 from millrace.model.cut import StreamCut
 from tests.crash import producing
+from tests.crash.processes import PATIENT
 from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
 from tests.support.history import Recorder, demand, read_lines
 
@@ -60,7 +61,7 @@ class Round:
 
     async def run(self) -> None:
         """Produce, disturb and check."""
-        async with asyncio.timeout(PATIENCE_S), millrace.connect(self.server.address) as client:
+        async with asyncio.timeout(PATIENCE_S), millrace.connect(self.server.address, options=PATIENT) as client:
             await client.create_stream(self.stream)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._consume(client), name="consume")

@@ -9,6 +9,7 @@ import pytest
 import millrace
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
+from tests.crash.processes import PATIENT
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 from tests.support.waiting import PATIENCE_S
 
@@ -79,7 +80,7 @@ async def read_once(client: millrace.Client, stream: str) -> dict[str, list[int]
 async def live(server: TestServer, configuration: StreamConfig) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Return what was written, and what is there to be read."""
     done = asyncio.Event()
-    async with millrace.connect(server.address) as client, asyncio.timeout(PATIENCE_S):
+    async with millrace.connect(server.address, options=PATIENT) as client, asyncio.timeout(PATIENCE_S):
         await client.create_stream("a/b", configuration)
         async with asyncio.TaskGroup() as group:
             writing = group.create_task(write(client, "a/b", until=done))

@@ -35,6 +35,7 @@ from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
 from tests.crash.elastic.producer import Producer
 from tests.crash.elastic.seen import Numbered, Seen, check_slice, has_passed, marks_behind
+from tests.crash.processes import PATIENT
 from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder, demand, read_lines
@@ -96,7 +97,8 @@ class Life:
 
     async def run(self) -> None:
         """Live it. Whoever sees what must not be raises AssertionError."""
-        async with asyncio.timeout(self.seconds + PATIENCE_S), millrace.connect(self.server.address) as client:
+        connected = millrace.connect(self.server.address, options=PATIENT)
+        async with asyncio.timeout(self.seconds + PATIENCE_S), connected as client:
             await client.create_stream(STREAM, self._configuration())
             head = await client.stream_cut(STREAM).head()
             self.consumers = [Consumer(Seen(name), lambda: head) for name in ("events", "batches", "again and again")]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import millrace
+from tests.crash.processes import PATIENT
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder
 
@@ -48,7 +49,8 @@ async def produce(address: str, stream: str, name: str, key_of_unnamed: str, see
         call = recorder.call(key, "write", stream=stream, writer=key, events=[f"{key}:{number}"], keys=[key])
         record_outcome(recorder, call, writer.write(b"%d" % number, key=key))
 
-    client = millrace.connect(address)  # not entered: it connects when it must, again and again while nothing is there
+    # Not entered: it connects when it must, again and again while nothing is there.
+    client = millrace.connect(address, options=PATIENT)
     try:
         async with client.writer(stream, writer_id=name) as named, client.writer(stream) as unnamed:
             # Whoever had the id before stores nothing more from here on.
