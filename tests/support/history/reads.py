@@ -44,9 +44,9 @@ class Truncations:
                     continue
                 gone.add(segment.name)
                 steps[segment.name].append((time, END))
-            for name, place in cut.items():
+            for name, (offset, _) in cut.items():
                 before = steps[name][-1][1] if steps[name] else BEGIN
-                steps[name].append((time, max(before, place)))
+                steps[name].append((time, max(before, (offset, 0))))  # a block that the cut goes through stays
         return steps
 
 

@@ -99,6 +99,20 @@ def test_what_is_recorded_in_several_files_is_one_history(tmp_path: Path) -> Non
     assert verdict.counts == {"write": 1, "read": 1, "events": 1, "acknowledged": 1, "unread": 0}
 
 
+@pytest.mark.parametrize(("seen", "rules"), [(0, []), (1, [Rule.TRUNCATED])])
+def test_a_truncation_leaves_the_block_that_its_cut_goes_through(seen: int, rules: list[Rule]) -> None:
+    recorder = Recorder()
+    events = ["e0", "e1"]
+    places = [["0", 0, 0], ["0", 0, 1]]
+    recorder.answer(recorder.call("w", "write", stream="a", events=events), "stored", places=places)
+    recorder.answer(recorder.call("t", "truncate", stream="a", cut={"0": [0, 1]}), "done")
+    read = recorder.call("r", "read", stream="a")
+    recorder.took(read, [("0", 0, index, events[index]) for index in range(seen, 2)])
+    recorder.answer(read, "read", to={"0": [20, 0]})
+
+    assert [each.rule for each in check(recorder.lines).violations] == rules
+
+
 def test_the_torn_last_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "killed.jsonl"
     recorder = Recorder("w", path)
