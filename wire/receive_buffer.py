@@ -27,6 +27,14 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 assert int.from_bytes(_TLS_HANDSHAKE + b"\x01\x00", "little") > HELLO_FRAME_SIZE_BYTES_MAX
 
 
+def held_bytes(size: int) -> int:
+    """Return what a buffer of that size counts as: half of it more, for those it grew out of.
+
+    The allocator keeps these, in pieces that are too small for what others grow to.
+    """
+    return size + size // 2
+
+
 class Allowance(Protocol):
     """The memory that one connection may have, of what there is for all."""
 
@@ -174,7 +182,7 @@ class ReceiveBuffer:
     def _allow(self, size: int) -> bool:
         """Return whether the buffer may have that size."""
         if size > self._allowed:
-            if not self._allowance.take(size - self._allowed):
+            if not self._allowance.take(held_bytes(size) - held_bytes(self._allowed)):
                 return False
             self._allowed = size
         return True
@@ -182,7 +190,7 @@ class ReceiveBuffer:
     def _shrink(self, size: int) -> None:
         if len(self.data) > size:
             self._resize(size)
-        self._allowance.give(self._allowed - size)
+        self._allowance.give(held_bytes(self._allowed) - held_bytes(size))
         self._allowed = size
 
     def _refuse(self, length: int) -> NoReturn:

@@ -5,12 +5,13 @@ from typing import Final
 
 from millrace.server.errors import ConfigurationError
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, HANDSHAKE_TIMEOUT_S, MIB
-from millrace.wire.receive_buffer import BUFFER_SIZE_BYTES_IDLE
+from millrace.wire.receive_buffer import BUFFER_SIZE_BYTES_IDLE, held_bytes
 from millrace.wire.server_session import REQUEST_HELD_BYTES_MAX
 
 REQUEST_BYTES_MIN: Final = 64 * MIB
 """The largest frame, and the largest request, fit into the usual share of it."""
-assert max(FRAME_SIZE_BYTES_MAX + BUFFER_SIZE_BYTES_IDLE, REQUEST_HELD_BYTES_MAX) < REQUEST_BYTES_MIN // 4 * 3
+assert held_bytes(FRAME_SIZE_BYTES_MAX + BUFFER_SIZE_BYTES_IDLE) < REQUEST_BYTES_MIN // 4 * 3
+assert REQUEST_HELD_BYTES_MAX < REQUEST_BYTES_MIN // 4 * 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
