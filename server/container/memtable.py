@@ -9,7 +9,7 @@ flusher has copied them to tier 2 as chunks of this segment.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -217,16 +217,23 @@ class Memtable:
             place += 1
         return pieces
 
-    def head(self, size_max: int) -> list[Extent]:
-        """Return the oldest extents in memory that are contiguous, at least one and about `size_max` bytes.
+    def head(
+        self, size_max: int, *, joins: Callable[[LinkedExtent], bool], links_count_max: int
+    ) -> list[Extent | LinkedExtent]:
+        """Return the oldest extents that are contiguous, at least one and about `size_max` bytes.
 
-        The first extent must not be a linked one.
+        Args:
+            size_max: bytes; only a single larger extent has more.
+            joins: whether a linked extent may be among them; the first one is taken to be.
+            links_count_max: not more linked extents than that, at least 1.
         """
-        chosen: list[Extent] = []
+        chosen: list[Extent | LinkedExtent] = []
         size = 0
         for extent in self._extents:
             if isinstance(extent, LinkedExtent):
-                break
+                if chosen and (links_count_max <= 0 or not joins(extent)):
+                    break
+                links_count_max -= 1
             if chosen and (extent.offset != chosen[-1].end or size + extent.size > size_max):
                 break
             chosen.append(extent)

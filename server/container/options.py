@@ -14,7 +14,8 @@ class ContainerOptions:
         flush_size_bytes: a segment with that much unflushed is flushed at once.
         flush_age_s: bytes wait no longer than about this for their way to tier 2.
         chunk_size_bytes_max: the largest payload of one chunk, but for a single larger append.
-        chunk_size_bytes_small: a last chunk below this is written again together with what follows it.
+        chunk_size_bytes_small: last chunks below this are written again together with what follows them, once that is
+            as long; merged segments below this share chunks.
         flushes_at_once: chunks that are written at the same time.
         tail_size_bytes_high: with more than this in memory, connections are throttled: no further append is read from
             them. What they had sent is still taken, up to twice as much in memory; beyond that appends are refused.

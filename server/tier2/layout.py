@@ -50,9 +50,13 @@ class IndexEntry(NamedTuple):
     """The least event time from there to the next entry, or the end of the chunk."""
     timestamp_us_max: int = NO_TIMES.max_us
 
+    def event_times(self) -> EventTimes:
+        """Return the least and the greatest event time of the interval."""
+        return EventTimes(self.timestamp_us_min, self.timestamp_us_max)
+
     def widened(self, times: EventTimes) -> "IndexEntry":
         """Return the entry of an interval that holds these event times, too."""
-        low, high = EventTimes(self.timestamp_us_min, self.timestamp_us_max).union(times)
+        low, high = self.event_times().union(times)
         return self._replace(timestamp_us_min=low, timestamp_us_max=high)
 
 
@@ -208,7 +212,7 @@ def times_of(index: Iterable[IndexEntry]) -> EventTimes:
     """Return the event times of all that an index covers."""
     times = NO_TIMES
     for entry in index:
-        times = times.union(EventTimes(entry.timestamp_us_min, entry.timestamp_us_max))
+        times = times.union(entry.event_times())
     return times
 
 

@@ -124,7 +124,7 @@ class Flusher:
             StorageError: tier 2 refused; what was flushed before stays flushed.
         """
         while self._state.unflushed:
-            await self._upload(largest_first(self._state.unflushed.values()))
+            await self._upload(largest_first(self._uploader.candidates()))
 
     async def checkpoint(self) -> None:
         """Store a checkpoint, and delete what only older ones refer to.
@@ -187,7 +187,7 @@ class Flusher:
 
     async def _wait_for_work(self) -> None:
         """Return when poked, when the oldest bytes are old enough, or when a checkpoint may be due."""
-        wait_s = flush_wait_s(self._state.unflushed.values(), now_us=self._clock.unix_us(), options=self._options)
+        wait_s = flush_wait_s(self._uploader.candidates(), now_us=self._clock.unix_us(), options=self._options)
         timeout_s = min(wait_s, self._options.checkpoint_interval_s)
         with suppress(TimeoutError):
             async with self._clock.timeout(timeout_s):
@@ -205,7 +205,7 @@ class Flusher:
 
     def _segments_due(self) -> list[Segment]:
         return segments_to_flush(
-            self._state.unflushed.values(),
+            self._uploader.candidates(),
             tail_bytes=self._state.tail_bytes,
             is_log_filling=is_log_filling(self._log.fullness),
             now_us=self._clock.unix_us(),

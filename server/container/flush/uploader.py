@@ -1,4 +1,4 @@
-"""Moves the oldest part of a segment's tail into tier 2, as one chunk or, for a merged segment, as several.
+"""Moves the oldest part of a segment's tail into tier 2, as one chunk or, for a large merged segment, as several.
 
     read the range  ->  encode it in a thread  ->  publish the chunk  ->  let the segment refer to it  ->  drop the tail
 
@@ -11,16 +11,24 @@ Owns the payload of chunks, their records and the index entries that go with the
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Final
 
 from millrace.model.checksum import Buffer
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.seek import parts_between
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError, SegmentDamagedError, ServerError
+from millrace.server.container.state.sparse_index import SPACING_BYTES
+from millrace.server.errors import (
+    ChunkCorruptError,
+    ChunkNotFoundError,
+    SegmentDamagedError,
+    SegmentNotFoundError,
+    ServerError,
+    StorageError,
+)
 from millrace.server.tier2 import (
     ChunkId,
     ChunkRecord,
@@ -32,7 +40,12 @@ from millrace.server.tier2 import (
 )
 from millrace.wire.errors import ErrorCode
 
+from .merged_borders import Border, borders_between, moved
+
 logger = logging.getLogger(__name__)
+
+LINKS_JOINED_COUNT_MAX: Final = 1000
+"""So many merged segments are copied in one step: each costs the event loop some ten microseconds."""
 
 
 class Uploader:
@@ -50,6 +63,16 @@ class Uploader:
         self._page_size_bytes = page_size_bytes
         # One call after the other: two would publish the same tail twice.
         self._lock = asyncio.Lock()
+        # Segments whose tails stay in memory, since what was merged into them cannot be read.
+        self._stuck: set[int] = set()
+
+    def candidates(self) -> list[Segment]:
+        """Return the segments whose tails are to be flushed: not those whose bytes are copied with their target."""
+        return [
+            segment
+            for segment in self._state.unflushed.values()
+            if segment.link is None or segment.link.target_id in self._stuck
+        ]
 
     async def upload(self, segments: Sequence[Segment]) -> None:
         """Flush a chunk's worth of each of the segments, a few at the same time. Safe to cancel.
@@ -69,8 +92,10 @@ class Uploader:
                 group = segments[start : start + at_once]
                 results = await asyncio.gather(*map(self._upload, group), return_exceptions=True)
                 self._container.room_changed()
-                for result in results:
+                for segment, result in zip(group, results, strict=True):
+                    self._stuck.discard(segment.segment_id)
                     if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
+                        self._stuck.add(segment.segment_id)
                         damage = result
                     elif isinstance(result, BaseException):
                         raise result
@@ -81,38 +106,69 @@ class Uploader:
         if not segment.tail:
             return  # truncated or deleted since it was chosen
         first = segment.tail.first
-        if isinstance(first, LinkedExtent):
+        if isinstance(first, LinkedExtent) and not self._is_small(first):
             await self._upload_link(segment, first)
         else:
-            await self._upload_extents(segment, segment.tail.head(self._options.chunk_size_bytes_max))
+            head = segment.tail.head(
+                self._options.chunk_size_bytes_max, joins=self._is_small, links_count_max=LINKS_JOINED_COUNT_MAX
+            )
+            await self._upload_extents(segment, head)
 
-    async def _upload_extents(self, segment: Segment, extents: list[Extent]) -> None:
-        """Publish contiguous extents as one chunk, together with the last chunk if that one is small."""
-        first, last = extents[0], extents[-1]
-        small = self._small_last_chunk(segment, first)
-        before: list[memoryview] = []
-        index: list[IndexEntry] = []
-        if small:
-            try:
-                before, index = await self._content_of(small)
-            except (ChunkCorruptError, ChunkNotFoundError) as error:
-                # It stays as it is: damage refuses its own range, and must not delay what follows.
-                logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
-                small = None
+    def _is_small(self, link: LinkedExtent) -> bool:
+        """Return whether what was merged is copied together with what is beside it: many commits make few chunks."""
+        source = self._state.segments[link.source_id]
+        is_whole = source.length >= link.source_offset + link.size
+        return is_whole and link.size < self._options.chunk_size_bytes_small
+
+    async def _upload_extents(self, segment: Segment, extents: list[Extent | LinkedExtent]) -> None:
+        """Publish contiguous extents as one chunk, together with the last chunks if those are small."""
+        first = last = extents[0]
+        payload: list[Extent | memoryview] = []
+        borders: list[Border] = []
+        inner: list[IndexEntry] = []
+        for extent in extents:
+            if isinstance(extent, Extent):
+                payload.append(extent)
+                borders.append((IndexEntry(extent.offset, extent.start_events, extent.wall_time_us), extent))
+            else:
+                try:
+                    pieces, found = await self._content_of_link(extent)
+                except (SegmentDamagedError, SegmentNotFoundError, StorageError):
+                    if extent is first:
+                        raise
+                    break  # what is before it is flushed without it
+                payload += pieces
+                borders += found
+                inner += [entry for entry, _ in found]
+            last = extent
+        small, before, index = await self._content_of_small(segment, first.offset, size=last.end - first.offset)
         # Taken here, not in the thread: the index changes with every append and truncation.
         index += segment.index.entries(first.offset, last.end)
         if not index or index[0].offset > first.offset:
             index.insert(0, _border(segment, first.offset, events=first.start_events, wall_time_us=first.wall_time_us))
+        _add_distant(index, inner)
         record = await self._publish(
             segment,
-            [*before, *extents],
+            [*before, *payload],
             end=last.end,
             index=index,
-            timed=[(extent.offset, extent) for extent in extents],
+            borders=borders,
             end_events=last.end_events,
             end_wall_time_us=last.wall_time_us,
         )
-        self._take_over(segment, [record], replaced=[small] if small and segment.chunks[-1:] == [small] else [])
+        # A truncation may have dropped some of them meanwhile.
+        replaced = [chunk for chunk in small if segment.chunk_from(chunk.start_offset) == chunk]
+        self._take_over(segment, [record], replaced=replaced)
+
+    async def _content_of_link(self, link: LinkedExtent) -> tuple[list[memoryview], list[Border]]:
+        """Return the bytes of a segment that was merged, and the borders in them as those of its target."""
+        source = self._state.merged.get(link.source_id)
+        if source is None:
+            raise SegmentNotFoundError("what was merged is not needed any more")
+        start, end = link.source_offset, link.source_offset + link.size
+        # First, since reading the bytes fails if the segment is deleted meanwhile.
+        borders = await borders_between(self._container.reader, self._state.merged, source, start, end)
+        return await self._payload_between(source, start, end), moved(borders, link, source)
 
     async def _upload_link(self, segment: Segment, link: LinkedExtent) -> None:
         """Copy the bytes of a segment that was merged into this one to chunks of this one, and drop that segment."""
@@ -128,21 +184,25 @@ class Uploader:
             )
         # By how much offsets, and counts of events before them, are higher here than in the source.
         more_bytes, more_events = link.offset - link.source_offset, link.end_events - source.event_count
-        borders = [
+        cuts = [
             IndexEntry(link.source_offset, source.event_count - link.event_count, 0),
             *source.index.split(link.source_offset, source_end, target_bytes=self._options.chunk_size_bytes_max),
             IndexEntry(source_end, source.event_count, 0),
         ]
         records = []
-        for start, end in pairwise(borders):
+        for start, end in pairwise(cuts):
             place, events = start.offset + more_bytes, start.events + more_events
+            found = await borders_between(self._container.reader, self._state.merged, source, start.offset, end.offset)
+            borders = moved(found, link, source)
             payload = await self._payload_between(source, start.offset, end.offset)
+            index = [_border(segment, place, events=events, wall_time_us=link.wall_time_us)]
+            _add_distant(index, [entry for entry, _ in borders])
             record = await self._publish(
                 segment,
                 payload,
                 end=end.offset + more_bytes,
-                index=[_border(segment, place, events=events, wall_time_us=link.wall_time_us)],
-                timed=[(place, part) for part in parts_between(self._state.merged, source, start.offset, end.offset)],
+                index=index,
+                borders=borders,
                 end_events=end.events + more_events,
                 end_wall_time_us=link.wall_time_us,
             )
@@ -169,14 +229,41 @@ class Uploader:
         for woken in self._state.take_woken():
             woken.notify()
 
-    def _small_last_chunk(self, segment: Segment, first: Extent) -> ChunkRecord | None:
-        """Return the last chunk if it is small and ends where the tail starts: it is written again with the tail."""
-        if not segment.chunks:
-            return None
-        last = segment.chunks[-1]
-        if last.length >= self._options.chunk_size_bytes_small or last.end_offset != first.offset:
-            return None
-        return last
+    def _small_last_chunks(self, segment: Segment, end: int, *, size: int) -> list[ChunkRecord]:
+        """Return the small chunks before `end` that are written again with the `size` bytes that follow there.
+
+        Of those at the end, from the first one on that is no longer than all that follows it: so whatever is written
+        again is then in a chunk of at least twice the length, and each one left is longer than all after it.
+        """
+        chosen_count = 0
+        for count, chunk in enumerate(reversed(segment.chunks), 1):
+            if chunk.length >= self._options.chunk_size_bytes_small or chunk.end_offset != end:
+                break
+            if chunk.length <= size:
+                chosen_count = count
+            size += chunk.length
+            end = chunk.start_offset
+        return segment.chunks[len(segment.chunks) - chosen_count :]
+
+    async def _content_of_small(
+        self, segment: Segment, end: int, *, size: int
+    ) -> tuple[list[ChunkRecord], list[memoryview], list[IndexEntry]]:
+        """Return the small chunks that are written again with what follows at `end`, their bytes and their index."""
+        chunks: list[ChunkRecord] = []
+        payload: list[memoryview] = []
+        index: list[IndexEntry] = []
+        for chunk in self._small_last_chunks(segment, end, size=size):
+            try:
+                pieces, entries = await self._content_of(chunk)
+            except (ChunkCorruptError, ChunkNotFoundError) as error:
+                # It stays as it is, with those before: damage refuses its own range, and must not delay what follows.
+                logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
+                chunks, payload, index = [], [], []
+                continue
+            chunks.append(chunk)
+            payload += pieces
+            index += entries
+        return chunks, payload, index
 
     async def _content_of(self, chunk: ChunkRecord) -> tuple[list[memoryview], list[IndexEntry]]:
         """Return the payload of a chunk, around the cache, as it is read once and deleted soon, and its index."""
@@ -205,14 +292,14 @@ class Uploader:
         *,
         end: int,
         index: list[IndexEntry],
-        timed: Sequence[tuple[int, ChunkRecord | Extent]],
+        borders: Sequence[Border],
         end_events: int,
         end_wall_time_us: int,
     ) -> ChunkRecord:
         """Publish the bytes from the first entry of `index` to `end` as a chunk of a segment.
 
-        Encoded in a thread, as that takes milliseconds. The event times of each of `timed` are added to the index
-        entry at or before its offset.
+        Encoded in a thread, as that takes milliseconds. The event times from each of the borders on are added to the
+        index entry at or before it.
         """
         start, start_events = index[0].offset, index[0].events
         assert start < end
@@ -221,9 +308,9 @@ class Uploader:
         )
 
         def encode() -> list[Buffer]:
-            for offset, part in timed:
-                place = bisect_right(index, offset, key=lambda entry: entry.offset) - 1
-                index[place] = index[place].widened(part.event_times())
+            for border, held in borders:
+                place = _place_before(index, border.offset)
+                index[place] = index[place].widened(held.event_times())
             return encode_chunk(
                 chunk,
                 [piece.payload() if isinstance(piece, Extent) else piece for piece in payload],
@@ -258,3 +345,17 @@ def _border(segment: Segment, offset: int, *, events: int, wall_time_us: int) ->
     """
     near = segment.index.floor(offset)
     return IndexEntry(offset, events, wall_time_us if near is None else max(wall_time_us, near.wall_time_us))
+
+
+def _add_distant(index: list[IndexEntry], entries: Iterable[IndexEntry]) -> None:
+    """Add those of some entries to an index that are far from the one before them; event times are added later."""
+    for entry in entries:
+        before = index[place := _place_before(index, entry.offset)]
+        if entry.offset - before.offset >= SPACING_BYTES:
+            wall_time_us = max(entry.wall_time_us, before.wall_time_us)
+            index.insert(place + 1, IndexEntry(entry.offset, entry.events, wall_time_us))
+
+
+def _place_before(index: list[IndexEntry], offset: int) -> int:
+    """Return the place of the last entry at or before an offset."""
+    return bisect_right(index, offset, key=lambda entry: entry.offset) - 1

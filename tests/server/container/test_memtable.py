@@ -101,7 +101,7 @@ def test_release_drops_whole_runs_only_and_counts_them(runs: list[tuple[bytes, i
 def test_the_head_is_contiguous_and_about_as_long_as_asked(runs: list[tuple[bytes, int]], size_max: int) -> None:
     model = Model(runs)
 
-    head = model.tail.head(size_max)
+    head = model.tail.head(size_max, joins=lambda _: False, links_count_max=1)
 
     assert head[0] is model.tail.first
     assert all(one.end == next_one.offset for one, next_one in pairwise(head))
@@ -112,4 +112,4 @@ def test_the_head_is_contiguous_and_about_as_long_as_asked(runs: list[tuple[byte
 
 
 def test_an_empty_tail_has_no_head() -> None:
-    assert Memtable().head(100) == []
+    assert Memtable().head(100, joins=lambda _: False, links_count_max=1) == []

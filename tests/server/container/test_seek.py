@@ -2,6 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +10,12 @@ from hypothesis import strategies as st
 
 from millrace.model.block_packing import pack_block
 from millrace.server.container.seek import seek_before_event_time, seek_event_time
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.sparse_index import SPACING_BYTES
 from millrace.server.tier2 import EventTimes
 from millrace.wire import messages as m
-from tests.server.container.flush.test_uploader import Tier2
+from millrace.wire.limits import KIB, MIB
+from tests.server.container.flush.test_uploader import OPTIONS, Tier2
 from tests.server.container.histories import apply
 
 
@@ -136,23 +140,15 @@ async def test_going_back_ends_where_nothing_earlier_is_left(is_flushed: bool) -
 @pytest.mark.asyncio
 async def test_chunks_that_are_written_again_keep_their_event_times() -> None:
     tier2 = Tier2()
-    for times in ((50, 60), (10, 20), (90, 30)):
-        tier2.append(block(*times, size=1))
+    for size, times in ((1, (50, 60)), (1, (10, 20)), (300, (90, 30))):
+        tier2.append(block(*times, size=size))
         await tier2.uploader.upload([tier2.segment])
     (chunk,) = tier2.segment.chunks
     assert chunk.event_times() == EventTimes(10, 90)
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("is_source_flushed", [False, True])
-async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -> None:
-    tier2 = Tier2()
-    tier2.append(block(5, size=2000))
-    target = tier2.segment
-    source = tier2.another()
-    tier2.append(block(50, 60))
-    if is_source_flushed:
-        await tier2.uploader.upload([source])
+def merge(tier2: Tier2, source: Segment, target: Segment) -> None:
+    """Merge a segment into another, which is the one that is asked from then on."""
     apply(tier2.state, m.SegmentSealed(source.segment_id))
     apply(
         tier2.state,
@@ -161,7 +157,21 @@ async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -
             size=source.length, event_count=source.event_count,
         ),
     )  # fmt: skip
+    target.next_offset = target.length
     tier2.segment = target
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_source_flushed", [False, True])
+async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -> None:
+    tier2 = Tier2()
+    tier2.append(block(5, size=SPACING_BYTES))
+    target = tier2.segment
+    source = tier2.another()
+    tier2.append(block(50, 60))
+    if is_source_flushed:
+        await tier2.uploader.upload([source])
+    merge(tier2, source, target)
     border = target.length - source.length
     assert [await sought(tier2, at) for at in (5, 6, 60, 61)] == [0, border, border, None]
     assert [await sought_back(tier2, at) for at in (5, 6, 51)] == [None, (0, border), (border, target.length)]
@@ -170,6 +180,52 @@ async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -
     assert [await sought_back(tier2, at) for at in (5, 6, 51)] == [None, (0, border), (border, target.length)]
     assert [chunk.event_times() for chunk in target.chunks] == [EventTimes(5, 5), EventTimes(50, 60)]
     assert [await sought(tier2, at) for at in (5, 6, 60, 61)] == [0, border, border, None]
+    target.index.check()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flushed_count", range(4))
+@pytest.mark.parametrize("chunk_size_bytes_small", [MIB, KIB])
+async def test_inside_of_what_was_merged_times_are_found_where_they_are(
+    chunk_size_bytes_small: int, flushed_count: int
+) -> None:
+    """Behaviour 26: copied together with what is beside it or for itself, with a merged segment inside of it or not."""
+    options = replace(OPTIONS, chunk_size_bytes_small=chunk_size_bytes_small, chunk_size_bytes_max=MIB)
+    tier2 = Tier2(options)
+    target = tier2.segment
+    tier2.append(block(5, size=SPACING_BYTES))
+    source, offsets = tier2.another(), [0]
+    offsets.append(target.length)
+    for number in range(3):
+        tier2.append(block(100 * number + 10, 100 * number + 20, size=SPACING_BYTES))
+        offsets.append(target.length + source.length)
+        if number < flushed_count:
+            await tier2.uploader.upload([source])
+    inner = tier2.another()
+    tier2.append(block(500, size=SPACING_BYTES))
+    if flushed_count == 3:
+        await tier2.uploader.upload([inner])
+    merge(tier2, inner, source)
+    merge(tier2, source, target)
+    end = target.length
+    tier2.append(block(7, size=100))
+    before = [await sought(tier2, at) for at in (5, 501)]
+    events = target.event_count
+
+    while target.tail:
+        await tier2.uploader.upload([target])
+
+    assert before == [await sought(tier2, at) for at in (5, 501)] == [0, None]
+    assert [await sought(tier2, at) for at in (6, 20, 21, 120, 121, 220, 221, 500)] == [
+        place for place in offsets[1:] for _ in range(2)
+    ]
+    assert await sought_back(tier2, 8) in ((offsets[-1], target.length), (end, target.length))
+    entries = [entry for chunk in target.chunks for entry in (await tier2.container.reader.footer(chunk)).entries()]
+    assert [entry.events for entry in entries if entry.offset in offsets] == [0, 1, 2, 3, 4]
+    assert target.chunks[-1].end_events == events
+    assert len(tier2.state.segments) == 1
+    for chunk in target.chunks:
+        await tier2.container.reader.load_index(target, chunk.start_offset, chunk.end_offset)
     target.index.check()
 
 

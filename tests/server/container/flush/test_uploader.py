@@ -14,7 +14,7 @@ from millrace.server.container.flush.uploader import Uploader
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import SegmentDamagedError, StorageError
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
@@ -33,12 +33,12 @@ OPTIONS = ContainerOptions(flush_size_bytes=KIB, chunk_size_bytes_max=4 * KIB, c
 class Tier2:
     """A container of one segment, and an uploader over a storage that a test holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ContainerOptions = OPTIONS) -> None:
         self.storage = FaultyStorage()
         self.state = new_state()
         reader = CatchUpReader(storage=self.storage, cache=PageCache(CacheOptions()))
         self.container = SegmentContainer(
-            state=self.state, log=MemoryLog(LogMedium()), reader=reader, options=OPTIONS, clock=ManualClock()
+            state=self.state, log=MemoryLog(LogMedium()), reader=reader, options=options, clock=ManualClock()
         )
         self.uploader = Uploader(self.container, storage=self.storage, container_epoch=1, page_size_bytes=KIB)
         self.segment = self.another()
@@ -57,6 +57,28 @@ class Tier2:
         segment.index.add(held.offset, events=held.start_events, wall_time_us=held.wall_time_us)
         segment.length = segment.next_offset = held.end
         self.state.hold(segment, held)
+
+    def merge(self, payload: bytes) -> Segment:
+        """Merge another segment of one append into the segment; that stays the one which is appended to."""
+        target, source = self.segment, self.another()
+        self.append(payload)
+        target.event_count += 1
+        self.state.link(
+            LinkedExtent(
+                target_id=target.segment_id,
+                offset=target.length,
+                size=source.length,
+                source_id=source.segment_id,
+                source_offset=0,
+                event_count=1,
+                sequence=9,
+                end_events=target.event_count,
+                wall_time_us=17,
+            )
+        )
+        target.length = target.next_offset = target.length + source.length
+        self.segment = target
+        return source
 
     async def content(self) -> bytes:
         content = b""
@@ -93,6 +115,37 @@ async def test_a_small_last_chunk_is_written_again_with_what_follows() -> None:
 
 
 @pytest.mark.asyncio
+async def test_no_byte_is_written_again_more_often_than_its_chunk_can_double() -> None:
+    """Behaviour 65: neither many small chunks nor many copies of the same bytes."""
+    tier2 = Tier2()
+    written = 0
+    for number in range(3 * KIB // 4):
+        tier2.append(b"%03d " % number)
+        await tier2.uploader.upload([tier2.segment])
+        written += tier2.segment.chunks[-1].length
+        assert len(tier2.segment.chunks) <= 10 + number // 256
+    doublings = 8  # from 4 bytes to 1 KiB
+    assert written <= (1 + doublings) * tier2.segment.length
+    assert await tier2.content() == b"".join(b"%03d " % number for number in range(3 * KIB // 4))
+
+
+@pytest.mark.asyncio
+async def test_small_chunks_before_a_damaged_one_stay_as_they_are() -> None:
+    """Behaviour 41."""
+    tier2 = Tier2()
+    for content in (b"a" * 40, b"b" * 20, b"c" * 10):
+        tier2.append(content)
+        await tier2.uploader.upload([tier2.segment])
+    kept = tier2.segment.chunks[:2]
+    assert [chunk.length for chunk in tier2.segment.chunks] == [40, 20, 10]
+    tier2.storage.replace(tier2.storage.names()[1], bytes(kept[1].size))
+    tier2.append(b"d" * 100)
+    await tier2.uploader.upload([tier2.segment])
+    assert tier2.segment.chunks[:2] == kept
+    assert [chunk.length for chunk in tier2.segment.chunks] == [40, 20, 110]
+
+
+@pytest.mark.asyncio
 async def test_a_chunk_of_a_segment_that_was_truncated_meanwhile_is_deleted_at_once() -> None:
     tier2 = Tier2()
     tier2.append(b"a" * 10)
@@ -121,6 +174,82 @@ async def test_uploads_of_one_tail_at_the_same_time_publish_it_once() -> None:
     await asyncio.gather(*[tier2.uploader.upload([tier2.segment]) for _ in range(3)])
     assert published == [chunk.name for chunk in tier2.segment.chunks]
     assert await tier2.content() == b"a" * 10
+
+
+@pytest.mark.asyncio
+async def test_small_merged_segments_are_joined_with_what_is_beside_them() -> None:
+    """Behaviour 65: many small commits make few chunks."""
+    tier2 = Tier2()
+    target = tier2.segment
+    tier2.append(b"flushed ")
+    await tier2.uploader.upload([target])
+    tier2.append(b"first ")
+    for number in range(100):
+        tier2.merge(b"part %02d " % number)
+    tier2.append(b"last ")
+    content = await tier2.content()
+
+    await tier2.uploader.upload([target])
+
+    assert [(chunk.start_offset, chunk.end_offset, chunk.end_events) for chunk in target.chunks] == [
+        (0, len(content), 103)
+    ]
+    assert await tier2.content() == content
+    assert len(tier2.state.segments) == 1
+    assert tier2.state.tail_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_what_is_before_a_merged_segment_that_cannot_be_read_is_flushed() -> None:
+    """Behaviour 41."""
+    tier2 = Tier2()
+    target = tier2.segment
+    tier2.append(b"first ")
+    source = tier2.merge(b"damaged ")
+    source.damages.append(DamagedRange(0, 8, "the log"))
+    tier2.append(b"last ")
+
+    await tier2.uploader.upload([target])
+
+    assert [chunk.end_offset for chunk in target.chunks] == [len(b"first ")]
+    assert tier2.uploader.candidates() == [target]
+    with pytest.raises(SegmentDamagedError):
+        await tier2.uploader.upload([target])
+    assert tier2.uploader.candidates() == [target, source], "memory is freed though its target is stuck"
+    source.damages.clear()
+    await tier2.uploader.upload([target])
+    assert await tier2.content() == b"first damaged last "
+    assert tier2.uploader.candidates() == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_deletion", [False, True])
+async def test_what_is_truncated_or_deleted_during_a_copy_is_not_kept(is_deletion: bool) -> None:
+    """Behaviours 19 and 20: retention inside of a run of merged segments."""
+    tier2 = Tier2()
+    target = tier2.segment
+    tier2.append(b"first ")
+    for number in range(10):
+        tier2.merge(b"part %d " % number)
+    content = await tier2.content()
+    inside = len(b"first ") + 4 * len(b"part 0 ") + 1
+
+    def take(when: str, action: str, name: str) -> None:
+        if is_deletion:
+            tier2.state.delete_segments([target.segment_id])
+        else:
+            target.start_offset = inside
+            tier2.state.release(target, inside)
+
+    tier2.storage.on_step = take
+    await tier2.uploader.upload([target])
+    if is_deletion:
+        assert waiting(tier2.state.garbage, DeleteAfter.NOW) == tier2.storage.names()
+    else:
+        assert [chunk.end_offset for chunk in target.chunks] == [len(content)]
+        assert b"".join(await tier2.container.reads.read(target, inside, 100)) == content[inside:]
+    assert len(tier2.state.segments) == 1 - is_deletion
+    assert (tier2.state.tail_bytes, tier2.state.unflushed, tier2.state.merged) == (0, {}, {})
 
 
 @pytest.mark.asyncio
