@@ -11,11 +11,13 @@ from millrace.client.client import connect as connect
 from millrace.client.errors import AttributeConditionFailedError as AttributeConditionFailedError
 from millrace.client.errors import AttributesFullError as AttributesFullError
 from millrace.client.errors import AuthenticationError as AuthenticationError
+from millrace.client.errors import BranchesDifferError as BranchesDifferError
 from millrace.client.errors import BufferFullError as BufferFullError
 from millrace.client.errors import ClientClosedError as ClientClosedError
 from millrace.client.errors import ConditionFailedError as ConditionFailedError
 from millrace.client.errors import ConnectionLostError as ConnectionLostError
 from millrace.client.errors import ContentLostError as ContentLostError
+from millrace.client.errors import CursorMovedError as CursorMovedError
 from millrace.client.errors import CutTruncatedError as CutTruncatedError
 from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
@@ -43,6 +45,12 @@ from millrace.client.errors import StreamNotSealedError as StreamNotSealedError
 from millrace.client.errors import StreamSealedError as StreamSealedError
 from millrace.client.errors import TailChangedError as TailChangedError
 from millrace.client.errors import ThrottledError as ThrottledError
+from millrace.client.errors import TransactionAbortedError as TransactionAbortedError
+from millrace.client.errors import TransactionCommittedError as TransactionCommittedError
+from millrace.client.errors import TransactionPreparedError as TransactionPreparedError
+from millrace.client.errors import TransactionsFullError as TransactionsFullError
+from millrace.client.errors import TransactionTooLargeError as TransactionTooLargeError
+from millrace.client.errors import TransactionUnknownError as TransactionUnknownError
 from millrace.client.errors import WriterExcludedError as WriterExcludedError
 from millrace.client.errors import WriterExpiredError as WriterExpiredError
 from millrace.client.errors import WriterFencedError as WriterFencedError
@@ -53,6 +61,10 @@ from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader as StreamsReader
+from millrace.client.transactions.outcome import Committed as Committed
+from millrace.client.transactions.outcome import TransactionOutcome as TransactionOutcome
+from millrace.client.transactions.outcome import TransactionState as TransactionState
+from millrace.client.transactions.transaction import Transaction as Transaction
 from millrace.client.waiting import Waiting as Waiting
 from millrace.client.waiting import WaitReason as WaitReason
 from millrace.client.write.byte_writer import ByteWriter as ByteWriter

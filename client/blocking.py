@@ -28,6 +28,8 @@ from millrace.client.admin.readers import ReadOne, ReadSeveral, StreamList
 from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
+from millrace.client.transactions.outcome import TransactionState
+from millrace.client.transactions.transaction import Transaction as AsyncTransaction
 from millrace.client.write.arguments import owned
 from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
@@ -90,13 +92,24 @@ class Cursors(Blocking[AsyncCursors]):
     forget = waited(AsyncCursors.forget)
 
 
+class _Taking(Protocol):
+    """What takes events, and may have to be waited for."""
+
+    async def drain(self) -> None:
+        """Wait for room."""
+        ...
+
+
+W = TypeVar("W", bound=_Taking)
+
+
 def _accepted(
-    method: Callable[Concatenate[AsyncWriter, P], "asyncio.Future[T]"],
-) -> "Callable[Concatenate[Blocking[AsyncWriter], P], concurrent.futures.Future[T]]":
+    method: Callable[Concatenate[W, P], "asyncio.Future[T]"],
+) -> "Callable[Concatenate[Blocking[W], P], concurrent.futures.Future[T]]":
     """Return the method that waits for room and calls `method`, whose errors it raises; the future is its future."""
 
     @documented(method)
-    def accept(self: Blocking[AsyncWriter], /, *args: P.args, **kwargs: P.kwargs) -> "concurrent.futures.Future[T]":
+    def accept(self: Blocking[W], /, *args: P.args, **kwargs: P.kwargs) -> "concurrent.futures.Future[T]":
         result: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         async def write() -> None:
@@ -195,6 +208,41 @@ class Writer(Opened[AsyncWriter]):
     def known(self) -> bool:
         """Whether the server had seen the writer id before, and knows what it stored."""
         return self._target.known
+
+
+class Transaction(Opened[AsyncTransaction]):
+    """A transaction: see `millrace.client.transactions.transaction.Transaction`.
+
+    Made, and begun, by `client.transaction`. Each `write` waits for the loop: `write_many` is for many events.
+    """
+
+    write = _accepted(AsyncTransaction.write)
+    write_many = _accepted(AsyncTransaction.write_many)
+    flush = waited(AsyncTransaction.flush)
+    prepare = waited(AsyncTransaction.prepare)
+    commit = waited(AsyncTransaction.commit)
+    abort = waited(AsyncTransaction.abort)
+    ping = waited(AsyncTransaction.ping)
+
+    @property
+    def name(self) -> str | None:
+        """Of the transaction; None if only its number names it."""
+        return self._target.name
+
+    @property
+    def number(self) -> int:
+        """The server's own, of this transaction."""
+        return self._target.number
+
+    @property
+    def joined(self) -> bool:
+        """Whether it was open, or prepared, before."""
+        return self._target.joined
+
+    @property
+    def state(self) -> TransactionState:
+        """Where it is, as far as this object knows."""
+        return self._target.state
 
 
 class _EventSource(Protocol):
@@ -344,6 +392,11 @@ class Client(Blocking[AsyncClient]):
     bookmarks = wrapped(AsyncClient.bookmarks, Bookmarks)
     cursors = wrapped(AsyncClient.cursors, Cursors)
     writer = opened(AsyncClient.writer, Writer)
+    transaction = opened(AsyncClient.transaction, Transaction)
+    begin_transaction = transaction
+    transaction_outcome = waited(AsyncClient.transaction_outcome)
+    commit_transaction = waited(AsyncClient.commit_transaction)
+    abort_transaction = waited(AsyncClient.abort_transaction)
     writer_info = waited(AsyncClient.writer_info)
     reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)

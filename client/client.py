@@ -10,7 +10,7 @@ for reads, so that a slow reader delays no acks. A client belongs to one event l
 """
 
 import ssl
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -26,6 +26,9 @@ from millrace.client.read.ranges import SegmentRange, ranges_between, read_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.streams_reader import StreamsReader
+from millrace.client.transactions.control import Transactions
+from millrace.client.transactions.outcome import TransactionOutcome
+from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.client.write.byte_writer import ByteWriter
@@ -74,6 +77,7 @@ class Client(StreamControl):
         reads = Channel(self.address, options, guard, session_id=writes.session_id, waits=self._waits)
         super().__init__(writes=writes, reads=reads)
         self.segments = Segments(writes=writes, reads=reads)
+        self._transactions = Transactions(writes, fetch_tails=lambda names: self._readers.tails(names, named=()))
 
     async def __aenter__(self) -> Self:
         """Connect, in one attempt.
@@ -96,7 +100,8 @@ class Client(StreamControl):
         return self.__aenter__().__await__()
 
     async def close(self) -> None:
-        """Close both connections; what waits fails with `ClientClosedError`."""
+        """Close both connections; what waits fails with `ClientClosedError`. Open transactions end by their leases."""
+        self._transactions.close()
         try:
             await self._writes.close()
         finally:
@@ -200,6 +205,71 @@ class Client(StreamControl):
         info = await self._writes.request(m.GetStream(checked_stream_name(stream)))
         request = m.ResetSequences(checked_writer_id(writer_id), info.stream_id, stored_through)
         return bool((await self._writes.request(request)).changed)
+
+    # --- transactions ---
+
+    def transaction(
+        self,
+        streams: str | Iterable[str],
+        *,
+        name: str | None = None,
+        lease_s: float = 30.0,
+        options: WriterOptions | None = None,
+    ) -> Transaction:
+        """Return a transaction over one or several streams, to be entered with `async with`; leaving it commits.
+
+        Entering begins it. If one of that name is open it is joined: its streams must be the same, and what is in it
+        already is committed or deleted by those who know of it (see `Transaction.commit`). If that is prepared, it can
+        be committed or aborted here. After an abort a name is free again.
+
+        Args:
+            name: says later whether it was committed, and lets another process commit it once it is prepared.
+            lease_s: the server aborts it when it has heard nothing of it for so long, 1 s to a day as a rule; the
+                client sees to that by itself.
+            options: of the writers of its streams.
+
+        Raises:
+            InvalidNameError, InvalidArgumentError: of a stream, the name or the lease; or one of the name is open over
+                other streams.
+            StreamNotFoundError, StreamSealedError: of one of the streams.
+            TransactionCommittedError: one of that name was committed.
+            TransactionsFullError: too many are open.
+        """
+        return self._transactions.make(streams, name=name, lease_s=lease_s, options=options)
+
+    async def begin_transaction(
+        self,
+        streams: str | Iterable[str],
+        *,
+        name: str | None = None,
+        lease_s: float = 30.0,
+        options: WriterOptions | None = None,
+    ) -> Transaction:
+        """Return a transaction that has begun; the caller commits or aborts it. See `transaction`."""
+        return await self.transaction(streams, name=name, lease_s=lease_s, options=options).__aenter__()
+
+    async def transaction_outcome(self, name: str) -> TransactionOutcome:
+        """Return what is known of the transaction that has a name; its state is *unknown* if that is nothing."""
+        return await self._transactions.outcome(name)
+
+    async def commit_transaction(self, name: str) -> TransactionOutcome:
+        """Commit a prepared transaction by its name, from any process; committing again changes nothing.
+
+        Raises:
+            InvalidArgumentError: it is open, and not prepared.
+            TransactionUnknownError: there is none of that name, or it was forgotten.
+            TransactionAbortedError: it was aborted.
+        """
+        return await self._transactions.commit(name)
+
+    async def abort_transaction(self, name: str) -> bool:
+        """Abort an open or prepared transaction by its name, from any process; False if it was aborted before.
+
+        Raises:
+            TransactionCommittedError: it was committed.
+            TransactionUnknownError: there is none of that name, or it was forgotten.
+        """
+        return await self._transactions.abort(name)
 
     @overload
     def reader(self, stream: str | Slice, **arguments: Unpack[ReadOne]) -> AbstractAsyncContextManager[Reader]: ...

@@ -33,7 +33,7 @@ class Opening:
     number: int
     epoch: int
     known: bool
-    stream: m.StreamInfo
+    stream_id: int
     router: Router
     last_event_numbers: dict[int, int]
     sequences: SequenceTracker
@@ -86,7 +86,7 @@ async def open_writer(
         number=first.writer_number,
         epoch=first.writer_epoch,
         known=bool(first.known),
-        stream=stream,
+        stream_id=stream.stream_id,
         router=router,
         last_event_numbers={state.segment_id: state.last_event_number for state in opened.states},
         sequences=SequenceTracker(row, is_plain=bool(first.is_plain), is_named=writer_id is not None),

@@ -58,10 +58,10 @@ class Rerouter:
         epoch: under which it was opened.
     """
 
-    def __init__(self, channel: Channel, stream: m.StreamInfo, *, writer_id: str, epoch: int) -> None:
+    def __init__(self, channel: Channel, stream: str, *, stream_id: int, writer_id: str, epoch: int) -> None:
         self._channel = channel
-        self._name = stream.name
-        self._stream_id = stream.stream_id
+        self._name = stream
+        self._stream_id = stream_id
         self._writer_id = writer_id
         self._epoch = epoch
 

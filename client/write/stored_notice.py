@@ -72,7 +72,7 @@ class StoredNotice:
 
     def _message(self, stored_below: int) -> m.TellStored:
         opening = self._opening
-        return m.TellStored(opening.number, opening.epoch, opening.stream.stream_id, stored_below)
+        return m.TellStored(opening.number, opening.epoch, opening.stream_id, stored_below)
 
 
 def _forget(reply: "asyncio.Future[Any]") -> None:

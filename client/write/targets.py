@@ -1,6 +1,6 @@
 """Where a writer sends: the open segments of its stream, with a segment writer for each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from millrace.model.compression import Compression
 
@@ -19,9 +19,10 @@ class Targets:
         router: says which of `segments` an event belongs to.
         segments: in the order of their keys.
         current: takes the events without a key and a sequence until its next block is full.
+        make_segment: makes the segment writer of a segment, given its id.
     """
 
-    __slots__ = ("_compression", "_past_numbers", "current", "router", "segments")
+    __slots__ = ("_compression", "_past_numbers", "current", "make_segment", "router", "segments")
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
@@ -30,6 +31,7 @@ class Targets:
         self.router = Router((), ())
         self.segments: list[SegmentWriter] = []
         self.current: SegmentWriter
+        self.make_segment: Callable[[int, Accumulator], SegmentWriter] = SegmentWriter
 
     def route(self, router: Router, numbers: Mapping[int, int], *, remaining_ids: Iterable[int], start: int) -> None:
         """Send to the segments of `router` from now on.
@@ -43,7 +45,7 @@ class Targets:
         self.router = router
         self.segments = [
             known.get(segment_id)
-            or SegmentWriter(
+            or self.make_segment(
                 segment_id,
                 Accumulator(last_event_number=numbers.get(segment_id, 0), compression=self._compression),
             )

@@ -125,10 +125,16 @@ class Writer:
             expected=self._expected,
             retry=self._channel.retry(),
         )
-        self._stream_id = opening.stream.stream_id
+        self._stream_id = opening.stream_id
         self.number, self.epoch, self.known = opening.number, opening.epoch, opening.known
         self._sequences = opening.sequences
-        rerouter = Rerouter(self._channel, opening.stream, writer_id=self.writer_id or "", epoch=opening.epoch)
+        rerouter = Rerouter(
+            self._channel,
+            self.stream,
+            stream_id=opening.stream_id,
+            writer_id=self.writer_id or "",
+            epoch=opening.epoch,
+        )
         self._delivery.start(opening, rerouter)
 
     async def close(self) -> None:

@@ -1,6 +1,16 @@
 """The client for threads: see `millrace.client.blocking`."""
 
-from millrace.client.blocking import Bookmarks, Client, Cursors, Reader, Segments, StreamsReader, Writer, connect
+from millrace.client.blocking import (
+    Bookmarks,
+    Client,
+    Cursors,
+    Reader,
+    Segments,
+    StreamsReader,
+    Transaction,
+    Writer,
+    connect,
+)
 from millrace.client.byte_files import ByteReader, ByteWriter
 
 __all__ = [
@@ -12,6 +22,7 @@ __all__ = [
     "Reader",
     "Segments",
     "StreamsReader",
+    "Transaction",
     "Writer",
     "connect",
 ]

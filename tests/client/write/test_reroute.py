@@ -91,7 +91,7 @@ def rejected_segment(segment_id: int = 1) -> SegmentWriter:
 
 
 def rerouter(channel: Channel, server: ModelServer, writer_id: str = "w") -> Rerouter:
-    return Rerouter(channel, server.stream(), writer_id=writer_id, epoch=1)
+    return Rerouter(channel, STREAM, stream_id=server.stream().stream_id, writer_id=writer_id, epoch=1)
 
 
 @pytest.mark.asyncio

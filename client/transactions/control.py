@@ -1,0 +1,89 @@
+"""The transactions of a client, and those of others by their names."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from millrace.client.errors import TransactionUnknownError
+from millrace.client.transport.channel import Channel
+from millrace.client.write.options import WriterOptions
+from millrace.model.cut import StreamCut
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.names import checked_stream_name, checked_transaction_name
+from millrace.wire import messages as m
+
+from .identities import Identities
+from .outcome import TransactionOutcome, TransactionState, outcome_of
+from .transaction import Transaction
+
+
+class Transactions:
+    """Makes transactions, and decides over others by their names.
+
+    A request by a name is one by the number that it leads to: sent again, it cannot meet another of that name.
+
+    Args:
+        fetch_tails: returns the tails of streams, as of one moment.
+    """
+
+    def __init__(
+        self, channel: Channel, *, fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]]
+    ) -> None:
+        self._channel = channel
+        self._fetch_tails = fetch_tails
+        self._identities = Identities(channel)
+        self._begun: set[Transaction] = set()
+
+    def make(
+        self, streams: str | Iterable[str], *, name: str | None, lease_s: float, options: WriterOptions | None
+    ) -> Transaction:
+        """Return a transaction that has not begun. Raises like `Client.transaction`."""
+        names = [streams] if isinstance(streams, str) else list(streams)
+        if name == "":
+            raise InvalidArgumentError("the name of a transaction is not empty; None is for none")
+        return Transaction(
+            self._channel,
+            self._identities,
+            [checked_stream_name(stream) for stream in names],
+            name=None if name is None else checked_transaction_name(name),
+            lease_s=lease_s,
+            options=options or WriterOptions(),
+            fetch_tails=self._fetch_tails,
+            begun=self._begun,
+        )
+
+    async def outcome(self, name: str) -> TransactionOutcome:
+        """Return what is known of the transaction that has the name."""
+        return outcome_of(await self._find(name))
+
+    async def commit(self, name: str) -> TransactionOutcome:
+        """Commit the prepared transaction that has the name. Raises like `Client.commit_transaction`."""
+        found = outcome_of(await self._find(name))
+        is_open = found.state is TransactionState.OPEN  # then the server says what is wrong with that
+        request = m.CommitTransaction(
+            number=0 if is_open else _number_of(found),
+            name=name if is_open else "",
+            branches=[],
+            drops_others=0,
+            cursors=[],
+        )
+        return outcome_of(await self._channel.request(request))
+
+    async def abort(self, name: str) -> bool:
+        """Abort the transaction that has the name. Raises like `Client.abort_transaction`."""
+        number = _number_of(outcome_of(await self._find(name)))
+        return bool((await self._channel.request(m.AbortTransaction(number, ""))).changed)
+
+    def close(self) -> None:
+        """Write to none any more; those that are open are aborted by their leases."""
+        for transaction in list(self._begun):
+            transaction.release()
+
+    async def _find(self, name: str) -> m.TransactionInfo:
+        if not name:
+            raise InvalidArgumentError("the name of a transaction is not empty")
+        return await self._channel.request(m.GetTransaction(0, checked_transaction_name(name)))
+
+
+def _number_of(found: TransactionOutcome) -> int:
+    if not found.number:
+        raise TransactionUnknownError(f"{found.name}: there is no such transaction, or it was forgotten")
+    return found.number

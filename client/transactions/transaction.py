@@ -1,0 +1,405 @@
+"""A transaction: events of one or several streams that become readable together, or never.
+
+    async with client.transaction(["bank/debits", "bank/credits"]) as transaction:
+        transaction.write(b"-5", key="ada", stream="bank/debits")
+        transaction.write(b"+5", key="bob", stream="bank/credits")
+
+Nobody reads its events before the commit. The commit is one record of the server: it says how many events there must
+be, and is refused if one is missing. Begin, prepare, commit and abort name the transaction by its number, so each may
+be sent again after a lost connection, and is carried out once.
+
+A transaction that nobody names for its lease is aborted by the server; while the client lives it renews the lease. Of
+one that is *prepared* the server keeps what it has until somebody commits or aborts it, by its name and from any
+process.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from secrets import randbits
+from types import TracebackType
+from typing import Any, Final, Self
+
+from millrace.client.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    NotOpenError,
+    RequestTimeoutError,
+    TransactionAbortedError,
+    TransactionPreparedError,
+)
+from millrace.client.transport.channel import Channel
+from millrace.client.write.events import Stored
+from millrace.client.write.options import WriterOptions
+from millrace.model.block_packing import Headers, Timestamps
+from millrace.model.cut import StreamCut
+from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
+from millrace.model.transaction import TransactionState as StoredState
+from millrace.wire import messages as m
+
+from .identities import Identities
+from .outcome import Committed, TransactionState, explained, moment_of
+from .parts_writer import PartsWriter
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_PER_LEASE: Final = 3
+
+
+class Transaction:
+    """A transaction of this client. Made by `client.transaction`; an async context manager of one event loop.
+
+    Leaving the context commits. After an error in its body it aborts, and so it does if the commit is refused. One that
+    was prepared in it is left as it is.
+
+    Attributes:
+        name: None if only its number names it.
+        number: the server's own; 0 before it has begun.
+        joined: it was open, or prepared, before: begun by another process, or an earlier life of this one.
+        state: as far as this object knows: *unknown* before it begins, and once it was left without an end.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        identities: Identities,
+        streams: Iterable[str],
+        *,
+        name: str | None,
+        lease_s: float,
+        options: WriterOptions,
+        fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
+        begun: "set[Transaction]",
+    ) -> None:
+        self._channel = channel
+        self._identities = identities
+        self.streams = tuple(streams)
+        self.name = name
+        self._lease_s = lease_s
+        self._options = options
+        self._fetch_tails = fetch_tails
+        # All of this client that have begun and not ended.
+        self._begun = begun
+        self.number = 0
+        self.joined = False
+        self.state = TransactionState.UNKNOWN
+        # Of this handle: two that write to one transaction must not count each other's events as their own.
+        self._branch = 0
+        self._writers: dict[str | None, PartsWriter] = {}
+        # Why nothing is written any more, from when it is to end.
+        self._refusal: MillraceError | None = NotOpenError("the transaction has not begun yet: use `async with`")
+        self._renewing: asyncio.Task[None] | None = None
+        self._committed: Committed | None = None
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        """Begin the transaction, if it has not begun. See `client.transaction` for the errors."""
+        if not self.number:
+            await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, or abort after an error. When the body was cancelled nothing is waited for."""
+        if self.state is not TransactionState.OPEN:
+            self.release()
+        elif kind is None:
+            try:
+                await self.commit()
+            except RequestError:
+                await self._abort_after_error()
+                raise
+            finally:
+                self.release()
+        elif issubclass(kind, Exception):
+            await self._abort_after_error()
+        else:
+            self.abandon()
+
+    async def begin(self) -> None:
+        """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it."""
+        identity = await self._identities.writer()
+        lease_ms = round(self._lease_s * 1000)
+        streams = [m.NamedStream(stream) for stream in self.streams]
+
+        async def begin(ids: list[int]) -> m.TransactionInfo:
+            (number,) = ids
+            request = m.BeginTransaction(number=number, name=self.name or "", lease_ms=lease_ms, streams=streams)
+            info = await self._channel.request(request)
+            self.joined = info.number != number
+            return info
+
+        info = await self._identities.use(1, begin)
+        self.number = info.number
+        self._branch = randbits(63) + 1 if self.joined else 0
+        if info.state == StoredState.PREPARED:
+            self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
+            return
+        routes = dict(zip(self.streams, info.streams, strict=True))
+        if self.joined and len(routes) > 1:
+            routes = await self._routes_by_name(info)
+        for stream, route in routes.items():
+            writer = PartsWriter(
+                self._channel,
+                stream,
+                route,
+                number=self.number,
+                branch=self._branch,
+                identities=self._identities,
+                options=self._options,
+            )
+            writer.start(identity)
+            self._writers[stream] = writer
+        if len(self.streams) == 1:
+            self._writers[None] = self._writers[self.streams[0]]
+        self.state, self._refusal = TransactionState.OPEN, None
+        self._begun.add(self)
+        self._renewing = asyncio.create_task(self._renew(), name=f"transaction {self.number} renews its lease")
+
+    async def _routes_by_name(self, info: m.TransactionInfo) -> dict[str, m.TransactionStream]:
+        """Return the routes of one that was begun with its streams in an order of its own."""
+        routes = {route.stream_id: route for route in info.streams}
+        return {stream: routes[(await self._channel.request(m.GetStream(stream))).stream_id] for stream in self.streams}
+
+    # --- events in ---
+
+    def write(
+        self,
+        value: bytes,
+        *,
+        key: str | None = None,
+        stream: str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers | None = None,
+    ) -> "asyncio.Future[Stored]":
+        """Take one event; the future is done when it is durable in the transaction. Never waits.
+
+        A future may be ignored: `flush` and `commit` raise what went wrong. `Writer.write` says more of the arguments.
+
+        Args:
+            stream: needed if the transaction is over several.
+
+        Raises:
+            InvalidArgumentError: it is not over that stream, or none is named of several.
+            EventTooLargeError, TypeError, BufferFullError: see `Writer.write`; the event was not taken.
+            TransactionAbortedError, MillraceError: it takes nothing more.
+        """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        writer = self._writers.get(stream) or self._writer_of(stream)
+        return writer.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
+
+    def write_many(
+        self,
+        values: Sequence[bytes],
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        stream: str | None = None,
+        timestamps_us: Timestamps = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+    ) -> "asyncio.Future[Stored]":
+        """Take many events of one stream; the future is done when all are durable in the transaction. Never waits.
+
+        See `Writer.write_many` and `write`.
+        """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        writer = self._writers.get(stream) or self._writer_of(stream)
+        return writer.write_many(values, key=key, keys=keys, timestamps_us=timestamps_us, headers=headers)
+
+    async def send(
+        self,
+        value: bytes,
+        *,
+        key: str | None = None,
+        stream: str | None = None,
+        timestamp_us: int | None = None,
+        headers: Headers | None = None,
+    ) -> "asyncio.Future[Stored]":
+        """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
+        await self.drain()
+        return self.write(value, key=key, stream=stream, timestamp_us=timestamp_us, headers=headers)
+
+    async def drain(self) -> None:
+        """Wait while too much is not yet durable; see `Writer.drain`. Cancelling is safe.
+
+        Raises:
+            MillraceError: it takes nothing more.
+        """
+        for writer in self._writers.values():
+            await writer.drain()
+
+    async def flush(self) -> None:
+        """Wait until everything written so far is durable in the transaction. Cancelling is safe.
+
+        Raises:
+            TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
+            MillraceError: why events were lost.
+        """
+        if self.state is not TransactionState.OPEN:
+            self._check_open()
+        for writer in self._writers.values():
+            try:
+                await writer.flush()
+                if writer.refusal is not None:  # that was told before
+                    raise writer.refusal.with_traceback(None)
+            except MillraceError as error:
+                self._identities.forget()
+                reason = await explained(self._channel, self.number, error)
+                if reason is error:
+                    raise
+                raise reason from error
+
+    # --- the end ---
+
+    async def prepare(self, *, drop_others: bool = False) -> None:
+        """Flush, and fix what the commit takes: from then on it can always be committed, and never ends by itself.
+
+        Cancelling is safe: preparing again is the same.
+
+        Args:
+            drop_others: see `commit`.
+
+        Raises like `commit`.
+        """
+        if self.state is TransactionState.PREPARED:
+            return
+        await self._complete()
+        request = m.PrepareTransaction(number=self.number, branches=self._counts(), drops_others=int(drop_others))
+        await self._channel.request(request)
+        self._refuse(TransactionState.PREPARED, TransactionPreparedError("the transaction is prepared"))
+
+    async def commit(self, *, drop_others: bool = False) -> Committed:
+        """Flush, and let all events be part of their streams at once. Committing again returns the same.
+
+        Cancelled, or when it fails because the server cannot be reached, it may be committed or not: commit again, or
+        ask `client.transaction_outcome` for its name.
+
+        Args:
+            drop_others: delete what others have written to the transaction of this name, or an earlier life of this
+                program. Without it the commit is refused if there is such.
+
+        Raises:
+            TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
+            BranchesDifferError: somebody else has written to it.
+            MillraceError: why events were lost. Nothing is committed without them.
+        """
+        if self._committed is not None:
+            return self._committed
+        # Else it is prepared, or committed and not known to be: the server knows with which branches.
+        is_open = self.state not in {TransactionState.PREPARED, TransactionState.COMMITTED}
+        if is_open:
+            await self._complete()
+        request = m.CommitTransaction(
+            number=self.number,
+            name="",
+            branches=self._counts() if is_open else [],
+            drops_others=int(drop_others),
+            cursors=[],
+        )
+        info = await self._channel.request(request)
+        self._refuse(TransactionState.COMMITTED, ClientClosedError("the transaction is committed"))
+        self._committed = Committed(cuts=await self._fetch_tails(self.streams), at=moment_of(info.decided_us))
+        return self._committed
+
+    async def abort(self) -> None:
+        """Delete what the transaction has; also if it is prepared. Aborting again is fine. Cancelling is safe.
+
+        Raises:
+            TransactionCommittedError: it was committed.
+            TransactionUnknownError: how it ended is not known any more.
+        """
+        if not self.number:
+            self._check_open()
+        await self._channel.request(m.AbortTransaction(self.number, ""))
+        self._refuse(TransactionState.ABORTED, TransactionAbortedError("the transaction was aborted"))
+
+    async def ping(self) -> None:
+        """Let the lease begin anew. The client does so by itself; this also says whether the transaction is open.
+
+        Raises:
+            TransactionAbortedError, TransactionCommittedError: it is not.
+        """
+        self._check_open()
+        if not (await self._channel.request(m.RenewTransactions([self.number]))).changed:
+            raise await explained(
+                self._channel, self.number, TransactionAbortedError(f"transaction {self.number} is not open")
+            )
+
+    def abandon(self) -> None:
+        """Abort without waiting for it. Where the server cannot be reached, the lease does it."""
+        connection = self._channel.live
+        if self.state is TransactionState.OPEN and connection is not None:
+            with suppress(MillraceError):
+                connection.send_request(m.AbortTransaction(self.number, "")).add_done_callback(_forget)
+        self.release()
+
+    def release(self) -> None:
+        """Write and renew nothing any more; the transaction stays as it is on the server."""
+        state = TransactionState.UNKNOWN if self.state is TransactionState.OPEN else self.state
+        self._refuse(state, ClientClosedError("the transaction was left"))
+
+    # --- inside ---
+
+    def _counts(self) -> list[m.BranchCount]:
+        count = sum(self._writers[stream].event_count for stream in self.streams)
+        return [m.BranchCount(self._branch, count)] if count else []
+
+    async def _complete(self) -> None:
+        """Flush, and take nothing after it: the commit names exactly what is there."""
+        self._check_open()
+        self._refusal = ClientClosedError("the transaction is being committed: it takes no more")
+        await self.flush()
+
+    def _check_open(self) -> None:
+        if self.state is not TransactionState.OPEN:
+            assert self._refusal is not None
+            raise self._refusal.with_traceback(None)
+
+    def _refuse(self, state: TransactionState, error: MillraceError) -> None:
+        """Take nothing more, and renew nothing."""
+        if state is not self.state or self._refusal is None:
+            self._refusal = error
+        self.state = state
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        for writer in self._writers.values():
+            writer.end(error)
+        self._begun.discard(self)
+
+    def _writer_of(self, stream: str | None) -> PartsWriter:
+        """Raise that there is none."""
+        shown = ", ".join(self.streams[:4])
+        if stream is None:
+            raise InvalidArgumentError(f"name the stream of an event: the transaction is over {shown}")
+        raise InvalidArgumentError(f"the transaction is not over {stream}, but over {shown}")
+
+    async def _abort_after_error(self) -> None:
+        """Abort; the error that is on its way is raised, not one of this."""
+        try:
+            await self.abort()
+        except MillraceError as second:
+            logger.warning("transaction not aborted number=%d error=%s", self.number, second)
+            self.release()
+
+    async def _renew(self) -> None:
+        while True:
+            await self._channel.clock.sleep(self._lease_s / _RENEWALS_PER_LEASE)
+            try:
+                if not (await self._channel.request(m.RenewTransactions([self.number]))).changed:
+                    return
+            except (ConnectionLostError, RequestTimeoutError) as error:
+                logger.debug("lease not renewed number=%d error=%s", self.number, error)
+            except MillraceError as error:
+                logger.warning("lease not renewed any more number=%d error=%s", self.number, error)
+                return
+
+
+def _forget(reply: "asyncio.Future[Any]") -> None:
+    if not reply.cancelled():
+        reply.exception()
