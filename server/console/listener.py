@@ -85,11 +85,14 @@ class HttpListener:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, sock=self._socket, limit=REQUEST_SIZE_BYTES_MAX)
         await self._stop.wait()
-        server.close()
+        # No more are accepted from here on; but the server is closed only after those that just were have come in to
+        # `_connected`, which ends them: asyncio leaves the socket open of one that meets a closed server.
+        self._loop.remove_reader(self._socket)
         for writer in self._tasks.values():
             writer.transport.abort()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks)
+        server.close()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._stop.is_set():
