@@ -16,6 +16,7 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -100,14 +101,14 @@ class Round:
                         return
                     kills += 1
                     self.counted["producers killed"] += 1
-                    process.kill()
+                    kill(process.pid)
                 await process.communicate()
                 if process.returncode == 0:
                     return
                 assert process.returncode == -9, f"{name} failed by itself"
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                if process.returncode is None:
+                    kill(process.pid)
 
     async def _disturb(self, client: Client) -> None:
         """Scale the stream all the time, and kill the server now and then."""
@@ -149,6 +150,15 @@ class Round:
         else:
             self._recorder.answer(call, "done")
             self.counted["truncations"] += 1
+
+
+def kill(pid: int) -> None:
+    """Kill a child, which may end by itself at this moment.
+
+    `Process.kill` would look first whether it has, and so take its exit code from asyncio, which then reports 255.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 async def torture(*, seed: int, minutes: float = 0.0) -> None:
