@@ -350,6 +350,17 @@ class Handlers:
     async def _renew_transactions(self, message: m.RenewTransactions) -> m.Done:
         return m.Done(int(self._transactions.renew(message.numbers)))
 
+    async def _list_transactions(self, message: m.ListTransactions) -> m.TransactionList:
+        opened = self.container.state.open_transactions
+        found, more = opened.page(after=message.after, count_max=_page_count(message))
+        return m.TransactionList(
+            [
+                m.ListedTransaction(each.number, each.state, each.lease_ms, each.begun_us, len(each.parts), each.name)
+                for each in found
+            ],
+            int(more),
+        )
+
 
 def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:
     """Return the newest epochs, as many as fit a frame; in the order of time."""
@@ -363,5 +374,5 @@ def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:
     return list(epochs[len(epochs) - count :])
 
 
-def _page_count(message: m.ListSegments | m.ListStreams) -> int:
+def _page_count(message: m.ListSegments | m.ListStreams | m.ListTransactions) -> int:
     return max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))

@@ -183,6 +183,8 @@ _MESSAGES: Final[list[m.Message]] = [
     m.AbortTransaction(51, "übertrag-7"),
     m.GetTransaction(0, "übertrag-7"),
     m.RenewTransactions([51, 54]),
+    m.ListTransactions(51, 100),
+    m.TransactionList([m.ListedTransaction(52, 2, 30_000, 1_700_000_000_000_021, 4, "übertrag-7")], 1),
     m.SegmentCreated(11, 1_700_000_000_000_003, "raw/a"),
     m.SegmentSealed(11),
     m.SegmentTruncated(11, 1 << 39),

@@ -167,3 +167,30 @@ class RenewTransactions(Request[Done]):
     """Let the leases of open transactions begin anew; those that are not open are left aside."""
 
     numbers: List16[TransactionNumber]
+
+
+class ListedTransaction(NamedTuple):
+    """A transaction that is not over."""
+
+    number: U64
+    state: U8  # open or prepared
+    lease_ms: U32
+    begun_us: I64
+    part_count: U32
+    name: Text  # empty for none
+
+
+@message(91)
+class TransactionList(FromServer):
+    """Transactions, by their numbers."""
+
+    transactions: List16[ListedTransaction]
+    more: U8  # 1: there are further ones after the last
+
+
+@message(90)
+class ListTransactions(Query[TransactionList]):
+    """List the transactions that are open or prepared, by their numbers: those after `after`."""
+
+    after: U64
+    count_max: U32

@@ -8,6 +8,7 @@ number and by name, until it is forgotten.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Final
 
 from millrace.model.transaction import TransactionPart, TransactionState
@@ -112,6 +113,11 @@ class OpenTransactions:
     def by_number(self) -> dict[int, Transaction]:
         """All of them."""
         return self._by_number
+
+    def page(self, *, after: int, count_max: int) -> tuple[list[Transaction], bool]:
+        """Return those with the lowest numbers above one, and whether there are further ones."""
+        numbers = nsmallest(count_max + 1, (number for number in self._by_number if number > after))
+        return [self._by_number[number] for number in numbers[:count_max]], len(numbers) > count_max
 
     @property
     def parts_count(self) -> int:

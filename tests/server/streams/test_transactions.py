@@ -612,6 +612,31 @@ async def test_a_stream_is_not_sealed_while_a_transaction_is_prepared(peer: Peer
     assert (await outcome_of(peer, number=open_one.number)).state == TransactionState.ABORTED
 
 
+async def test_those_that_are_not_over_are_listed_in_pages(peer: Peer) -> None:
+    await create_stream(peer, "a/b", 1)
+    begun = [await PeerTransaction.begin(peer, "a/b", name=name) for name in ("", "order-7", "", "order-9", "")]
+    await begun[1].write(b"event")
+    await begun[1].prepare()
+    await begun[2].abort()
+    await begun[3].commit()
+
+    listed: list[m.ListedTransaction] = []
+    more = True
+    while more:
+        after = listed[-1].number if listed else 0
+        page = await peer.ask(m.ListTransactions(after, 2), m.TransactionList)
+        assert len(page.transactions) <= 2
+        listed, more = listed + page.transactions, bool(page.more)
+
+    assert [(each.number, each.name, each.state, each.part_count) for each in listed] == [
+        (begun[0].number, "", TransactionState.OPEN, 0),
+        (begun[1].number, "order-7", TransactionState.PREPARED, 1),
+        (begun[4].number, "", TransactionState.OPEN, 0),
+    ]
+    assert [each.begun_us for each in listed] == [begun[place].info.begun_us for place in (0, 1, 4)]
+    assert (await peer.ask(m.ListTransactions(0, 0), m.TransactionList)).transactions == listed
+
+
 async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b")
