@@ -213,7 +213,8 @@ def test_every_setting_is_listed_with_its_default(setting: str) -> None:
 
 def shown(setting: str, default: Any) -> str:
     if "BYTES" in setting and default:
-        unit, size = next((u, s) for u, s in (("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)) if default % s == 0)
+        units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+        unit, size = next((unit, size) for unit, size in units if default % size == 0)
         return f"{default // size} {unit}"
     return "none" if default == "" else f"{default:g}" if isinstance(default, float) else f"{default}"
 
