@@ -26,6 +26,7 @@ from . import (
     spark_read,
     stalled_disk,
     tail_latency,
+    transactions,
 )
 from .report import Report, Row, Section, as_json, as_markdown, as_table
 from .rivals import postgres, rabbitmq_streams, redis_streams
@@ -40,6 +41,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "append-rate": append_rate.measure,
     "stalled-disk": stalled_disk.measure,
     "event-write": event_write.measure,
+    "transactions": transactions.measure,
     "tail-latency": tail_latency.measure,
     "catch-up": catch_up.measure,
     "event-read": event_read.measure,

@@ -91,9 +91,27 @@ class ProtocolClient:
         self._session.grant(subscription, credit_bytes)
         self._flush()
 
-    def send_append(self, segment_id: int, payload: Buffer, subject: Any = None, *, event_count: int = 1) -> None:
+    def send_append(
+        self,
+        segment_id: int,
+        payload: Buffer,
+        subject: Any = None,
+        *,
+        event_count: int = 1,
+        writer_number: int = 0,
+        writer_epoch: int = 0,
+        event_number: int = 0,
+    ) -> None:
         """Send one append; its ack is for `receive`."""
-        self._session.append(payload, subject, segment_id=segment_id, event_count=event_count)
+        self._session.append(
+            payload,
+            subject,
+            segment_id=segment_id,
+            event_count=event_count,
+            writer_number=writer_number,
+            writer_epoch=writer_epoch,
+            event_number=event_number,
+        )
         self._flush()
 
     def request(self, message: m.Request[Reply]) -> Reply:
