@@ -224,6 +224,15 @@ class Transaction(Opened[AsyncTransaction]):
     abort = waited(AsyncTransaction.abort)
     ping = waited(AsyncTransaction.ping)
 
+    @documented(AsyncTransaction.advance)
+    def advance(self, stream: str, cursor: str, cut: StreamCut, *, expected: StreamCut | None) -> None:
+        """Let a cursor move with the commit."""
+
+        async def advance() -> None:
+            self._target.advance(stream, cursor, cut, expected=expected)
+
+        self._loop.call(advance)
+
     @property
     def name(self) -> str | None:
         """Of the transaction; None if only its number names it."""

@@ -38,6 +38,7 @@ from millrace.model.errors import InvalidArgumentError, MillraceError, RequestEr
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 
+from .cursor_moves import cursor_move
 from .identities import Identities
 from .outcome import Committed, TransactionState, explained, moment_of
 from .parts_writer import PartsWriter
@@ -87,6 +88,7 @@ class Transaction:
         # Of this handle: two that write to one transaction must not count each other's events as their own.
         self._branch = 0
         self._writers: dict[str | None, PartsWriter] = {}
+        self._moves: dict[tuple[str, str], m.CursorMove] = {}
         # Why nothing is written any more, from when it is to end.
         self._refusal: MillraceError | None = NotOpenError("the transaction has not begun yet: use `async with`")
         self._renewing: asyncio.Task[None] | None = None
@@ -254,6 +256,31 @@ class Transaction:
                     raise
                 raise reason from error
 
+    # --- what was read ---
+
+    def advance(self, stream: str, cursor: str, cut: StreamCut, *, expected: StreamCut | None) -> None:
+        """Let a cursor move with the commit, from where it is expected; if it is elsewhere then, nothing is committed.
+
+        So positions that were read, and events that were written for them, are one step. Sends nothing. What was given
+        cannot be changed: each cursor moves once, in one go. A transaction that moves a cursor cannot be prepared.
+
+        Args:
+            stream: where the cursor is; the transaction need not be over it.
+            cut: everything before it has been read, such as `reader.position()`.
+            expected: where the reading began, as `client.cursors(stream).get(cursor)` said; None: there is no such
+                cursor yet.
+
+        Raises:
+            InvalidArgumentError: a cut is none of that stream, or the cursor moves with this transaction already.
+            InvalidNameError: of the stream.
+            TransactionAbortedError, MillraceError: it takes nothing more.
+        """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        if (stream, cursor) in self._moves:
+            raise InvalidArgumentError(f"cursor {cursor} of {stream} moves with this transaction already: advance once")
+        self._moves[stream, cursor] = cursor_move(stream, cursor, cut, expected=expected)
+
     # --- the end ---
 
     async def prepare(self, *, drop_others: bool = False) -> None:
@@ -264,10 +291,15 @@ class Transaction:
         Args:
             drop_others: see `commit`.
 
-        Raises like `commit`.
+        Raises:
+            InvalidArgumentError: a cursor moves with it: what is prepared can always be committed, whatever has moved.
+                The transaction stays open.
+            MillraceError: as `commit`.
         """
         if self.state is TransactionState.PREPARED:
             return
+        if self._moves:
+            raise InvalidArgumentError("a transaction that moves cursors cannot be prepared: commit it")
         await self._complete()
         request = m.PrepareTransaction(number=self.number, branches=self._counts(), drops_others=int(drop_others))
         await self._channel.request(request)
@@ -286,6 +318,8 @@ class Transaction:
         Raises:
             TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
             BranchesDifferError: somebody else has written to it.
+            CursorMovedError: a cursor of `advance` is not where it is expected. The transaction stays open: abort it.
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cut of `advance` does not fit its stream.
             MillraceError: why events were lost. Nothing is committed without them.
         """
         if self._committed is not None:
@@ -299,7 +333,7 @@ class Transaction:
             name="",
             branches=self._counts() if is_open else [],
             drops_others=int(drop_others),
-            cursors=[],
+            cursors=list(self._moves.values()) if is_open else [],
         )
         info = await self._channel.request(request)
         self._refuse(TransactionState.COMMITTED, ClientClosedError("the transaction is committed"))
