@@ -338,6 +338,9 @@ class History:
             call = self._call(name, "truncate", stream="a", cut=cut)
             yield lambda: self.store.truncate("a", cut, call)  # noqa: B023
             self._answer(call, "done")
+            for part in self.store.lines["a"].parts.values():
+                if part.start:
+                    part.truncated_since = min(part.truncated_since, self._count)
 
     def _end(self) -> None:
         """Read all that nobody read, and tell what the streams are."""

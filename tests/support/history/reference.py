@@ -53,7 +53,11 @@ class Bug(Enum):
 
 @dataclass(slots=True)
 class Part:
-    """A segment: its range of places of keys, and its events by offset."""
+    """A segment: its range of places of keys, and its events by offset.
+
+    Attributes:
+        truncated_since: how many operations had been called when a truncation of its beginning was first answered.
+    """
 
     name: str
     low: int
@@ -62,6 +66,7 @@ class Part:
     events: list[tuple[int, str]] = field(default_factory=list)
     length: int = 0
     start: int = 0
+    truncated_since: int = NEVER
     read: int = 0
     is_gone: bool = False
 
@@ -204,7 +209,8 @@ class Reference:
             name = ready.pop(0)
             part = line.parts[name]
             first = max(place[name], part.start)
-            if start is None and part.start and part.events and self.does(Bug.SHOW_WHAT_IS_TRUNCATED, operation):
+            is_truncated = start is None and part.truncated_since < number_of(operation)
+            if is_truncated and part.events and len(found) < most and self.does(Bug.SHOW_WHAT_IS_TRUNCATED, operation):
                 first = 0
             for offset, event in part.events[_index(part, first) :]:
                 if len(found) >= most:
