@@ -19,10 +19,12 @@ PARTS_MAX = 6
 KILLED = 0.01
 SCALED_EACH_TIME = 0.3
 FOLLOWED = "a follower"
+AFTERMATH = 1000
+"""Operations after something was done wrong, which show it."""
 
 
 class History:
-    """The making of one history."""
+    """The making of one history: of so many operations, or of some more than it took to do something wrong."""
 
     def __init__(self, *, seed: int, operations: int, bug: Bug | None = None) -> None:
         self.dice = random.Random(seed)
@@ -48,7 +50,8 @@ class History:
         clients = [role(name) for role, name in zip(self._roles, names, strict=True)]
         waiting: list[Callable[[], Any] | None] = [next(client) for client in clients]
         answers: list[Any] = [None] * len(clients)
-        while self._count < self._operations:
+        end = self._operations
+        while self._count < end:
             chosen = self.dice.randrange(len(clients))
             step = waiting[chosen]
             chance = self.dice.random()
@@ -62,6 +65,8 @@ class History:
                 answers[chosen], waiting[chosen] = step(), None
             else:
                 waiting[chosen] = clients[chosen].send(answers[chosen])
+            if self.store.wronged:
+                end = min(end, self._count + AFTERMATH)
         self._end()
         return self.lines
 

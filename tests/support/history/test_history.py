@@ -43,6 +43,7 @@ FOUND_BY = {
     Bug.SHOW_WHAT_IS_TRUNCATED: {Rule.TRUNCATED},
 }
 OPERATIONS = 3000
+OPERATIONS_UNTIL_BROKEN_MAX = 10_000
 SEEDS = range(2)
 
 
@@ -57,7 +58,7 @@ def test_a_right_history_is_accepted(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("bug", list(Bug), ids=lambda bug: bug.name.lower())
 def test_a_broken_promise_is_found_by_its_rule_and_the_operations_named(bug: Bug, seed: int) -> None:
-    history = History(seed=seed, operations=OPERATIONS, bug=bug)
+    history = History(seed=seed, operations=OPERATIONS_UNTIL_BROKEN_MAX, bug=bug)
     verdict = check(history.make())
 
     assert history.store.wronged, "the promise was not broken"
