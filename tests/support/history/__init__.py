@@ -25,6 +25,8 @@ The calls with their fields, and `->` their answers with theirs; `?` may be left
     truncate  stream cut?, else by a policy, from now on       -> done | refused
     history   stream                                           -> history after, of each segment what it replaced
     open      stream writer                                    -> opened through stored? missing?
+    open      stream writer exclusive expected?, a cut         -> opened through | refused
+    release   stream writer?, else by an operator              -> done | refused
     begin     name?                                            -> begun txn | joined txn | prepared txn | committed txn
     advance   txn register value expected?                     -> done | refused
     prepare   txn or name, branches?                           -> prepared txn | committed txn | aborted txn | refused
@@ -39,6 +41,8 @@ and nothing will; `already`, that it was committed before. `through` is the sequ
 and `missing` are events that the server knows to be so. A `txn` is a number, which no other transaction has. A register
 is anything with one value: a cursor, an attribute, whether a segment is sealed; its first value is null. A `writer` is
 an order: its events of one key, or those without a key in one segment, are stored as they were written, without gaps.
+From the opening of an exclusive one on the stream takes its events alone, until it is released or another exclusive one
+is opened, which fences it for good.
 
 `python -m tests.support.history PATH` checks a file or a folder; the rules are those of `Rule`.
 """

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from .exclusion import check_exclusion
 from .operations import NEVER, parse
 from .orders import check_conditions, check_orders, check_sequences
 from .reads import check_lost, check_reads
@@ -51,6 +52,7 @@ def check(lines: Iterable[str]) -> Verdict:
     check_sequences(streams, operations, findings)
     check_conditions(streams, operations, findings)
     visibility.check(findings)
+    check_exclusion(streams, operations, findings)
     transactions.check(findings)
     _check_fates(streams, findings)
     check_registers(operations, transactions, findings)

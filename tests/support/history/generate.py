@@ -36,12 +36,13 @@ class History:
         self._lives = 0
         self._places: dict[str, Cut] = {}
         self._sent: dict[str, int] = {}
-        for name in (*SCALED, "ledger", "log"):
+        for name in (*SCALED, "ledger", "log", "account"):
             self.store.create(name)
         self._roles: list[Callable[[str], Client]] = [
             *[self._plain] * 3, *[self._conditional] * 3, *[self._logging] * 2, self._sequenced, self._sequenced,
             *[self._transactional] * 3, self._rival, self._looking, self._looking,
             self._following, self._from_the_head, self._scaling, self._truncating, *[self._moving] * 2,
+            *[self._booking] * 2, self._visiting,
         ]  # fmt: skip
 
     def make(self) -> list[str]:
@@ -159,6 +160,51 @@ class History:
                 places = yield lambda: self.store.append(call, "a", [event], key)  # noqa: B023
                 self._answer(call, "stored", places=places)
             sequence += 1
+
+    def _booking(self, name: str) -> Client:
+        """Have a stream to itself, often on condition of its end, write some events, and mostly give it back."""
+        line = self.store.lines["account"]
+        while True:
+            writer = self._life(name)
+            condition: dict[str, Any] = {}
+            if self.dice.random() < 0.8:
+                condition["expected"] = yield line.tail
+            opening = self._call(name, "open", stream="account", writer=writer, exclusive=True, **condition)
+            if not (yield lambda: self.store.own(opening, "account", writer, condition.get("expected"))):  # noqa: B023
+                self._answer(opening, "refused")
+                continue
+            self._answer(opening, "opened", through=-1)
+            if line.owner == writer:
+                line.owned_since = self._count
+            try:
+                is_owner = True
+                while is_owner and (line.is_locked or self.dice.random() < 0.7):
+                    is_owner = yield from self._write_alone(name, writer)
+            finally:
+                if line.owner == writer:
+                    line.owned_since = NEVER
+            if is_owner and self.dice.random() < 0.8:
+                call = self._call(name, "release", stream="account", writer=writer)
+                yield lambda: self.store.release("account", writer)  # noqa: B023
+                self._answer(call, "done")
+
+    def _visiting(self, name: str) -> Client:
+        """Write to a stream that others have to themselves now and then."""
+        while True:
+            writer = self._life(name)
+            while (yield from self._write_alone(name, writer)):
+                pass
+
+    def _write_alone(self, name: str, writer: str) -> Generator[Callable[[], Any], Any, bool]:
+        (event,) = self._new(1)
+        call = self._call(name, "write", stream="account", writer=writer, events=[event])
+        places = yield lambda: self.store.append_alone(call, "account", writer, event)
+        if places is None:
+            self._answer(call, "refused")
+            return False
+        self._answer(call, "stored", places=places)
+        self.store.acked[event] = self._count
+        return True
 
     # --- transactions ---
 
@@ -349,7 +395,7 @@ class History:
 
     def _end(self) -> None:
         """Read all that nobody read, and tell what the streams are."""
-        for stream in (*SCALED, "ledger", "log"):
+        for stream in (*SCALED, "ledger", "log", "account"):
             line = self.store.lines[stream]
             start = self._places.get(f"{stream} follower")
             call = self._call("end", "read", stream=stream, **({"from": start} if start else {}))

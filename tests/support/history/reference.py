@@ -28,6 +28,8 @@ class Bug(Enum):
     IGNORE_THE_CONDITION = auto()
     LET_TWO_WIN_AN_OFFSET = auto()
     REFUSE_AT_THE_RIGHT_OFFSET = auto()
+    LET_AN_OTHER_WRITE = auto()
+    OPEN_AT_AN_OTHER_END = auto()
     REVERSE_A_KEY = auto()
     REVERSE_A_WRITER = auto()
     SKIP_ONE_OF_A_WRITER = auto()
@@ -79,11 +81,22 @@ class Part:
 
 @dataclass(slots=True)
 class Line:
-    """A stream."""
+    """A stream.
+
+    Attributes:
+        owner: the writer that has it to itself.
+        fenced: the writers that lost it to another one.
+        owned_since: how many operations had been called when it was told so, until it asks to give it back.
+        is_locked: whether no other writer gets it any more.
+    """
 
     name: str
     parts: dict[str, Part] = field(default_factory=dict)
     opened: list[str] = field(default_factory=list)
+    owner: str | None = None
+    fenced: set[str] = field(default_factory=set)
+    owned_since: int = NEVER
+    is_locked: bool = False
 
     def open_part(self, key: str | None) -> Part:
         place = 0 if key is None else random.Random(key).randrange(PLACES)
@@ -176,6 +189,40 @@ class Reference:
         if self.does(Bug.STORE_WHAT_IS_REFUSED, operation):
             part.append(event)
         return part.length
+
+    def own(self, operation: str, stream: str, writer: str, expected: Cut | None) -> bool:
+        """Give a stream to a writer alone, if it ends where the writer expects it to; return whether it does."""
+        line = self.lines[stream]
+        if line.is_locked:
+            return False
+        if expected is not None and expected != line.tail():
+            part = line.parts["0"]
+            _, event = part.events[_index(part, expected["0"][0])]
+            if self.acked.get(event, NEVER) >= number_of(operation) or not self.does(
+                Bug.OPEN_AT_AN_OTHER_END, operation
+            ):
+                return False
+        if line.owner is not None:
+            line.fenced.add(line.owner)
+        line.owner, line.owned_since = writer, NEVER
+        return True
+
+    def release(self, stream: str, writer: str) -> None:
+        """Give a stream back."""
+        line = self.lines[stream]
+        if line.owner == writer:
+            line.owner = None
+
+    def append_alone(self, operation: str, stream: str, writer: str, event: str) -> list[list[Any]] | None:
+        """Store an event, and return its place; None if the stream is another's."""
+        line = self.lines[stream]
+        if writer in line.fenced:
+            return None
+        if line.owner not in (None, writer):
+            if line.owned_since >= number_of(operation) or not self.does(Bug.LET_AN_OTHER_WRITE, operation):
+                return None
+            line.is_locked = True
+        return [["0", line.parts["0"].append(event), 0]]
 
     def scale(self, stream: str, sealed: list[str], borders: list[int]) -> None:
         """Replace neighbours by parts with these borders."""
