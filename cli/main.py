@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", ".cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
     "writer": Command(PANELS[1], "See how far persistent writers have come.", ".writers"),
+    "txn": Command(PANELS[1], "See transactions that are not over; commit what is prepared.", ".transactions"),
     "write": Command(PANELS[2], "Write lines of standard input as events.", ".events"),
     "read": Command(PANELS[2], "Print the events between two cuts.", ".events"),
     "tail": Command(PANELS[2], "Print events as they become durable.", ".events"),

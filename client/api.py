@@ -62,6 +62,7 @@ from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader as StreamsReader
 from millrace.client.transactions.outcome import Committed as Committed
+from millrace.client.transactions.outcome import ListedTransaction as ListedTransaction
 from millrace.client.transactions.outcome import TransactionOutcome as TransactionOutcome
 from millrace.client.transactions.outcome import TransactionState as TransactionState
 from millrace.client.transactions.transaction import Transaction as Transaction

@@ -406,6 +406,7 @@ class Client(Blocking[AsyncClient]):
     transaction_outcome = waited(AsyncClient.transaction_outcome)
     commit_transaction = waited(AsyncClient.commit_transaction)
     abort_transaction = waited(AsyncClient.abort_transaction)
+    list_transactions = iterated(AsyncClient.list_transactions)
     writer_info = waited(AsyncClient.writer_info)
     reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)

@@ -27,7 +27,7 @@ from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.transactions.control import Transactions
-from millrace.client.transactions.outcome import TransactionOutcome
+from millrace.client.transactions.outcome import ListedTransaction, TransactionOutcome
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.fork_guard import ForkGuard
@@ -270,6 +270,14 @@ class Client(StreamControl):
             TransactionUnknownError: there is none of that name, or it was forgotten.
         """
         return await self._transactions.abort(name)
+
+    async def list_transactions(self) -> AsyncIterator[ListedTransaction]:
+        """Yield the transactions of all clients that are open or prepared, in the order of their numbers.
+
+        Those that begin or end meanwhile may be among them or not.
+        """
+        async for listed in self._transactions.listed():
+            yield listed
 
     @overload
     def reader(self, stream: str | Slice, **arguments: Unpack[ReadOne]) -> AbstractAsyncContextManager[Reader]: ...

@@ -1,6 +1,6 @@
 """The transactions of a client, and those of others by their names."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from millrace.client.errors import TransactionUnknownError
 from millrace.client.transport.channel import Channel
@@ -9,9 +9,10 @@ from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.names import checked_stream_name, checked_transaction_name
 from millrace.wire import messages as m
+from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
 from .identities import Identities
-from .outcome import TransactionOutcome, TransactionState, outcome_of
+from .outcome import ListedTransaction, TransactionOutcome, TransactionState, listed_transaction, outcome_of
 from .transaction import Transaction
 
 
@@ -71,6 +72,17 @@ class Transactions:
         """Abort the transaction that has the name. Raises like `Client.abort_transaction`."""
         number = _number_of(outcome_of(await self._find(name)))
         return bool((await self._channel.request(m.AbortTransaction(number, ""))).changed)
+
+    async def listed(self) -> AsyncIterator[ListedTransaction]:
+        """Yield those that are open or prepared, by their numbers."""
+        after = 0
+        while True:
+            page = await self._channel.request(m.ListTransactions(after, LIST_PAGE_COUNT_MAX))
+            for listed in page.transactions:
+                yield listed_transaction(listed)
+            if not page.more or not page.transactions:
+                return
+            after = page.transactions[-1].number
 
     def close(self) -> None:
         """Write to none any more; those that are open are aborted by their leases."""

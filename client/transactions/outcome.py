@@ -59,6 +59,25 @@ class TransactionOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTransaction:
+    """A transaction that is open or prepared.
+
+    Attributes:
+        name: empty if only its number names it.
+        lease_s: an open one is aborted when nothing has named it for so long; one that is prepared is not.
+        begun_at: by the server's clock, in UTC.
+        part_count: how many parts it has: one for each range of keys that was written to, of each who writes.
+    """
+
+    name: str
+    number: int
+    state: TransactionState
+    lease_s: float
+    begun_at: datetime
+    part_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """What a commit did.
 
@@ -83,6 +102,18 @@ def outcome_of(info: m.TransactionInfo) -> TransactionOutcome:
         event_count=sum(branch.event_count for branch in info.branches),
         begun_at=moment_of(info.begun_us) if info.begun_us else None,
         decided_at=moment_of(info.decided_us) if info.decided_us else None,
+    )
+
+
+def listed_transaction(listed: m.ListedTransaction) -> ListedTransaction:
+    """Return what a list says of a transaction."""
+    return ListedTransaction(
+        name=listed.name,
+        number=listed.number,
+        state=_STATES[StoredState(listed.state)],
+        lease_s=listed.lease_ms / 1000,
+        begun_at=moment_of(listed.begun_us),
+        part_count=listed.part_count,
     )
 
 

@@ -5,7 +5,20 @@ import pytest
 from millrace.cli.main import main
 from tests.cli.conftest import Run
 
-COMMANDS = ("serve", "demo", "stream", "segment", "write", "read", "tail", "inspect", "verify", "doctor", "bench")
+COMMANDS = (
+    "serve",
+    "demo",
+    "stream",
+    "segment",
+    "txn",
+    "write",
+    "read",
+    "tail",
+    "inspect",
+    "verify",
+    "doctor",
+    "bench",
+)
 UNUSED_PORT = "127.0.0.1:1"
 
 

@@ -9,6 +9,7 @@ import millrace
 from millrace import TransactionState
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
+from millrace.client.transactions import control
 from tests.client.scaling import scale
 from tests.client.write.writers import values_of
 
@@ -309,6 +310,28 @@ async def test_more_than_a_part_is_written_before_it_is_there(client: Client, na
     assert sorted(await values_of(client, name)) == values
 
 
+async def test_those_that_are_not_over_are_listed(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all clients, by their numbers, also over several pages."""
+    await create(client, name)
+    monkeypatch.setattr(control, "LIST_PAGE_COUNT_MAX", 2)
+    transactions = [await client.begin_transaction(name, name=f"{name}-{n}", lease_s=60) for n in range(5)]
+    transactions[1].write(b"event", key="k")
+    await transactions[1].prepare()
+    await transactions[2].abort()
+    await transactions[3].commit()
+
+    found = [listed async for listed in client.list_transactions() if listed.name.startswith(name)]
+
+    assert [each.name for each in found] == [f"{name}-0", f"{name}-1", f"{name}-4"]
+    assert [each.state for each in found] == ["open", "prepared", "open"]
+    assert [each.part_count for each in found] == [0, 1, 0]
+    assert {each.lease_s for each in found} == {60.0}
+    assert [each.number for each in found] == [transactions[n].number for n in (0, 1, 4)]
+    assert found[0].begun_at == (await client.transaction_outcome(f"{name}-0")).begun_at
+    for left in (0, 1, 4):
+        await transactions[left].abort()
+
+
 def _use_blocking(address: str, name: str) -> None:
     with millrace.blocking.connect(address) as client:
         client.create_stream(name)
@@ -330,6 +353,7 @@ def _use_blocking(address: str, name: str) -> None:
         client.begin_transaction(name, name=f"{name}-v").prepare()
         assert client.commit_transaction(f"{name}-v").state == "committed"
         client.begin_transaction(name, name=f"{name}-w")
+        assert f"{name}-w" in [listed.name for listed in client.list_transactions()]
         assert client.abort_transaction(f"{name}-w")
 
 

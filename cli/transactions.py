@@ -1,0 +1,103 @@
+"""`millrace txn`: transactions that are not over, how one ended, and deciding over it."""
+
+from typing import Annotated
+
+import typer
+
+from millrace.client.transactions.outcome import TransactionOutcome, TransactionState
+from millrace.model.quantities import unix_us_of
+
+from .connecting import JsonOption, Server
+from .figures import duration_text, time_text
+from .option_groups import Commands
+from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
+
+app = Commands(no_args_is_help=True)
+
+FAILED = 1
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the transaction.")]
+
+
+@app.command("list")
+def list_transactions(server: Server, as_json: JsonOption = False) -> None:
+    """List the transactions that are open or prepared, of all clients."""
+    with server.connect() as client:
+        found = list(client.list_transactions())
+    if as_json:
+        print_json(
+            [
+                {
+                    **picked(each, "number", "name", "state", "lease_s", "part_count"),
+                    "begun_us": unix_us_of(each.begun_at),
+                }
+                for each in found
+            ]
+        )
+        return
+    print_table(
+        ("number", "name", "state", "begun", "lease", "parts"),
+        [
+            (
+                each.number,
+                each.name,
+                each.state.value,
+                time_text(unix_us_of(each.begun_at)),
+                duration_text(each.lease_s) if each.state is TransactionState.OPEN else "",
+                each.part_count,
+            )
+            for each in found
+        ],
+    )
+
+
+@app.command()
+def info(server: Server, name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show where a transaction is, or how it ended; the exit code is 1 if that is not known."""
+    with server.connect() as client:
+        found = client.transaction_outcome(name)
+    if found.state is TransactionState.UNKNOWN:
+        print_error(f"there is no transaction {name}, or it was forgotten")
+        raise typer.Exit(FAILED)
+    begun_us, decided_us = (None if at is None else unix_us_of(at) for at in (found.begun_at, found.decided_at))
+    if as_json:
+        print_json(
+            {
+                **picked(found, "number", "name", "state", "has_expired", "event_count"),
+                "begun_us": begun_us,
+                "decided_us": decided_us,
+            }
+        )
+        return
+    facts = {"transaction": found.name, "number": found.number, "state": _state_text(found)}
+    if begun_us is not None:
+        facts["begun"] = time_text(begun_us)
+    if decided_us is None:
+        facts["events"] = f"{found.event_count:,}"
+    else:
+        facts["decided"] = time_text(decided_us)
+    print_facts(facts)
+
+
+@app.command()
+def commit(server: Server, name: NameArgument) -> None:
+    """Commit a prepared transaction; committing again changes nothing."""
+    with server.connect() as client:
+        found = client.commit_transaction(name)
+    at = "" if found.decided_at is None else f" at {time_text(unix_us_of(found.decided_at))}"
+    print_done(f"transaction {name} is committed{at}")
+
+
+@app.command()
+def abort(server: Server, name: NameArgument) -> None:
+    """Abort an open or prepared transaction: what it has is deleted."""
+    with server.connect() as client:
+        changed = client.abort_transaction(name)
+    if changed:
+        print_done(f"aborted transaction {name}")
+    else:
+        print_note(f"transaction {name} was aborted before; nothing was changed")
+
+
+def _state_text(found: TransactionOutcome) -> str:
+    return "aborted: nothing named it for longer than its lease" if found.has_expired else found.state.value

@@ -1,0 +1,88 @@
+import pytest
+
+import millrace
+from millrace import TransactionState
+from millrace.client.testing import TestServer
+from tests.cli.conftest import Run
+
+
+def begin(client: millrace.blocking.Client, name: str, *, prepare: bool = False) -> int:
+    """Begin a transaction with two events of a key; return its number."""
+    client.create_stream("transactions/all")
+    transaction = client.begin_transaction("transactions/all", name=name)
+    transaction.write_many([b"1", b"2"], key="k")
+    transaction.flush()
+    if prepare:
+        transaction.prepare()
+    return transaction.number
+
+
+def test_those_that_are_not_over_are_listed(ask: Run, running: TestServer) -> None:
+    with millrace.blocking.connect(running.address) as client:
+        first, second = begin(client, "listed-1"), begin(client, "listed-2", prepare=True)
+        begin(client, "listed-3")
+        client.abort_transaction("listed-3")
+
+        shown = ask("txn", "list")
+        found = {each["name"]: each for each in ask("txn", "list", "--json").json if each["name"].startswith("listed")}
+        client.abort_transaction("listed-1")
+        client.abort_transaction("listed-2")
+
+    assert shown.code == 0
+    assert shown.lines[0].split() == ["number", "name", "state", "begun", "lease", "parts"]
+    rows = {line.split()[1]: line.split() for line in shown.lines if " listed-" in line}
+    assert (rows["listed-1"][0], rows["listed-1"][2], rows["listed-1"][-1]) == (str(first), "open", "1")
+    assert (rows["listed-2"][0], rows["listed-2"][2]) == (str(second), "prepared")
+    assert found.keys() == rows.keys() == {"listed-1", "listed-2"}
+    assert found["listed-1"].pop("begun_us") > 0
+    assert found["listed-1"] == {
+        "number": first, "name": "listed-1", "state": "open", "lease_s": 30.0, "part_count": 1,
+    }  # fmt: skip
+
+
+def test_a_transaction_is_shown_and_committed(ask: Run, running: TestServer) -> None:
+    with millrace.blocking.connect(running.address) as client:
+        number = begin(client, "shown", prepare=True)
+
+        shown, found = ask("txn", "info", "shown"), ask("txn", "info", "shown", "--json").json
+        done, again = ask("txn", "commit", "shown"), ask("txn", "commit", "shown")
+        outcome = client.transaction_outcome("shown")
+
+    assert [line.split()[0] for line in shown.lines] == ["transaction", "number", "state", "begun", "events"]
+    assert ["events", "2"] in [line.split() for line in shown.lines]
+    assert (found["number"], found["state"], found["event_count"]) == (number, "prepared", 2)
+    assert (found["has_expired"], found["decided_us"]) == (False, None)
+    assert (done.code, again.code, done.out, done.err) == (0, 0, "", again.err)
+    assert "transaction shown is committed at 2" in done.err
+    assert outcome.state is TransactionState.COMMITTED
+    ended = ask("txn", "info", "shown", "--json").json
+    assert (ended["state"], ended["decided_us"] >= ended["begun_us"]) == ("committed", True)
+    assert ask("txn", "info", "shown").lines[-1].split()[0] == "decided"
+    refused = ask("txn", "abort", "shown")
+    assert (refused.code, refused.out) == (1, "")
+    assert "committed" in refused.err
+
+
+def test_a_transaction_is_aborted(ask: Run, running: TestServer) -> None:
+    with millrace.blocking.connect(running.address) as client:
+        begin(client, "left")
+
+        early = ask("txn", "commit", "left")
+        done, again = ask("txn", "abort", "left"), ask("txn", "abort", "left")
+
+    assert early.code == 2
+    assert "prepared" in early.err
+    assert (done.code, again.code) == (0, 0)
+    assert "aborted transaction left" in done.err
+    assert "nothing was changed" in again.err
+    assert ask("txn", "info", "left", "--json").json["state"] == "aborted"
+    assert ask("txn", "commit", "left").code == 1
+
+
+@pytest.mark.parametrize("command", ["info", "commit", "abort"])
+def test_a_transaction_that_is_not_there_is_an_error(ask: Run, command: str) -> None:
+    unknown = ask("txn", command, "nothing")
+
+    assert (unknown.code, unknown.out) == (1, "")
+    assert "there is no" in unknown.err
+    assert ask("txn", command).code == 2
