@@ -105,7 +105,13 @@ class ExclusiveControl:
                     return pins.transfer()
 
     def _is_busy(self, stream_id: int, name: str) -> bool:
-        return self._streams.is_being_decided(name) or is_begun_on(self._container, stream_id)
+        # One whose opening is on its way, and the first of its writer, is not there yet to be fenced.
+        exclusive = self._state.exclusive_writers
+        return (
+            exclusive.admitted.get(stream_id) != exclusive.durable.get(stream_id)
+            or self._streams.is_being_decided(name)
+            or is_begun_on(self._container, stream_id)
+        )
 
     def _check_opening(self, stream_id: int, expected: Sequence[m.SavedPosition]) -> None:
         """Check that an exclusive writer may be opened for a stream; in the step in which that is queued.

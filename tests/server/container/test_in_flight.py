@@ -296,6 +296,26 @@ async def test_if_that_sync_fails_the_answer_is_to_try_again(scene: Scene, case:
 
 
 @pytest.mark.asyncio
+async def test_an_exclusive_writer_loses_its_stream_while_its_opening_is_in_flight_and_is_fenced(scene: Scene) -> None:
+    def opening(writer_id: str) -> m.OpenWriter:
+        return m.OpenWriter(writer_id, [], 0, scene.ids["stream"], exclusive=1)
+
+    await scene.stall()
+    taking = await scene.first.start(opening("x"))
+    await until(lambda: scene.in_flight)
+    taking_over = await scene.second.start(opening("y"))
+    async with await Peer.connect(scene.server.address) as other:
+        for _ in range(20):
+            await other.ask(m.ListStreams("", "", 10), m.StreamList)
+    scene.files.resume()
+    loser = await scene.first.reply(taking, m.WriterOpened)
+    await scene.second.reply(taking_over, m.WriterOpened)
+
+    fields = {"writer_number": loser.writer_number, "writer_epoch": loser.writer_epoch, "event_number": 1}
+    assert await scene.append(scene.first, "s", **fields) is ErrorCode.WRITER_FENCED
+
+
+@pytest.mark.asyncio
 async def test_an_answer_waits_for_the_last_that_is_in_flight() -> None:
     """Behaviour 84: what was queued during a sync needs another one."""
     in_flight = InFlight()
