@@ -63,6 +63,12 @@ class ImageDatabase(sqlite3.Connection):
             self._store()
         return cursor
 
+    def backup(self, target: sqlite3.Connection, **options: Any) -> None:
+        # Also of a database in which nothing was executed yet.
+        if not self.in_transaction:
+            self._load()
+        super().backup(target, **options)
+
     def close(self) -> None:
         with contextlib.suppress(sqlite3.ProgrammingError):  # closed before
             self._store()
