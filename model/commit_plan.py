@@ -6,7 +6,7 @@ other segments may be open:
     one open segment holds the whole range     the part is merged into it
     several do                                 the part is *torn*: its events would belong to several segments
 
-No event is routed anew, and no byte is copied. For torn parts the commit begins two epochs instead:
+No event is routed again, and no byte is copied. For torn parts the commit begins two epochs instead:
 
     open         |------ 7 ------|------ 8 ------|---- 9 ----|       what overlaps a torn part is sealed: 7 and 8
     torn part            |####### 5 #######|

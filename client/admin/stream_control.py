@@ -148,7 +148,7 @@ class StreamControl:
         return stream_info(await self._writes.request(m.SealStream(checked_stream_name(name))))
 
     async def release_stream(self, name: str) -> bool:
-        """End the exclusive writer of a stream, whoever it is, and fence it; False if the stream has none.
+        """End the exclusive writer of a stream, and fence it; False if the stream has none.
 
         From then on the stream takes events from all writers. A program that has it gives it back by `Writer.release`.
 

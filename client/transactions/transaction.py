@@ -353,7 +353,7 @@ class Transaction:
         self._refuse(TransactionState.ABORTED, TransactionAbortedError("the transaction was aborted"))
 
     async def ping(self) -> None:
-        """Let the lease begin anew. The client does so by itself; this also says whether the transaction is open.
+        """Let the lease start over. The client does so by itself; this also says whether the transaction is open.
 
         Raises:
             TransactionAbortedError, TransactionCommittedError: it is not.

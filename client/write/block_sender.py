@@ -106,7 +106,7 @@ class BlockSender:
             segment = self._waiting.popleft()
             self.pump(segment)
             if segment in self._waiting:
-                return  # it found no room for all of its blocks, and waits behind the others
+                return  # it found no room for all of its blocks, and waits after the others
 
     def acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
         """Take the ack of a block; called by the connection."""

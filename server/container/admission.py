@@ -74,7 +74,7 @@ class PendingAppend(TakenAppends):
 def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
     """Raise if a client may not append to an internal segment; it may to a part of an open transaction.
 
-    Its lease begins anew.
+    Its lease starts over.
 
     Raises:
         InvalidArgumentError: the segment is no part of a transaction, or the run does not number its events.
@@ -94,7 +94,7 @@ def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
 def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, size_max: int) -> None:
     """Raise TransactionTooLargeError if a transaction would have more bytes than it may; count those of the run.
 
-    The parts of a transaction are many, so its room is counted anew only when there seems to be none left.
+    The parts of a transaction are many, so its room is counted again only when there seems to be none left.
     """
     transaction = state.open_transactions.owner(segment.segment_id)
     if transaction is None:

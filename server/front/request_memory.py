@@ -141,7 +141,7 @@ class RequestMemory:
             self._serving = asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Let those who wait ask again, until one has to go on waiting."""
+        """Let those who wait ask again, until one has to continue to wait."""
         self._serving = None
         while self._waiting:
             account, _ = self._waiting.popitem(last=False)

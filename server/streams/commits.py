@@ -1,6 +1,6 @@
 """What a commit does, planned on the admitted view: which part is merged where, and which epochs begin.
 
-It seals nothing, copies nothing and routes nothing anew, unless scales overtook the transaction: its parts are merged
+It seals nothing, copies nothing and routes nothing again, unless scales overtook the transaction: its parts are merged
 by reference where their keys go now (`millrace.model.commit_plan`). All of it is one record, so a reader finds all or
 nothing.
 """

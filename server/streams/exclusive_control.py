@@ -152,7 +152,7 @@ class ExclusiveControl:
 
         Args:
             writer_number, writer_epoch: of the one that gives the stream back, and may continue as any other writer.
-                Without them whoever has the stream loses it, and is fenced.
+                Without them the writer that has the stream loses it, and is fenced.
 
         Raises:
             StreamNotFoundError: there is no such stream.

@@ -2,7 +2,7 @@
 
 A lease counts time in which the server could have heard from its client: while the event loop turned. A step longer
 than a second (the machine was suspended, the disk stood still) counts as a second. Only the length of a lease is
-durable: after a start each begins anew. That a transaction expires is a decision like any other, checked on the
+durable: after a start each starts over. That a transaction expires is a decision like any other, checked on the
 admitted view; so a request that arrived before it wins.
 """
 
@@ -55,7 +55,7 @@ class Leases:
         self._named_s: dict[int, float] = {}
 
     def expired(self, transactions: Iterable[Transaction], *, now_s: float) -> list[Transaction]:
-        """Return those of all open transactions whose leases have run out; what was named since begins anew."""
+        """Return those of all open transactions whose leases have run out; what was named since starts over."""
         named_s: dict[int, float] = {}
         expired = []
         for transaction in transactions:
@@ -155,7 +155,7 @@ class TransactionsRunner:
             after = page[-1]
             numbers = [number for _, number in page]
             with await self._container.loader.pin(transactions=numbers):
-                # Those which are not there are forgotten, and the checkpoint is behind.
+                # Those which are not there are forgotten, and the checkpoint is older.
                 present = [number for number in numbers if number in self._state.transactions]
                 if present:
                     await self._container.decide(m.OutcomesForgotten(present), present[0])

@@ -327,7 +327,7 @@ class TransactionController:
         return transaction, True
 
     def renew(self, numbers: Sequence[int]) -> bool:
-        """Let the leases of those of some transactions begin anew that are open; whether all of them are."""
+        """Let the leases of those of some transactions start over that are open; whether all of them are."""
         found = [self._state.open_transactions.by_number.get(number) for number in numbers]
         for transaction in found:
             if transaction is not None:

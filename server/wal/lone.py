@@ -7,7 +7,7 @@ everybody whom the loop serves. So the loop does it only while all of this holds
     the log is idle, and the run is small and alone at the end of the loop's turn
     the batch before was one run         with more of them, the loop has work to do while the disk syncs
     nobody else was heard since then     another peer waits at most for the one sync that began before it spoke
-    no sync was slow lately              a sync slower than `SLOW_S`, whoever made it, is followed by a pause of
+    no sync was slow lately              a sync slower than `SLOW_S`, of loop or thread, is followed by a pause of
                                          `PAUSE_FACTOR` times as long
 
 A sync cannot be interrupted: a disk that stalls for a second while the loop waits for it holds up all peers for that
@@ -41,7 +41,7 @@ class LonePolicy:
         self._is_shared = True
 
     def wrote(self, run_count: int, *, duration_s: float, now_s: float) -> None:
-        """Note a batch, whoever wrote it, and how long its write and sync took."""
+        """Note a batch, of the loop or the thread, and how long its write and sync took."""
         self._was_lone = run_count == 1
         self._is_shared = False
         if duration_s > SLOW_S:

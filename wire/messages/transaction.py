@@ -164,7 +164,7 @@ class GetTransaction(Query[TransactionInfo]):
 
 @message(88)
 class RenewTransactions(Request[Done]):
-    """Let the leases of open transactions begin anew; those that are not open are left aside."""
+    """Let the leases of open transactions start over; those that are not open are left aside."""
 
     numbers: List16[TransactionNumber]
 

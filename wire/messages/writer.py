@@ -124,7 +124,7 @@ class ResetSequences(Request[Done]):
 class ReleaseStream(Request[Done]):
     """Let a stream take events from all writers again; `changed` = 0 if it did so, or has another exclusive writer.
 
-    Without a writer, whoever has the stream loses it, and is fenced.
+    Without a writer in the request, the one that has the stream loses it, and is fenced.
     """
 
     stream_id: StreamId
