@@ -45,8 +45,8 @@ def repair(
 
     A server that misses content of its log serves what is left and stores nothing, since it could give out again what
     it has acknowledged. Put the missing files back if there is a way. Otherwise accept the loss: open segments of
-    streams are sealed where they end now and get successors, open raw segments continue after a hole, and every epoch
-    of a writer ends. Then the server stores again.
+    streams are sealed where they end now and get successors, open raw segments continue after a hole, open transactions
+    are aborted, and every epoch of a writer ends. Then the server stores again.
 
     Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost that
     was not accepted.
@@ -80,6 +80,7 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
             examined["plan"] = {
                 "sealed": [asdict(part) for parts in plan.sealed.values() for part in parts],
                 "holes": [asdict(hole) for hole in plan.holes],
+                "transactions": plan.transactions,
                 "writers": plan.writers_count,
             }
     return examined
@@ -159,6 +160,8 @@ def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> 
         if len(rows) > LISTED_COUNT_MAX:
             print_note(f"and {len(rows) - LISTED_COUNT_MAX} more; --json names all")
         print_note(f"{count_text(plan['writers'], 'writer')} of older epochs: fenced")
+        if plan["transactions"]:
+            print_note(f"{count_text(len(plan['transactions']), 'open transaction')}: aborted")
     if is_accepted:
         print_done("the loss is accepted; the server stores again when it is started")
     else:

@@ -5,6 +5,8 @@ that can have been given out is ever given out again:
 
     open segments of streams    are sealed at what is left of them, and get successors with the same keys
     open raw segments           continue after a hole as large as what is missing; the hole is a damaged range
+    open transactions           are aborted: nobody knows whether they have all that was acknowledged
+    prepared transactions       stay as they are, to be committed or aborted by name: they take nothing more
     ids                         continue above as many as the missing records can have given
     epochs of writers           the same, so that those who were fenced in what is missing stay fenced
     epoch of the container      continues above all that tier 2 has names of, by far
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from millrace.model.transaction import TransactionState
 from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.container.state.apply import apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
@@ -63,11 +66,13 @@ class AcceptancePlan:
     Attributes:
         sealed: by stream, its open segments.
         holes: of the open raw segments.
+        transactions: numbers of the open ones, which are aborted.
         writers_count: writers whose epochs jump.
     """
 
     sealed: dict[int, list[SealedPart]]
     holes: list[Hole]
+    transactions: list[int]
     writers_count: int
 
 
@@ -97,12 +102,19 @@ def plan_acceptance(state: ContainerState, loss: LogLoss, chunks: list[ChunkId])
     for segment in state.segments.values():
         if segment.sealed or segment.link is not None:
             continue
+        if state.open_transactions.owner(segment.segment_id) is not None:
+            continue  # a hole would be committed with it
         if segment.stream_id:
             part = SealedPart(segment.segment_id, segment.name, segment.length)
             sealed.setdefault(segment.stream_id, []).append(part)
         else:
             holes.append(_hole(segment, loss, ends))
-    return AcceptancePlan(sealed=sealed, holes=holes, writers_count=len(state.writers))
+    transactions = [
+        transaction.number
+        for transaction in state.open_transactions.by_number.values()
+        if transaction.state is TransactionState.OPEN
+    ]
+    return AcceptancePlan(sealed=sealed, holes=holes, transactions=transactions, writers_count=len(state.writers))
 
 
 def _hole(segment: Segment, loss: LogLoss, ends: Mapping[int, int]) -> Hole:
@@ -124,7 +136,7 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     now_us = container.clock.unix_us()
     highest_id = max((chunk.segment_id for chunk in chunks), default=0)
     state.next_id = max(state.next_id, highest_id + 1) + loss.ids_count_max
-    _replace_segments(state, plan, loss, now_us=now_us)
+    _apply_records(state, plan, loss, now_us=now_us)
     _add_holes(state, plan.holes)
     _raise_writer_epochs(state, loss)
     state.accepted = AcceptedLoss(state.sequence, container.log.report.used_file_number)
@@ -147,9 +159,12 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     return plan
 
 
-def _replace_segments(state: ContainerState, plan: AcceptancePlan, loss: LogLoss, *, now_us: int) -> None:
-    """Seal the open segments of streams and give them successors, as a batch above all that can be missing."""
-    records = [
+def _apply_records(state: ContainerState, plan: AcceptancePlan, loss: LogLoss, *, now_us: int) -> None:
+    """Abort transactions and replace the open segments of streams, as a batch above all that can be missing."""
+    records: list[m.Message] = [
+        m.TransactionsEnded(ended_us=now_us, state=TransactionState.ABORTED, numbers=plan.transactions)
+    ]
+    records += [
         record
         for stream_id in plan.sealed
         if (record := _replacement(state, stream_id, loss, now_us=now_us)) is not None

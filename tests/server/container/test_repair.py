@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model.transaction import TransactionState
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.loss import ACCEPTED_SOURCE
 from millrace.server.container.repair import accept_loss
@@ -17,8 +18,12 @@ from millrace.server.errors import (
     SegmentDamagedError,
     SegmentSealedError,
     ServerError,
+    WriterExcludedError,
+    WriterFencedError,
 )
+from millrace.server.streams import ExclusiveControl, TransactionController, TransactionsOptions
 from millrace.server.wal import NEWEST_NAME
+from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
@@ -317,6 +322,75 @@ async def test_an_older_epoch_of_a_writer_is_fenced_after_a_loss_was_accepted() 
         writer = streams.opened.container.state.writers.get(before.writer_number)
         assert writer is not None
         assert writer.epoch > before.writer_epoch
+
+
+async def test_no_hole_is_committed_with_a_transaction() -> None:
+    """Behaviours 28 and 82: one that is open is aborted, one that is prepared has what it had, and can be committed."""
+    disk = Disk()
+    async with disk.open() as streams:
+        container = streams.opened.container
+        stream, _ = await streams.controller.create("shop/orders", segment_count=2, configuration="{}")
+        transactions = transactions_of(streams)
+        writer = await WriterControl(container).open("w")
+        fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch, "event_number": 1}
+        parts: dict[str, list[int]] = {}
+        for name in ("open", "prepared"):
+            number = await transactions.reserve_ids(3)
+            await transactions.begin(number, name, lease_ms=30_000, stream_names=["shop/orders"])
+            parts[name] = [number + 1, number + 2]
+            added = [m.NewPart(*each) for each in zip(parts[name], stream.segment_ids, strict=True)]
+            await transactions.add_parts(number, 0, added)
+            await streams.append(parts[name][0], b"event", **fields)
+        await transactions.prepare(number, [m.BranchCount(0, 1)], drops_others=False)
+        await streams.opened.flusher.flush()
+        await streams.opened.flusher.checkpoint()
+        await streams.append(stream.segment_ids[0], b"lost")
+    lose_newest(disk)
+    async with disk.open() as streams:
+        plan = await accept_loss(streams.opened)
+        assert plan.transactions == [parts["open"][0] - 1]
+        assert plan.holes == []
+    async with disk.open() as streams:
+        container, transactions = streams.opened.container, transactions_of(streams)
+        assert transactions.outcome(0, "open").state == TransactionState.ABORTED
+        assert not any(container.state.segments.get(segment_id) for segment_id in parts["open"])
+        committed, _ = await transactions.commit(0, (), drops_others=False, name="prepared")
+        ((_, length),) = committed.cuts[0].positions
+        target, _ = streams.controller.find("shop/orders").open_parts
+        assert length == container.segment(target.segment_id).length == len(b"event")
+        (content,) = await container.reads.read(container.segment(target.segment_id), 0, 100)
+        assert bytes(content) == b"event"
+
+
+def transactions_of(streams: Streams) -> TransactionController:
+    return TransactionController(streams.opened.container, streams.controller, options=TransactionsOptions())
+
+
+async def test_who_has_a_stream_alone_is_fenced_after_a_loss_was_accepted() -> None:
+    """Behaviour 82: somebody may have taken the stream over in what is lost; nobody else writes until somebody does."""
+    disk = Disk()
+
+    async def take(streams: Streams) -> dict[str, int]:
+        container = streams.opened.container
+        control = ExclusiveControl(container, streams=streams.controller, writers=WriterControl(container))
+        stream_id = streams.controller.find("shop/orders").stream_id
+        opened = await control.open("w", [], start_over=False, stream_id=stream_id, nonce=m.NO_NONCE, expected=[])
+        return {"writer_number": opened.writer_number, "writer_epoch": opened.writer_epoch, "event_number": 1}
+
+    async with disk.open() as streams:
+        await streams.controller.create("shop/orders", segment_count=1, configuration="{}")
+        before = await take(streams)
+        await streams.opened.flusher.checkpoint()
+    lose_newest(disk)
+    async with disk.open() as streams:
+        await accept_loss(streams.opened)
+    async with disk.open() as streams:
+        (part,) = streams.controller.find("shop/orders").open_parts
+        with pytest.raises(WriterFencedError):
+            await streams.append(part.segment_id, b"x", **before)
+        with pytest.raises(WriterExcludedError):
+            await streams.append(part.segment_id, b"x")
+        await streams.append(part.segment_id, b"x", **await take(streams))
 
 
 async def test_accepting_can_be_ended_at_every_step() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from millrace.model.block_packing import pack_block
 from millrace.model.key_range import KEY_SPACE, equal_ranges
@@ -57,9 +58,11 @@ class Streams:
     uptime: Uptime
     clock: ManualClock
 
-    async def append(self, segment_id: int, payload: bytes, *, events: int = 1) -> None:
-        """Store an append durably."""
-        frames = encode_append_header(request_id=1, segment_id=segment_id, payload=payload, event_count=events)
+    async def append(self, segment_id: int, payload: bytes, *, events: int = 1, **writer: Any) -> None:
+        """Store an append durably; `writer` is the fields of a writer."""
+        frames = encode_append_header(
+            request_id=1, segment_id=segment_id, payload=payload, event_count=events, **writer
+        )
         frames = bytes(frames) + payload
         run = scan_run(bytearray(frames), memoryview(frames), start=0, end=len(frames))
         assert run is not None
