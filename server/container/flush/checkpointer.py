@@ -66,6 +66,8 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._copy_count = 0
         self._is_ending = False
+        # What is being saved, in a thread: it continues if whoever waits for it is cancelled.
+        self._saving: asyncio.Task[None] | None = None
         # The newest stored checkpoint, None until one was stored under this epoch.
         self.saved: SavedCheckpoint | None = None
         # The newest copy needs the log from here on: from its beginning if none was published since the start.
@@ -97,6 +99,8 @@ class Checkpointer:
             StorageError: nothing is lost; the changes go into the next checkpoint.
         """
         async with self._lock:
+            if self._saving is not None:
+                await asyncio.wait({self._saving})  # or it could be saved after this one, and what is older would stay
             state = self._container.state
             if self._container.has_failed:
                 raise StorageError("the container has failed: what it holds may be less than what the log holds")
@@ -107,14 +111,16 @@ class Checkpointer:
             saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), version=version)
             rows = take_rows(state)
             self.begun_s = self._clock.monotonic_s()
-            # If this fails, the next checkpoint takes the same changes again.
-            await asyncio.to_thread(
+            # If this fails, or is not waited for, the next checkpoint takes the same changes again.
+            save = asyncio.to_thread(
                 self._checkpoints.save,
                 rows,
                 sequence=version.sequence,
                 replay_from=version.replay_from,
                 container_epoch=version.container_epoch,
             )
+            self._saving = asyncio.get_running_loop().create_task(save, name="save")
+            await asyncio.shield(self._saving)
             state.stored(stored_below=rows.next_id)
             state.garbage.checkpoint_stored(saved.number)
             self.saved = saved

@@ -11,15 +11,21 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
+from millrace.server.container.checkpoint.rows import CheckpointRows
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import VERIFIED_PAGE_ROWS_COUNT
+from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.clock import SystemClock
+from millrace.server.host.files import OsFileSystem
+from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.flush.test_flusher import flusher_of
 from tests.support.databases import FaultyDatabases
 from tests.support.protocol import Peer
 from tests.support.servers import QUIET, server_options
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import until
 
 
 @pytest.mark.asyncio
@@ -83,3 +89,56 @@ async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoin
         assert len(storage.names(CHECKPOINT_PREFIX)) == 1
         assert (await peer.info(segment_id)).segment_id == segment_id
         assert server._open.container.checkpoint_damage is None
+
+
+class HeldStore(CheckpointStore):
+    """A store whose saves wait before they begin, until they may."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(OsFileSystem(), path)
+        self.sequences: list[int] = []
+        self.may_begin = threading.Event()
+
+    def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
+        self.sequences.append(sequence)
+        assert self.may_begin.wait(10)
+        super().save(rows, sequence=sequence, replay_from=replay_from, container_epoch=container_epoch)
+
+
+@pytest.mark.asyncio
+async def test_a_save_that_nobody_waits_for_is_not_made_after_a_newer_one(tmp_path: Path) -> None:
+    """Behaviour 85: it would leave what is older, with chunks that were deleted since."""
+    async with (
+        Server(server_options(tmp_path / "data", container=QUIET)) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        assert server._open is not None
+        with contextlib.closing(HeldStore(tmp_path / "held.db")) as store:
+            environment = server._open.environment
+            checkpointer = Checkpointer(
+                server._open.container,
+                checkpoints=store,
+                storage=environment.storage,
+                container_epoch=environment.epoch,
+                owner=environment.owner,
+            )
+            await peer.create_segment("raw/a")
+            first = asyncio.create_task(checkpointer.checkpoint())
+            await until(lambda: store.sequences)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+
+            await peer.create_segment("raw/b")
+            second = asyncio.create_task(checkpointer.checkpoint())
+            for _ in range(20):
+                await peer.ask(m.ListSegments("", "", 10), m.SegmentList)
+            assert len(store.sequences) == 1
+            store.may_begin.set()
+            await second
+
+            assert store.sequences[0] < store.sequences[1]
+            found = store.load()
+            assert found is not None
+            assert found.sequence == store.sequences[1]
+            assert found.stored.counts["segments"] == 2
