@@ -112,18 +112,24 @@ async def test_a_merge_under_load_leaves_nothing_on_the_wrong_side(client: Clien
     config = millrace.StreamConfig(scaling=millrace.ScalingPolicy.fixed(3))
     await client.create_stream(name, config)
     dice = random.Random(name)
-    durable: list[int] = []
+    # The time of each event, by its value.
+    durable: dict[bytes, int] = {}
     is_over = False
 
     async def write(first: int) -> None:
         number = first
         async with client.writer(name) as writer:
             while not is_over:
-                stamps = [number + dice.randrange(200) - 100 for _ in range(20)]
+                stamps = {
+                    b"%d/%d" % (first, each): each + dice.randrange(200) - 100 for each in range(number, number + 20)
+                }
                 await asyncio.gather(
-                    *(writer.write(b"", key=f"key-{dice.randrange(50)}", timestamp_us=stamp) for stamp in stamps)
+                    *(
+                        writer.write(value, key=f"key-{dice.randrange(50)}", timestamp_us=stamp)
+                        for value, stamp in stamps.items()
+                    )
                 )
-                durable.extend(stamps)
+                durable.update(stamps)
                 number += 20
 
     def has_stored(count: int) -> bool:
@@ -139,20 +145,22 @@ async def test_a_merge_under_load_leaves_nothing_on_the_wrong_side(client: Clien
                 client.scale_stream(name, seal=[segment.segment_id for segment in opened], ranges=ranges)
             )
             await until(partial(has_stored, wanted))
-            before = list(durable)
-            timestamp_us = dice.choice(before)
+            before = dict(durable)
+            timestamp_us = dice.choice(list(before.values()))
             start = await client.stream_cut(name).at_time(timestamp_us)
             end = await client.stream_cut(name).at_time(timestamp_us, as_end=True)
             await scaling
             assert all(time < timestamp_us for time in times_of(await read(client, name, end=start)))
-            older = [time for time in times_of(await read(client, name, end=end)) if time < timestamp_us]
-            assert len(older) >= sum(time < timestamp_us for time in before)
+            until_end = {event.value for event in await read(client, name, end=end)}
+            assert {value for value, time in before.items() if time < timestamp_us} <= until_end
+            from_start = {event.value for event in await read(client, name, start=start)}
+            assert {value for value, time in before.items() if time >= timestamp_us} <= from_start
     finally:
         is_over = True
         await asyncio.gather(*writers)
     info = await client.stream_info(name)
     assert info.epoch == 6
-    for timestamp_us in dice.sample(durable, 10):
+    for timestamp_us in dice.sample(list(durable.values()), 10):
         start = await client.stream_cut(name).at_time(timestamp_us)
         end = await end_at_time(client._reads, info, timestamp_us)
         await check_sides(client, name, start, end, timestamp_us)
