@@ -144,7 +144,7 @@ async def test_where_a_file_is_full_the_thread_takes_the_next(files: WatchedFile
 
 @pytest.mark.asyncio
 async def test_a_sync_that_fails_in_the_loop_ends_the_log(files: WatchedFiles) -> None:
-    """Behaviour 70: a failed sync is final, and what was in it is of unknown outcome."""
+    """Behaviour 43: a failed sync is final, and what was in it is of unknown outcome."""
     log = await opened(files)
     files.fail_syncs()
     future = log.submit(b"a")

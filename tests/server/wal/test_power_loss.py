@@ -195,7 +195,7 @@ class LoneHistory(History):
 @pytest.mark.both_loops
 @pytest.mark.parametrize("seed", range(30))
 async def test_nothing_is_lost_that_the_loop_wrote(seed: int) -> None:
-    """Behaviour 39, 40, 43, 70: the same, cut in syncs of the event loop: torn, lost, and refused ones."""
+    """Behaviours 39, 40, 43: the same, cut in syncs of the event loop: torn, lost, and refused ones."""
     print(f"seed={seed}")
     history = LoneHistory(seed)
     for _ in range(10):
