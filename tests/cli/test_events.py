@@ -108,6 +108,18 @@ def test_a_value_that_is_no_text_is_given_in_base_64(write: Write, ask: Run) -> 
     assert json.loads(ask("read", "events/binary", "--json").out)["value_base64"] == "//4="
 
 
+def test_headers_are_shown_as_text_where_they_are_text(running: TestServer, ask: Run) -> None:
+    with millrace.blocking.connect(running.address) as client:
+        client.create_stream("events/headers")
+        with client.writer("events/headers") as writer:
+            writer.write(b"with", headers={"trace": "ä1".encode(), "raw": b"\xff\xfe"})
+            writer.write(b"without")
+
+    events = [json.loads(line) for line in ask("read", "events/headers", "--json").lines]
+
+    assert [event["headers"] for event in events] == [{"trace": "ä1", "raw": {"base64": "//4="}}, {}]
+
+
 def test_lines_far_longer_than_a_read_are_whole_events(write: Write, ask: Run) -> None:
     line = b"x" * 5_000_000
     write("events/long", line + b"\nshort\n", "--key", "k")

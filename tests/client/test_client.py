@@ -1,13 +1,19 @@
+from pathlib import Path
+
 import pytest
 
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import StreamNotFoundError, StreamSealedError
 from millrace.client.testing import TestServer
+from millrace.client.transport.channel import ChannelState
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
+from millrace.server.app import Server
 from tests.client.scaling import THIRDS, scale
+from tests.support.servers import server_options
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -110,3 +116,29 @@ async def test_epochs_outlive_a_killed_server(millrace_server: TestServer, name:
         millrace_server.start()
         assert await client.stream_info(name) == before
         assert await client.stream_history(name) == history
+
+
+@pytest.mark.slow
+async def test_all_connections_of_a_client_have_one_session(tmp_path: Path) -> None:
+    """Also those that come after others were lost; another client has another session."""
+    seen: list[set[bytes]] = []
+    async with Server(server_options(tmp_path)) as server:
+
+        def sessions() -> list[bytes]:
+            return [each._dispatcher._handlers._session_id for each in server._connections]
+
+        for _ in range(2):
+            async with millrace.connect(server.address) as client:
+                for _ in range(2):
+                    await client._writes.connection()
+                    await client._reads.connection()
+                    assert len(sessions()) == 2
+                    seen.append(set(sessions()))
+                    for connection in list(server._connections):
+                        connection.abort()
+                    await until(
+                        lambda: not sessions() and {client._writes.state, client._reads.state} == {ChannelState.IDLE}
+                    )
+    (one,), (again,), (other,), _ = seen
+    assert len(one) == len(other) == 16
+    assert one == again != other
