@@ -22,7 +22,7 @@ def main() -> None:
         if mode == "echo":
             _echo(peer, memoryview(bytearray(size)))
         else:
-            _send_for_ever(peer, bytes(size))
+            _send_forever(peer, bytes(size))
 
 
 def _echo(peer: socket.socket, buffer: memoryview) -> None:
@@ -36,7 +36,7 @@ def _echo(peer: socket.socket, buffer: memoryview) -> None:
         peer.sendall(buffer)
 
 
-def _send_for_ever(peer: socket.socket, piece: bytes) -> None:
+def _send_forever(peer: socket.socket, piece: bytes) -> None:
     while True:
         peer.sendall(piece)
 

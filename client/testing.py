@@ -41,7 +41,7 @@ class TestServer:
         self.folder = folder
         self._settings = dict(settings)
         self._log_level = log_level
-        # A test that is cancelled leaves a start or a kill behind in a thread, and stops the server at its end.
+        # A test that is cancelled leaves a start or a kill in a thread, and stops the server at its end.
         self._lock = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
         self._address = ""

@@ -1,7 +1,8 @@
-"""Guards what no reader would notice: links, spellings of imports, the content of the wheel, the import arrows."""
+"""Guards what no reader would notice: links, spellings of imports, words, content of the wheel, import arrows."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,6 +69,21 @@ def test_every_folder_with_python_in_it_is_a_package() -> None:
     folders = {path.parent for path in source_files(*PARTS, "tests")}
 
     assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_no_word_means_two_directions() -> None:
+    """What is behind something may be older or newer, before or after it: those words say which."""
+    word = re.compile(r"(?<![a-z])(behind|for[ _]ever)(?![a-z])", re.IGNORECASE)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *source_files(*FOLDERS, "docs")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in pages
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if word.search(line)
+    ]
+
+    assert found == []
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ def test_what_is_written_from_a_buffer_is_copied(server: TestServer, name: str) 
             assert [int(event.value) for event in reader] == list(range(100))
 
 
-def test_an_unreachable_server_leaves_no_thread_behind() -> None:
+def test_an_unreachable_server_leaves_no_thread() -> None:
     before = threading.active_count()
     with pytest.raises(millrace.ServerUnreachableError):
         millrace.blocking.connect("127.0.0.1:1")

@@ -98,7 +98,7 @@ async def test_an_end_inside_of_a_block_is_an_error(client: Client, name: str) -
             await values(client, name, start=HEAD, end=StreamCut.of(name, {segment_id: (offset, 0)}))
 
 
-async def test_an_event_behind_the_last_of_a_block_is_no_place(client: Client, name: str) -> None:
+async def test_an_event_after_the_last_of_a_block_is_no_place(client: Client, name: str) -> None:
     segment_id, size = await three_blocks(client, name)
     inside = StreamCut.of(name, {segment_id: (size, 2)})
     assert await values(client, name, start=inside, end=TAIL) == [b"a2", b"b2"]

@@ -39,7 +39,7 @@ async def told(client: Client, stream: str, writer_id: str, through: int) -> Non
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_a_writer_resumes_behind_what_is_stored(client: Client, name: str, *, keyed: bool) -> None:
+async def test_a_writer_resumes_after_what_is_stored(client: Client, name: str, *, keyed: bool) -> None:
     """What is written again is acked as stored, and not stored again."""
     await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(4)))
 
@@ -76,7 +76,7 @@ async def test_many_events_are_recognised_one_by_one(client: Client, name: str) 
     assert sorted(await numbers_of(client, name)) == list(range(3000))
 
 
-async def test_a_call_of_one_key_is_one_block_behind_what_is_stored(client: Client, name: str) -> None:
+async def test_a_call_of_one_key_is_one_block_after_what_is_stored(client: Client, name: str) -> None:
     await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(3)))
     values = [b"%d" % number for number in range(10)]
     async with client.writer(name, writer_id=f"{name}:w") as writer:

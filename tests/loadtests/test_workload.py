@@ -114,7 +114,7 @@ def test_what_a_producer_writes_passes_the_check_in_any_pieces(
     assert checker.last == {(3, key): last for key, last in enumerate(source.written) if last}
 
 
-def test_a_gap_is_a_loss_and_counting_goes_on_behind_it() -> None:
+def test_a_gap_is_a_loss_and_counting_continues_after_it() -> None:
     checker = SequenceChecker()
 
     assert list(checker.check(heads((1, 0, 1), (1, 0, 4), (1, 0, 5)))) == [Violation(1, 0, expected=2, found=4)]

@@ -127,9 +127,9 @@ def test_a_reader_is_at_a_cut_at_any_moment(seed: int, scalings: int) -> None:
     finished: set[int] = set()
     while True:
         lineage.check_cut(place)
-        behind = {each for each in lineage.by_id if each not in place and each not in lineage.before(place)}
+        after = {each for each in lineage.by_id if each not in place and each not in lineage.before(place)}
         assert lineage.before(place) <= finished
-        assert finished.isdisjoint(behind)
+        assert finished.isdisjoint(after)
         unfinished = place - finished
         if not unfinished:
             break

@@ -1,7 +1,7 @@
 """A named writer with sequences through everything that can happen to it, drawn by a seed, without sockets.
 
 A caller writes numbered events of some keys, and of none, by `write` and `write_many`; it is killed, or replaced while
-it goes on, and whoever continues writes again what is behind `stored_through`, as the caller's contract says. The
+it goes on, and whoever continues writes again what is after `stored_through`, as the caller's contract says. The
 stream splits and merges, replaced segments are deleted, connections and acks are lost, and the server restarts. In the
 end every sequence is stored once, those of a key and those in a segment in their order, and after each step the row of
 the server (`SequenceRow`) says exactly what is stored.

@@ -179,7 +179,7 @@ class CheckpointStore:
             if self._is_ended:
                 raise DiskUnavailableError("the container is being opened again", subject=str(self.path))
             if self._is_suspect:
-                self._write_anew()
+                self._write_whole()
             if self._connection is not None:
                 self._change(self._connection, rows, version)
             else:
@@ -362,7 +362,7 @@ class CheckpointStore:
             self._is_suspect = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF == sqlite3.SQLITE_IOERR
             raise
 
-    def _write_anew(self) -> None:
+    def _write_whole(self) -> None:
         """Copy what the file holds to a new one, durably, and let that take its place."""
         self._disconnect()
         remove_database(self._files, self._temporary)

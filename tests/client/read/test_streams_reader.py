@@ -234,7 +234,7 @@ async def test_threads_read_several_streams_too(server: TestServer, client: Clie
 
 
 async def test_a_reader_ends_when_new_streams_cannot_be_looked_for(server: TestServer, name: str) -> None:
-    """Whatever the reason is: one that nobody heard of would be a reader that waits for ever."""
+    """Whatever the reason is: one that nobody heard of would be a reader that waits forever."""
     clock = ManualClock()
     channel = Channel(parse_address(server.address), ClientOptions(), ForkGuard(), clock=clock)
     errors: list[Exception] = [

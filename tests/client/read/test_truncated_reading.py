@@ -203,12 +203,12 @@ async def test_a_reader_whose_next_segment_is_deleted_says_so(
             await writer.write(b"lost", key="k")
             head = await client.stream_cut(name)
             await client.truncate_stream(name, head)
-            await writer.write(b"behind", key="k")
+            await writer.write(b"after", key="k")
         with pytest.raises(CutTruncatedError, match=rf"{name}: segments \[{only.segment_id}\] .* HEAD") as caught:
             await take(reader, seen)
     assert caught.value.resume_at == head
     assert seen == values[: len(seen)]
-    assert await read(client, name, start=caught.value.resume_at, end=TAIL) == [b"behind"]
+    assert await read(client, name, start=caught.value.resume_at, end=TAIL) == [b"after"]
 
 
 async def test_a_reader_whose_stream_was_deleted_says_so(client: Client, name: str) -> None:
@@ -216,13 +216,13 @@ async def test_a_reader_whose_stream_was_deleted_says_so(client: Client, name: s
     await filled(client, name, segments=1, size=10_000)
     async with (
         client.reader(name, start=TAIL) as waiting,
-        client.reader(name, options=ReaderOptions(window_bytes=64 * 1024)) as behind,
+        client.reader(name, options=ReaderOptions(window_bytes=64 * 1024)) as late,
     ):
-        await anext(behind)
+        await anext(late)
         next_event = asyncio.create_task(anext(waiting))
         await client.seal_stream(name)
         with pytest.raises(StopAsyncIteration):
             await next_event
         await client.delete_stream(name)
         with pytest.raises(StreamNotFoundError):
-            await take_events(behind, [])
+            await take_events(late, [])

@@ -154,7 +154,7 @@ def what_is_in_flight_is_not_counted_as_unstored(patch: Patch) -> None:
 
 
 @mutant
-def a_writer_begins_behind_its_highest_mark(patch: Patch) -> None:
+def a_writer_begins_after_its_highest_mark(patch: Patch) -> None:
     stored_below = SequenceTracker.stored_below
     patch.setattr(
         SequenceTracker,

@@ -34,7 +34,7 @@ from millrace.model.event import EventPosition
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
 from tests.crash.elastic.producer import Producer
-from tests.crash.elastic.seen import Numbered, Seen, check_slice, has_passed, marks_behind
+from tests.crash.elastic.seen import Numbered, Seen, check_slice, has_passed, marks_left
 from tests.crash.processes import PATIENT
 from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
 from tests.crash.recorded_writes import record_outcome
@@ -476,7 +476,7 @@ class Life:
             }
             strange = expected.items() ^ left.items()
             assert not strange, f"what is left is not what {consumer.seen.name} was given: {sorted(strange)[:20]}"
-            marks = marks_behind(consumer.seen, info.head(), info)
+            marks = marks_left(consumer.seen, info.head(), info)
             for _ in range(SLICES if len(marks) > 1 else 0):
                 (first, start), (last, end) = sorted(dice.sample(marks, 2), key=lambda mark: mark[0])
                 events = await self._read_in_parallel(client, start, end, dice)

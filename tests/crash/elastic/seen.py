@@ -47,7 +47,7 @@ def check_slice(seen: Seen, events: dict[EventPosition, Numbered], *, start: int
     assert not strange, f"the slice from {start} to {end} of {seen.name} is another: {sorted(strange)[:20]}"
 
 
-def marks_behind(seen: Seen, cut: StreamCut, info: StreamInfo) -> list[tuple[int, StreamCut]]:
+def marks_left(seen: Seen, cut: StreamCut, info: StreamInfo) -> list[tuple[int, StreamCut]]:
     """Return the marks of a reader that a truncation to a cut has left, the first one first."""
     progress = info.progress(cut)
     listed = info.lineage().by_id.keys()

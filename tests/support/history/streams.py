@@ -31,7 +31,7 @@ class Event:
         acked, acked_by: when somebody was first told that it is stored, or a part of its open transaction.
         is_refused: whether each operation that wrote it was refused.
         is_read: whether any read was given it.
-        known, known_by: when it must have been visible: it was read, acknowledged, or something behind it was.
+        known, known_by: when it must have been visible: it was read, acknowledged, or something after it was.
     """
 
     name: str

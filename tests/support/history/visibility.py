@@ -8,7 +8,7 @@ a time from which on everybody must see it. Every event passes the floor once.
 A cut shows a transaction whole or not at all. Each event of a transaction gets a random weight, all weights of a
 transaction together are 0, and so must be the sum of the weights before a cut. The sum of a segment is that of its
 events and a share of the sums of those that it replaced: all of it goes to the first of the successors. A cut crosses
-each line of descent once, so the shares of its segments are together all that is behind them.
+each line of descent once, so the shares of its segments are together all that is before them.
 """
 
 import random
@@ -96,7 +96,7 @@ class Visibility:
         """
         self._streams = streams
         self._floors: defaultdict[Segment, _Floor] = defaultdict(_Floor)
-        self._behind: set[Segment] = set()
+        self._entered: set[Segment] = set()
         self.seen = ends_seen(streams, operations)
         steps: list[tuple[int, int, Operation, list[Event], Seen | Transaction | None]] = []
         for operation in operations:
@@ -143,7 +143,7 @@ class Visibility:
         while todo:
             segment, count = todo.pop()
             floor = self._floors[segment]
-            if count <= floor.count and (count < len(segment.events) or segment in self._behind):
+            if count <= floor.count and (count < len(segment.events) or segment in self._entered):
                 continue
             for event in segment.events[floor.count : count]:
                 event.known, event.known_by = time, operation
@@ -153,8 +153,8 @@ class Visibility:
                 floor.count = count
                 floor.times.append(time)
                 floor.counts.append(count)
-            if floor.count and segment not in self._behind:
-                self._behind.add(segment)
+            if floor.count and segment not in self._entered:
+                self._entered.add(segment)
                 for each in segment.after:
                     before = self._floors[each]
                     if time < before.overtaken:
@@ -220,7 +220,7 @@ def _check_order_of_cuts(streams: Streams, names: Iterable[str], whole: list[See
     """Report two cuts of which each has something that the other has not."""
     before = _sums(streams, names, lambda event: 1)
     latest: dict[Segment, tuple[Place, Seen]] = {}
-    for seen in sorted(whole, key=lambda seen: _behind(seen, before)):
+    for seen in sorted(whole, key=lambda seen: _sum_before(seen, before)):
         for segment, place in seen.tiles:
             other, by = latest.get(segment, (place, seen))
             if segment.count(other) > segment.count(place):
@@ -247,7 +247,7 @@ def _check_atomic(streams: Streams, names: frozenset[str], whole: list[Seen], fi
         weights.update(zip(events, [*some, -sum(some)], strict=True))
     before = _sums(streams, names, lambda event: weights.get(event, 0))
     for seen in whole:
-        if _behind(seen, before):
+        if _sum_before(seen, before):
             _name_half(streams, names, seen, parts, findings)
 
 
@@ -294,5 +294,5 @@ def _sums(streams: Streams, names: Iterable[str], weight: Callable[[Event], int]
     return sums
 
 
-def _behind(seen: Seen, sums: dict[Segment, list[int]]) -> int:
+def _sum_before(seen: Seen, sums: dict[Segment, list[int]]) -> int:
     return sum(sums[segment][segment.count(place)] for segment, place in seen.tiles)
