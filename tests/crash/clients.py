@@ -19,6 +19,7 @@ from tests.support.history import demand
 from tests.support.protocol import Peer, RefusedError, Stored, set_attribute
 
 from .recorded_appends import NOT_STORED, ONLY, Look, RecordedAppends, payload
+from .transacting import Transacting
 
 CUT = (OSError, EOFError, TimeoutError)
 """How the death of a server shows at its clients."""
@@ -362,14 +363,15 @@ class Clients:
     shared: list[int] = field(default_factory=list)
     deciders: list[Decider] = field(default_factory=list)
     sequenced: list[Sequenced] = field(default_factory=list)
+    transacting: list[Transacting] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.appends = RecordedAppends(self.seed)
 
     @property
-    def _on_their_own(self) -> list[Raw | Decider | Sequenced]:
+    def _on_their_own(self) -> list[Raw | Decider | Sequenced | Transacting]:
         """Those that nobody shares a stream with."""
-        return [*self.raws, *self.deciders, *self.sequenced]
+        return [*self.raws, *self.deciders, *self.sequenced, *self.transacting]
 
     async def prepare(self, address: str) -> None:
         """Make what the clients need, before anything is killed."""
@@ -380,13 +382,14 @@ class Clients:
             self.writers = [Writer(f"writer{number}", appends, self.shared) for number in range(3)]
             self.deciders = [Decider("decider", appends)]
             self.sequenced = [Sequenced(f"sequenced{number}", appends) for number in range(2)]
+            self.transacting = [Transacting(f"transacting{number}", appends) for number in range(2)]
             for each in self._on_their_own:
                 await each.prepare(peer)
 
     async def write(self, address: str) -> None:
         """Write until the server dies. What is wrong at once is raised whatever else happens."""
 
-        async def until_cut(part: Raw | Writer | Decider | Sequenced) -> None:
+        async def until_cut(part: Raw | Writer | Decider | Sequenced | Transacting) -> None:
             try:
                 await part.run(address)
             except CUT:
@@ -395,10 +398,7 @@ class Clients:
                 if error.code not in (ErrorCode.SHUTTING_DOWN, ErrorCode.OUTCOME_UNKNOWN, ErrorCode.NO_SPACE):
                     raise
 
-        parts: list[Raw | Writer | Decider | Sequenced] = [
-            *self.raws, *self.writers, *self.deciders, *self.sequenced
-        ]  # fmt: skip
-        await asyncio.gather(*map(until_cut, parts))
+        await asyncio.gather(*map(until_cut, [*self._on_their_own, *self.writers]))
 
     async def check(self, address: str) -> int:
         """Look at everything while nobody writes, and return how many bytes there are.
