@@ -1,21 +1,16 @@
 """Real servers in processes of their own, to be killed."""
 
 import asyncio
+import contextlib
 import json
-import math
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Final
 
-from millrace.client.options import ClientOptions
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
 START_TIMEOUT_S = 120.0
-
-PATIENT: Final = ClientOptions(request_timeout_s=math.inf)
-"""For clients of a server that is killed: on a busy machine its next start may take longer than a request."""
 
 
 class ServerProcess:
@@ -34,8 +29,12 @@ class ServerProcess:
         environment: dict[str, str] | None = None,
         log_level: str = "WARNING",
         module: str = "millrace.server",
+        listen: str = "127.0.0.1:0",
     ) -> "ServerProcess":
         """Start a server and return when it serves.
+
+        Args:
+            listen: the address of an earlier one, for clients that come back.
 
         Raises:
             RuntimeError: it ended instead, with what it said.
@@ -43,7 +42,7 @@ class ServerProcess:
         errors = folder.with_name(folder.name + ".log")
         with errors.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, str(folder), "--listen", "127.0.0.1:0",
+                sys.executable, "-m", module, str(folder), "--listen", listen,
                 "--log-level", log_level,
                 env={**os.environ, **(ENVIRONMENT_OF_BUSY if environment is None else environment)},
                 stdout=asyncio.subprocess.PIPE, stderr=stream, start_new_session=True,
@@ -77,3 +76,12 @@ class ServerProcess:
         await asyncio.wait_for(self.process.communicate(), START_TIMEOUT_S)
         assert self.process.returncode is not None
         return self.process.returncode
+
+
+def kill(pid: int) -> None:
+    """Kill a child, which may end by itself at this moment.
+
+    `Process.kill` would look first whether it has, and so take its exit code from asyncio, which then reports 255.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import millrace
-from tests.crash.processes import PATIENT
+from tests.crash.patience import PATIENT
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder
 

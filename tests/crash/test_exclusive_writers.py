@@ -12,7 +12,7 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
 from millrace.model.cut import TAIL
-from tests.crash.processes import PATIENT
+from tests.crash.patience import PATIENT
 from tests.crash.recorded_reads import RecordedRead, recorded_cut
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder, demand

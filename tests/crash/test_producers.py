@@ -16,7 +16,6 @@ import contextlib
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -32,7 +31,8 @@ from millrace.client.client import Client
 from millrace.client.testing import TestServer
 from millrace.model.cut import StreamCut
 from tests.crash import producing
-from tests.crash.processes import PATIENT
+from tests.crash.patience import PATIENT
+from tests.crash.processes import kill
 from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
 from tests.support.history import Recorder, demand, read_lines
 
@@ -150,15 +150,6 @@ class Round:
         else:
             self._recorder.answer(call, "done")
             self.counted["truncations"] += 1
-
-
-def kill(pid: int) -> None:
-    """Kill a child, which may end by itself at this moment.
-
-    `Process.kill` would look first whether it has, and so take its exit code from asyncio, which then reports 255.
-    """
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 async def torture(*, seed: int, minutes: float = 0.0) -> None:

@@ -9,7 +9,7 @@ import pytest
 import millrace
 from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
-from tests.crash.processes import PATIENT
+from tests.crash.patience import PATIENT
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 from tests.support.waiting import PATIENCE_S
 

@@ -35,7 +35,7 @@ from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
 from tests.crash.elastic.producer import Producer
 from tests.crash.elastic.seen import Numbered, Seen, check_slice, has_passed, marks_left
-from tests.crash.processes import PATIENT
+from tests.crash.patience import PATIENT
 from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder, demand, read_lines

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import millrace
-from tests.crash.processes import PATIENT
+from tests.crash.patience import PATIENT
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder
 
