@@ -26,8 +26,9 @@ demo: $(INSTALLED)  ## stream recorded temperatures, tail them, query them with 
 elastic: $(INSTALLED)  ## drive load up and down for four minutes, check every event, draw the splits and merges
 	$(BIN)/python examples/elastic_stream.py $(ARGS)
 
-torture: $(INSTALLED)  ## kill a server that scales and forgets under load, again and again; check every key (ARGS="--rounds 20 --seed 7")
+torture: $(INSTALLED)  ## kill a server that scales and forgets under load and transactions, again and again; check all (ARGS="--rounds 20 --seed 7")
 	$(BIN)/python -m tests.crash.test_elastic $(ARGS)
+	$(BIN)/python -m tests.crash.test_transactions $(ARGS)
 
 million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)
