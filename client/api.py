@@ -14,6 +14,7 @@ from millrace.client.errors import AuthenticationError as AuthenticationError
 from millrace.client.errors import BranchesDifferError as BranchesDifferError
 from millrace.client.errors import BufferFullError as BufferFullError
 from millrace.client.errors import ClientClosedError as ClientClosedError
+from millrace.client.errors import ColumnInvalidError as ColumnInvalidError
 from millrace.client.errors import ConditionFailedError as ConditionFailedError
 from millrace.client.errors import ConnectionLostError as ConnectionLostError
 from millrace.client.errors import ContentLostError as ContentLostError

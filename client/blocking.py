@@ -186,6 +186,7 @@ class Writer(Opened[AsyncWriter]):
 
     _write_when_drained = _accepted(AsyncWriter.write)
     write_many = _accepted(AsyncWriter.write_many)
+    write_arrow = _accepted(AsyncWriter.write_arrow)
     flush = waited(AsyncWriter.flush)
     release = waited(AsyncWriter.release)
 
@@ -218,6 +219,7 @@ class Transaction(Opened[AsyncTransaction]):
 
     write = _accepted(AsyncTransaction.write)
     write_many = _accepted(AsyncTransaction.write_many)
+    write_arrow = _accepted(AsyncTransaction.write_arrow)
     flush = waited(AsyncTransaction.flush)
     prepare = waited(AsyncTransaction.prepare)
     commit = waited(AsyncTransaction.commit)

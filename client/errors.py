@@ -5,6 +5,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- InvalidArgumentError         a request that can never succeed  (also a ValueError)
 |   |   +-- InvalidNameError         a name outside the rule of names
 |   |   +-- EventTooLargeError       an event or append above the limits; refused before it is sent
+|   |   +-- ColumnInvalidError       a column of an Arrow batch that is no column of events; has `column`
 |   |   +-- CutInvalidError          a cut that does not fit its stream
 |   |       +-- CutOrderError        a start that is after the end
 |   +-- SegmentNotFoundError
@@ -57,7 +58,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 from millrace.model.cut import StreamCut
 from millrace.model.errors import (
@@ -337,6 +338,18 @@ class ClientClosedError(MillraceError):
 
 class NotOpenError(MillraceError):
     """A writer or reader that was not opened yet."""
+
+
+class ColumnInvalidError(InvalidArgumentError):
+    """A column of an Arrow batch that cannot be a column of events: missing, of another type, or with nulls."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(f"column {column!r} {reason}")
+        self.column = column
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """Pickle and copy it by its arguments."""
+        return type(self), (self.column, self.facts.message.removeprefix(f"column {self.column!r} "))
 
 
 class BufferFullError(MillraceError):

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from secrets import randbits
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from millrace.client.errors import (
     ClientClosedError,
@@ -42,6 +42,9 @@ from .cursor_moves import cursor_move
 from .identities import Identities
 from .outcome import Committed, TransactionState, explained, moment_of
 from .parts_writer import PartsWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +215,16 @@ class Transaction:
             raise self._refusal.with_traceback(None)
         writer = self._writers.get(stream) or self._writer_of(stream)
         return writer.write_many(values, key=key, keys=keys, timestamps_us=timestamps_us, headers=headers)
+
+    def write_arrow(self, data: "pa.RecordBatch | pa.Table", *, stream: str | None = None) -> "asyncio.Future[Stored]":
+        """Take the events of a record batch or a table; the future is done when all are durable in the transaction.
+
+        Never waits. See `Writer.write_arrow` for the columns and the errors, and `write`.
+        """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        writer = self._writers.get(stream) or self._writer_of(stream)
+        return writer.write_arrow(data)
 
     async def send(
         self,

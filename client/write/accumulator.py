@@ -6,11 +6,11 @@ once, with its event numbers: they are dense per segment, from 1 on, and the ser
 
 import asyncio
 
-from millrace.model.block_packing import Headers, pack_block
+from millrace.model.block_packing import EventColumns, Headers, pack_block, pack_columns
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
 
-from .events import Block, Events, Stored, block_of, order_of
+from .events import Block, Call, Events, Stored, block_of, order_of
 
 
 class Accumulator:
@@ -127,6 +127,20 @@ class Accumulator:
             size_bytes_max=size_bytes_max,
         )
         return block_of(payload, events, event_number=event_number)
+
+    def pack_columns(self, events: EventColumns, call: Call, size_bytes_max: int) -> Block:
+        """Return the next block, of events of a call that are columns, while nothing is gathered.
+
+        Raises:
+            EventTooLargeError: they are more than an append may be.
+        """
+        event_number = self.last_number + 1
+        payload = pack_columns(
+            events, first_event_number=event_number, compression=self._compression, size_bytes_max=size_bytes_max
+        )
+        block = Block(payload, [], event_number, events.event_count, len(payload), call)
+        self.number(block)
+        return block
 
     def number(self, block: Block) -> None:
         """Make what `packed` returned last the next block, while nothing is gathered."""

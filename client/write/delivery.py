@@ -15,7 +15,7 @@ from typing import Any, Final
 from millrace.client.errors import DeliveryTimeoutError, NotOpenError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry, may_resend
-from millrace.model.block_packing import size_of_single
+from millrace.model.block_packing import EventColumns, size_of_single
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.model.sequence_row import SequenceRow
@@ -159,6 +159,21 @@ class Delivery:
             segment.accumulator.number(block)
             self._add(segment, block)
         for segment, _ in packed:
+            self.sender.pump(segment)
+
+    def send_columns(self, call: Call, pieces: Sequence[tuple[SegmentWriter, EventColumns]]) -> None:
+        """Send the events of a call, a block for each piece, after what was gathered. Each piece fits an append."""
+        segments = dict.fromkeys(segment for segment, _ in pieces)
+        for segment in segments:
+            self._add_gathered(segment)
+        call.order = self._next_order()
+        self._outcomes.expect(call, len(pieces))
+        for segment, events in pieces:
+            block = segment.accumulator.pack_columns(events, call, self.append_size_max)
+            block.order = call.order
+            self.pending_bytes += block.cost_bytes
+            self._add(segment, block)
+        for segment in segments:
             self.sender.pump(segment)
 
     def _next_order(self) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -44,6 +44,9 @@ from .options import WriterOptions, delivery_limit_s
 from .reroute import Rerouter, split_events
 from .routing import place_of, places_of
 from .sequences import NO_SEQUENCES, STORED_BEFORE, places_without_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +306,49 @@ class Writer:
         delivery.send_packed(call, [(segment, delivery.pack(segment, events))])
         if key is None:
             targets.rotate(segment)
+        return call.future
+
+    def write_arrow(self, data: "pa.RecordBatch | pa.Table") -> "asyncio.Future[Stored]":
+        """Take the events of a record batch or a table; the future is done when all are durable. Never waits.
+
+        Column `value` is binary; `key`, `timestamp` and `headers` may be left out. Such are the batches that
+        `reader.arrow_batches` yields: one that was read can be written as it is, and its places (`segment`, `offset`,
+        `index`, `stream`) are not looked at. See `millrace.client.write.arrow` for the types. Needs pyarrow.
+
+        The events of one key are stored in their order. They become blocks of about `block_size_bytes`, each stored all
+        or nothing; the batch as a whole is that only in a transaction. The future holds where the last block is.
+
+        Raises:
+            ColumnInvalidError: a column is missing, unknown, of another type, or has nulls where none may be; nothing
+                was taken.
+            EventTooLargeError: an event is above the limits of `write`, or all together above `buffer_bytes_max`;
+                nothing was taken.
+            TypeError, InvalidArgumentError: neither a batch nor a table, or one without events.
+            SequencesMixedError: the events of this writer on the stream have sequences, and these cannot.
+            ImportError: pyarrow is not there.
+            MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
+        """
+        from .arrow import events_of
+
+        delivery = self._delivery
+        if delivery.refusal is not None or self._guard.forked:
+            self._refuse()
+        if delivery.pending_bytes > self._buffer_bytes_max:
+            raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
+        if self._sequences.is_required:
+            self._sequences.check(None, has_taken=True)  # which raises
+        events = events_of(
+            data,
+            now_us=self._time_ns() // 1000,
+            append_size_max=delivery.append_size_max,
+            size_bytes_max=self._buffer_bytes_max,
+        )
+        targets = delivery.targets
+        unkeyed = targets.segments.index(targets.current)
+        pieces = events.pieces(targets.router, unkeyed=unkeyed, block_size_bytes=delivery.block_size_bytes)
+        call = Call(self._create_future())
+        delivery.send_columns(call, [(targets.segments[number], columns) for number, columns in pieces])
+        targets.rotate(targets.current)
         return call.future
 
     async def send(
