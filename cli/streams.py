@@ -207,10 +207,16 @@ def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) ->
 
 
 @app.command()
-def seal(server: Server, stream: StreamArgument) -> None:
-    """Let a stream take no more events, forever."""
+def seal(
+    server: Server,
+    stream: StreamArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if a transaction over it is prepared, which is aborted then.")
+    ] = False,
+) -> None:
+    """Let a stream take no more events, forever; its open transactions are aborted."""
     with server.connect() as client:
-        client.seal_stream(stream)
+        client.seal_stream(stream, force=force)
     print_done(f"sealed {stream}")
 
 

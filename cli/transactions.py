@@ -1,5 +1,6 @@
 """`millrace txn`: transactions that are not over, how one ended, and deciding over it."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ from millrace.client.transactions.outcome import TransactionOutcome, Transaction
 from millrace.model.quantities import unix_us_of
 
 from .connecting import JsonOption, Server
-from .figures import duration_text, time_text
+from .figures import duration_text, size_text, time_text
 from .option_groups import Commands
 from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
 
@@ -28,7 +29,7 @@ def list_transactions(server: Server, as_json: JsonOption = False) -> None:
         print_json(
             [
                 {
-                    **picked(each, "number", "name", "state", "lease_s", "part_count"),
+                    **picked(each, "number", "name", "state", "lease_s", "part_count", "size_bytes"),
                     "begun_us": unix_us_of(each.begun_at),
                 }
                 for each in found
@@ -36,15 +37,16 @@ def list_transactions(server: Server, as_json: JsonOption = False) -> None:
         )
         return
     print_table(
-        ("number", "name", "state", "begun", "lease", "parts"),
+        ("number", "name", "state", "age", "lease", "parts", "size"),
         [
             (
                 each.number,
                 each.name,
                 each.state.value,
-                time_text(unix_us_of(each.begun_at)),
+                _age_text(each.begun_at),
                 duration_text(each.lease_s) if each.state is TransactionState.OPEN else "",
                 each.part_count,
+                size_text(each.size_bytes),
             )
             for each in found
         ],
@@ -63,19 +65,28 @@ def info(server: Server, name: NameArgument, as_json: JsonOption = False) -> Non
     if as_json:
         print_json(
             {
-                **picked(found, "number", "name", "state", "has_expired", "event_count"),
+                **picked(found, "number", "name", "state", "has_expired", "event_count", "size_bytes", "lease_s"),
+                "streams": list(found.streams),
+                "branches": [{"branch": branch, "events": count} for branch, count in found.branch_counts.items()],
                 "begun_us": begun_us,
                 "decided_us": decided_us,
             }
         )
         return
     facts = {"transaction": found.name, "number": found.number, "state": _state_text(found)}
-    if begun_us is not None:
-        facts["begun"] = time_text(begun_us)
+    if found.begun_at is not None:
+        age = f", {_age_text(found.begun_at)} ago" if decided_us is None else ""
+        facts["begun"] = f"{time_text(begun_us)}{age}"
+    if found.streams:
+        facts["streams"] = ", ".join(found.streams)
     if decided_us is None:
-        facts["events"] = f"{found.event_count:,}"
+        facts["events"] = f"{found.event_count:,} in {size_text(found.size_bytes)}"
+        if found.branch_counts.keys() - {0}:
+            facts["branches"] = ", ".join(f"{branch}: {count:,}" for branch, count in found.branch_counts.items())
     else:
         facts["decided"] = time_text(decided_us)
+    if found.state is TransactionState.OPEN:
+        facts["lease"] = duration_text(found.lease_s)
     print_facts(facts)
 
 
@@ -97,6 +108,11 @@ def abort(server: Server, name: NameArgument) -> None:
         print_done(f"aborted transaction {name}")
     else:
         print_note(f"transaction {name} was aborted before; nothing was changed")
+
+
+def _age_text(begun_at: datetime) -> str:
+    """Return how long ago a transaction began, by the clocks of the server and of this machine."""
+    return duration_text(max(0.0, (datetime.now(UTC) - begun_at).total_seconds()))
 
 
 def _state_text(found: TransactionOutcome) -> str:

@@ -139,13 +139,19 @@ class StreamControl:
             save_timeout_s=timeout_s,
         )
 
-    async def seal_stream(self, name: str) -> StreamInfo:
+    async def seal_stream(self, name: str, *, force: bool = False) -> StreamInfo:
         """Let a stream take no more events, forever; sealing it again changes nothing.
+
+        The transactions that are open over it are aborted, over all of their streams.
+
+        Args:
+            force: abort those that are prepared, too.
 
         Raises:
             StreamNotFoundError: there is none.
+            TransactionPreparedError: one is prepared, which the error names; nothing is changed.
         """
-        return stream_info(await self._writes.request(m.SealStream(checked_stream_name(name))))
+        return stream_info(await self._writes.request(m.SealStream(checked_stream_name(name), int(force))))
 
     async def release_stream(self, name: str) -> bool:
         """End the exclusive writer of a stream, and fence it; False if the stream has none.

@@ -44,7 +44,10 @@ class TransactionOutcome:
         number: the server's own, of this one; 0 if it is unknown. Another transaction may get the name of one that was
             aborted, and has another number.
         has_expired: it was aborted because nothing named it for longer than its lease.
-        event_count: stored in it, while it is open or prepared; 0 when it is over.
+        event_count, size_bytes: stored in it, while it is open or prepared; 0 when it is over.
+        branch_counts: how many of the events are of each branch, by its number; 0 is that which every transaction has.
+        streams: that it is over, and when it is committed, those that got events; without those that were deleted.
+        lease_s: an open one is aborted when nothing has named it for so long.
         begun_at: by the server's clock, in UTC; None if it is unknown.
         decided_at: when it was committed or aborted; None while it was not.
     """
@@ -54,6 +57,10 @@ class TransactionOutcome:
     state: TransactionState
     has_expired: bool
     event_count: int
+    size_bytes: int
+    branch_counts: dict[int, int]
+    streams: tuple[str, ...]
+    lease_s: float
     begun_at: datetime | None
     decided_at: datetime | None
 
@@ -67,6 +74,7 @@ class ListedTransaction:
         lease_s: an open one is aborted when nothing has named it for so long; one that is prepared is not.
         begun_at: by the server's clock, in UTC.
         part_count: how many parts it has: one for each range of keys that was written to, of each who writes.
+        size_bytes: stored in it.
     """
 
     name: str
@@ -75,6 +83,7 @@ class ListedTransaction:
     lease_s: float
     begun_at: datetime
     part_count: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +109,10 @@ def outcome_of(info: m.TransactionInfo) -> TransactionOutcome:
         state=_STATES[StoredState(info.state)],
         has_expired=info.state == StoredState.EXPIRED,
         event_count=sum(branch.event_count for branch in info.branches),
+        size_bytes=info.size_bytes,
+        branch_counts=dict(info.branches),
+        streams=tuple(each.name for each in info.names),
+        lease_s=info.lease_ms / 1000,
         begun_at=moment_of(info.begun_us) if info.begun_us else None,
         decided_at=moment_of(info.decided_us) if info.decided_us else None,
     )
@@ -114,6 +127,7 @@ def listed_transaction(listed: m.ListedTransaction) -> ListedTransaction:
         lease_s=listed.lease_ms / 1000,
         begun_at=moment_of(listed.begun_us),
         part_count=listed.part_count,
+        size_bytes=listed.size_bytes,
     )
 
 

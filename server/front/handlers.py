@@ -345,21 +345,13 @@ class Handlers:
         return self._transactions.describe(transaction, changed=changed)
 
     async def _get_transaction(self, message: m.GetTransaction) -> m.TransactionInfo:
-        return self._transactions.outcome(message.number, message.name)
+        return await self._transactions.outcome_with_names(message.number, message.name)
 
     async def _renew_transactions(self, message: m.RenewTransactions) -> m.Done:
         return m.Done(int(self._transactions.renew(message.numbers)))
 
     async def _list_transactions(self, message: m.ListTransactions) -> m.TransactionList:
-        opened = self.container.state.open_transactions
-        found, more = opened.page(after=message.after, count_max=_page_count(message))
-        return m.TransactionList(
-            [
-                m.ListedTransaction(each.number, each.state, each.lease_ms, each.begun_us, len(each.parts), each.name)
-                for each in found
-            ],
-            int(more),
-        )
+        return self._transactions.list_open(after=message.after, count_max=_page_count(message))
 
 
 def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:

@@ -6,6 +6,7 @@ A commit waits for what is on its way about its streams, and for nothing else. T
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from millrace.model.key_range import KeyRange
@@ -13,6 +14,7 @@ from millrace.model.names import checked_transaction_name
 from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import NO_SESSION, Transaction
 from millrace.server.errors import (
@@ -334,12 +336,37 @@ class TransactionController:
                 transaction.is_renewed = True
         return None not in found
 
-    def describe(self, transaction: Transaction, *, changed: bool = False) -> m.TransactionInfo:
-        """Return what is durable of a transaction, as a message."""
-        counts: dict[int, int] = {}
+    def list_open(self, *, after: int, count_max: int) -> m.TransactionList:
+        """Return those that are not over with the lowest numbers above one, as a message."""
+        page, more = self._state.open_transactions.page(after=after, count_max=count_max)
+        listed = [
+            m.ListedTransaction(
+                each.number,
+                each.state,
+                each.lease_ms,
+                each.begun_us,
+                len(each.parts),
+                sum(segment.length for _, segment in self._stored_parts(each)),
+                each.name,
+            )
+            for each in page
+        ]
+        return m.TransactionList(listed, int(more))
+
+    def _stored_parts(self, transaction: Transaction) -> Iterator[tuple[TransactionPart, Segment]]:
+        """Yield the parts that damage has left, with their segments."""
         for part in transaction.parts.values():
             segment = self._state.segments.get(part.segment_id)
-            counts[part.branch] = counts.get(part.branch, 0) + (0 if segment is None else segment.event_count)
+            if segment is not None:
+                yield part, segment
+
+    def describe(self, transaction: Transaction, *, changed: bool = False) -> m.TransactionInfo:
+        """Return what is durable of a transaction, as a message without the names of its streams."""
+        counts = {part.branch: 0 for part in transaction.parts.values()}
+        size_bytes = 0
+        for part, segment in self._stored_parts(transaction):
+            counts[part.branch] += segment.event_count
+            size_bytes += segment.length
         return m.TransactionInfo(
             number=transaction.number,
             state=transaction.state,
@@ -351,7 +378,18 @@ class TransactionController:
             streams=transaction.streams,
             branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
             cuts=transaction.cuts,
+            size_bytes=size_bytes,
+            names=[],
         )
+
+    async def outcome_with_names(self, number: int, name: str = "") -> m.TransactionInfo:
+        """Return the `outcome`, with the names of the streams that are still there. Cancelling is safe."""
+        info = self.outcome(number, name)
+        stream_ids = [each.stream_id for each in info.streams or info.cuts]
+        with await self._container.loader.pin(streams=stream_ids):
+            found = [self._state.streams.get(stream_id) for stream_id in stream_ids]
+            names = [m.NamedStream(stream.name) for stream in found if stream is not None]
+        return replace(info, names=names)
 
     def outcome(self, number: int, name: str = "") -> m.TransactionInfo:
         """Return what is known of a transaction by its number, or by its name if that is 0; state 0: nothing.
@@ -373,6 +411,8 @@ class TransactionController:
             streams=[],
             branches=[],
             cuts=[],
+            size_bytes=0,
+            names=[],
         )
 
     async def _found(self, number: int, name: str = "") -> Transaction:

@@ -29,15 +29,18 @@ def test_those_that_are_not_over_are_listed(ask: Run, running: TestServer) -> No
         client.abort_transaction("listed-2")
 
     assert shown.code == 0
-    assert shown.lines[0].split() == ["number", "name", "state", "begun", "lease", "parts"]
+    assert shown.lines[0].split() == ["number", "name", "state", "age", "lease", "parts", "size"]
     rows = {line.split()[1]: line.split() for line in shown.lines if " listed-" in line}
-    assert (rows["listed-1"][0], rows["listed-1"][2], rows["listed-1"][-1]) == (str(first), "open", "1")
+    assert (rows["listed-1"][0], rows["listed-1"][2], rows["listed-1"][-3]) == (str(first), "open", "1")
     assert (rows["listed-2"][0], rows["listed-2"][2]) == (str(second), "prepared")
     assert found.keys() == rows.keys() == {"listed-1", "listed-2"}
     assert found["listed-1"].pop("begun_us") > 0
     assert found["listed-1"] == {
         "number": first, "name": "listed-1", "state": "open", "lease_s": 30.0, "part_count": 1,
+        "size_bytes": found["listed-2"]["size_bytes"],
     }  # fmt: skip
+    assert rows["listed-1"][-2:] == [str(found["listed-1"]["size_bytes"]), "B"]
+    assert found["listed-1"]["size_bytes"] > 2
 
 
 def test_a_transaction_is_shown_and_committed(ask: Run, running: TestServer) -> None:
@@ -48,8 +51,14 @@ def test_a_transaction_is_shown_and_committed(ask: Run, running: TestServer) -> 
         done, again = ask("txn", "commit", "shown"), ask("txn", "commit", "shown")
         outcome = client.transaction_outcome("shown")
 
-    assert [line.split()[0] for line in shown.lines] == ["transaction", "number", "state", "begun", "events"]
-    assert ["events", "2"] in [line.split() for line in shown.lines]
+    assert [line.split()[0] for line in shown.lines] == [
+        "transaction", "number", "state", "begun", "streams", "events",
+    ]  # fmt: skip
+    assert ["streams", "transactions/all"] in [line.split() for line in shown.lines]
+    assert ["events", "2", "in", str(found["size_bytes"]), "B"] in [line.split() for line in shown.lines]
+    (begun,) = [line for line in shown.lines if line.startswith("begun")]
+    assert begun.endswith(" ago")
+    assert (found["streams"], found["branches"]) == (["transactions/all"], [{"branch": 0, "events": 2}])
     assert (found["number"], found["state"], found["event_count"]) == (number, "prepared", 2)
     assert (found["has_expired"], found["decided_us"]) == (False, None)
     assert (done.code, again.code, done.out, done.err) == (0, 0, "", again.err)
@@ -57,6 +66,7 @@ def test_a_transaction_is_shown_and_committed(ask: Run, running: TestServer) -> 
     assert outcome.state is TransactionState.COMMITTED
     ended = ask("txn", "info", "shown", "--json").json
     assert (ended["state"], ended["decided_us"] >= ended["begun_us"]) == ("committed", True)
+    assert (ended["streams"], ended["size_bytes"], ended["branches"]) == (["transactions/all"], 0, [])
     assert ask("txn", "info", "shown").lines[-1].split()[0] == "decided"
     refused = ask("txn", "abort", "shown")
     assert (refused.code, refused.out) == (1, "")
@@ -86,3 +96,38 @@ def test_a_transaction_that_is_not_there_is_an_error(ask: Run, command: str) -> 
     assert (unknown.code, unknown.out) == (1, "")
     assert "there is no" in unknown.err
     assert ask("txn", command).code == 2
+
+
+def test_a_stream_is_sealed_over_a_prepared_transaction_by_force(ask: Run, running: TestServer) -> None:
+    """Behaviour 21: the command says which one is in the way."""
+    stream = "transactions/sealed"
+    with millrace.blocking.connect(running.address) as client:
+        client.create_stream(stream)
+        with client.transaction(stream, name="in-the-way") as transaction:
+            transaction.write(b"1")
+            transaction.prepare()
+
+        refused = ask("stream", "seal", stream)
+        assert (refused.code, refused.out) == (1, "")
+        assert "transaction in-the-way is prepared" in refused.err
+        assert not client.stream_info(stream).sealed
+        with pytest.raises(millrace.TransactionPreparedError, match="in-the-way"):
+            client.seal_stream(stream)
+
+        assert ask("stream", "seal", stream, "--force").code == 0
+        assert client.stream_info(stream).sealed
+        assert client.transaction_outcome("in-the-way").state is TransactionState.ABORTED
+
+
+def test_the_branches_of_one_that_was_joined_are_shown(ask: Run, running: TestServer) -> None:
+    with millrace.blocking.connect(running.address) as client:
+        begin(client, "joined")
+        begin(client, "joined")
+
+        shown, found = ask("txn", "info", "joined"), ask("txn", "info", "joined", "--json").json
+        client.abort_transaction("joined")
+
+    assert [each["events"] for each in found["branches"]] == [2, 2]
+    (line,) = [line for line in shown.lines if line.startswith("branches")]
+    assert line.split()[1:3] == ["0:", "2,"]
+    assert ["lease", "30.0", "s"] in [line.split() for line in shown.lines]

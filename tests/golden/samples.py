@@ -168,6 +168,8 @@ _MESSAGES: Final[list[m.Message]] = [
         streams=[m.TransactionStream(31, 7, [m.SegmentRangeRecord(32, 0, (1 << 64) - 1)])],
         branches=[m.BranchCount(0, 3), m.BranchCount(9, 1 << 33)],
         cuts=[m.TransactionCut(31, 9, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 7)])],
+        size_bytes=1 << 34,
+        names=[m.NamedStream("shop/orders")],
     ),
     m.AddParts(number=51, branch=9, parts=[m.NewPart(52, 32), m.NewPart(53, 33)]),
     m.CommitTransaction(
@@ -184,7 +186,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.GetTransaction(0, "übertrag-7"),
     m.RenewTransactions([51, 54]),
     m.ListTransactions(51, 100),
-    m.TransactionList([m.ListedTransaction(52, 2, 30_000, 1_700_000_000_000_021, 4, "übertrag-7")], 1),
+    m.TransactionList([m.ListedTransaction(52, 2, 30_000, 1_700_000_000_000_021, 4, 1 << 35, "übertrag-7")], 1),
     m.SegmentCreated(11, 1_700_000_000_000_003, "raw/a"),
     m.SegmentSealed(11),
     m.SegmentTruncated(11, 1 << 39),

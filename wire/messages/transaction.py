@@ -79,6 +79,8 @@ class TransactionInfo(FromServer):
     streams: List16[TransactionStream]  # while it is open
     branches: List32[BranchCount]  # while it is open: what is stored of each; of a prepared one, those it commits
     cuts: List16[TransactionCut]  # once it is committed
+    size_bytes: U64  # while it is open: what is stored of it
+    names: List16[NamedStream]  # of its streams, as far as they are known: only in the answer to GET_TRANSACTION
 
 
 @message(82, kw_only=True)
@@ -177,6 +179,7 @@ class ListedTransaction(NamedTuple):
     lease_ms: U32
     begun_us: I64
     part_count: U32
+    size_bytes: U64
     name: Text  # empty for none
 
 
