@@ -165,7 +165,7 @@ class SegmentContainer:
         check_event_count(segment, run.event_count)
         check_condition(segment, run)
         on_stream = None if progress is None else self._check_sequences(segment, run)
-        self._check_room()
+        self.check_room()
         if segment.is_internal:
             check_part_size(state, segment, run, size_max=self.options.transaction_size_bytes_max)
         pending = PendingAppend(owner, run)
@@ -274,7 +274,12 @@ class SegmentContainer:
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # or each request would add to that of the ones before
 
-    def _check_room(self) -> None:
+    def check_room(self) -> None:
+        """Check that there is room for what is new; what ends something is taken from the headroom of the log.
+
+        Raises:
+            NoSpaceError, ThrottledError: the log, or the memory for unflushed bytes, is full.
+        """
         # That the log is closed, which is a refusal too, `_check_running` has found before.
         refusal = self.log.refusal
         if refusal is not None:

@@ -16,6 +16,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.loader import page_of_names
+from millrace.server.container.merged_borders import load_merged_index
 from millrace.server.container.seek import seek_before_event_time, seek_event_time
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -218,6 +219,7 @@ class Handlers:
         if message.spacing_bytes < 1:
             raise InvalidArgumentError("spacing_bytes must be above 0", subject=segment.name)
         await self.container.reader.load_index(segment, start, end)
+        await load_merged_index(self.container.reader, self.container.state.merged, segment, start, end)
         borders = segment.index.split(start, end, target_bytes=message.spacing_bytes)
         count_max = min(message.count_max, INDEX_ENTRIES_COUNT_MAX)
         return m.Index([m.IndexEntry(*entry[:3]) for entry in borders[:count_max]])

@@ -5,7 +5,7 @@ nor does a compressed block where the package of its compression is not installe
 holds; it is for a thread, as checking and decompressing take milliseconds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -33,13 +33,29 @@ Sample = tuple[int | None, int]
 """The place of the key of an event, None without a key, and the bytes of its value."""
 
 
-def recent_extents(segment: Segment, offset: int) -> list[Extent]:
-    """Return the newest runs of appends of a segment that end after `offset`, to take samples of."""
-    return [
-        extent
-        for extent in segment.tail.extents[-EXTENTS_COUNT_MAX:]
-        if isinstance(extent, Extent) and extent.end > offset and extent.size <= EXTENT_SIZE_BYTES_MAX
-    ]
+def recent_extents(segment: Segment, offset: int, *, merged: Mapping[int, Segment]) -> list[Extent]:
+    """Return the newest runs of appends of a segment that end after `offset`, to take samples of.
+
+    Args:
+        merged: merged segments whose bytes are in the tail of another, by id; so are those of a transaction.
+    """
+    end = segment.tail.extents[-1].end if segment.tail else 0
+    found = islice(_newest_first(segment, offset, end, merged), EXTENTS_COUNT_MAX)
+    return [extent for extent in found if extent.size <= EXTENT_SIZE_BYTES_MAX][::-1]
+
+
+def _newest_first(segment: Segment, start: int, end: int, merged: Mapping[int, Segment]) -> Iterator[Extent]:
+    """Yield the runs in memory that hold bytes of [start, end), the newest first."""
+    for extent in reversed(segment.tail.extents):
+        if extent.end <= start:
+            return
+        if extent.offset >= end:
+            continue
+        if isinstance(extent, Extent):
+            yield extent
+        elif (source := merged.get(extent.source_id)) is not None:
+            less = extent.offset - extent.source_offset
+            yield from _newest_first(source, max(start, extent.offset) - less, min(end, extent.end) - less, merged)
 
 
 def recent_keys(extents: Sequence[Extent]) -> list[Sample]:

@@ -7,7 +7,7 @@ segments that may be split.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from millrace.model.lineage import StreamPart
@@ -107,10 +107,13 @@ class StreamLoads:
                 meter.events.measure(segment.event_count, duration_s)
         self._meters = meters
 
-    async def sample(self, segments: Iterable[Segment]) -> None:
+    async def sample(self, segments: Iterable[Segment], *, merged: Mapping[int, Segment]) -> None:
         """Read keys out of the newest blocks of some segments; what was sampled of others before is forgotten.
 
         Cancelling is safe.
+
+        Args:
+            merged: see `recent_extents`.
         """
         wanted = {segment.segment_id: segment for segment in segments}
         for segment_id, meter in list(self._meters.items()):
@@ -118,7 +121,7 @@ class StreamLoads:
             if segment is None:
                 meter.samples.clear()
             else:
-                extents = recent_extents(segment, meter.sampled_offset)
+                extents = recent_extents(segment, meter.sampled_offset, merged=merged)
                 meter.sampled_offset = segment.length
                 if extents:
                     meter.samples.extend(await asyncio.to_thread(recent_keys, extents))

@@ -263,7 +263,8 @@ class StreamsRunner:
         segments = [self._state.segments[part.segment_id] for part in parts]
         policy_state.loads.measure(segments, now_s=now_s)
         await policy_state.loads.sample(
-            [segment for segment in segments if segment.segment_id in policy_state.memory.hot_since_s]
+            [segment for segment in segments if segment.segment_id in policy_state.memory.hot_since_s],
+            merged=self._state.merged,
         )
         decision = scaling.decide(
             policy,

@@ -62,9 +62,11 @@ class TransactionController:
 
         Raises:
             InvalidArgumentError: so many cannot be asked for at once.
+            NoSpaceError, ThrottledError: there is no room for what is new.
         """
         if not 1 <= count <= IDS_COUNT_MAX:
             raise InvalidArgumentError(f"1 to {IDS_COUNT_MAX} numbers are reserved at once, not {count}")
+        self._container.check_room()
         first = self._state.take_ids(count)
         self._ids.add(first, count)
         await self._container.decide(m.IdsReserved(first, count), first)
@@ -90,6 +92,7 @@ class TransactionController:
             TransactionCommittedError: one of that name was committed.
             TransactionAbortedError: the one of that number was aborted.
             TransactionsFullError: too many are open, over one of the streams, by the client, or in all.
+            NoSpaceError, ThrottledError: there is no room for what is new.
         """
         checked_transaction_name(name)
         self._check_bounds(lease_ms, stream_names)
@@ -119,6 +122,7 @@ class TransactionController:
         routes = [_routes_of(stream) for stream in streams]
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
+        self._container.check_room()
         self._ids.use([number])
         record = m.TransactionBegun(
             number=number, begun_us=self._container.clock.unix_us(), lease_ms=lease_ms, name=name, streams=routes
@@ -153,6 +157,7 @@ class TransactionController:
             InvalidArgumentError: a number was not reserved or is used, a range is none of the transaction or has a part
                 in the branch already, or there would be too many parts.
             TransactionsFullError: all open transactions together would have too many parts.
+            NoSpaceError, ThrottledError: there is no room for what is new.
         """
         transaction = await self._found(number)
         check_open(transaction)
@@ -173,6 +178,7 @@ class TransactionController:
             await self._container.in_flight.settled()
             return False
         self._check_new_parts(transaction, list(wanted.values()), count=len(parts))
+        self._container.check_room()
         self._ids.use([segment_id for segment_id, _ in parts])
         added_us = self._container.clock.unix_us()
         decided = self._container.decide(

@@ -18,6 +18,7 @@ from typing import Final
 from millrace.model.checksum import Buffer
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.memtable import Extent, LinkedExtent
+from millrace.server.container.merged_borders import Border, borders_between, moved
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.sparse_index import SPACING_BYTES
@@ -39,8 +40,6 @@ from millrace.server.tier2 import (
     times_of,
 )
 from millrace.wire.errors import ErrorCode
-
-from .merged_borders import Border, borders_between, moved
 
 logger = logging.getLogger(__name__)
 

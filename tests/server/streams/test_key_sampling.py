@@ -97,16 +97,16 @@ def test_the_newest_runs_of_a_tail_are_read() -> None:
         segment.tail.add(extent(offset, payload))
         offset += len(payload)
 
-    samples = recent_keys(recent_extents(segment, 0))
+    samples = recent_keys(recent_extents(segment, 0, merged={}))
     places = {key_place(f"key-{number}") for number in (5, 6, 7, 8)}
     assert {place for place, _ in samples} == places
     assert 100 < len(samples) <= SAMPLES_COUNT_MAX
 
-    assert {place for place, _ in recent_keys(recent_extents(segment, offset - 1))} == {key_place("key-8")}
-    assert recent_keys(recent_extents(segment, offset)) == []
+    assert {place for place, _ in recent_keys(recent_extents(segment, offset - 1, merged={}))} == {key_place("key-8")}
+    assert recent_keys(recent_extents(segment, offset, merged={})) == []
 
 
 def test_a_huge_run_is_left_alone() -> None:
     segment = Segment(segment_id=1, name="a/b#0.0", created_us=0)
     segment.tail.add(extent(0, bytes(EXTENT_SIZE_BYTES_MAX + 1)))
-    assert recent_keys(recent_extents(segment, 0)) == []
+    assert recent_keys(recent_extents(segment, 0, merged={})) == []

@@ -1,4 +1,7 @@
-"""The borders between appends in the bytes of a merged segment, for the index of the chunk that they are copied to.
+"""The borders between appends in the bytes of a merged segment.
+
+They are for the index of its target, as long as the bytes are not copied, and for that of the chunk that they are
+copied to.
 
 The bytes may be in memory, in chunks, or again in a segment that was merged. In chunks only those borders are known
 that the index has. Each comes with what tells the event times from there to the next one.
@@ -7,14 +10,45 @@ that the index has. Each comes with what tells the event times from there to the
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from millrace.server.container.catch_up_reader import CatchUpReader
-from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError
 from millrace.server.tier2 import ChunkRecord, IndexEntry
 
+from .catch_up_reader import CatchUpReader
+from .memtable import Extent, LinkedExtent
+from .state.segment import Segment
+from .state.sparse_index import SPACING_BYTES
+
 Border: TypeAlias = tuple[IndexEntry, Extent | IndexEntry]
 """A border, and what has the event times from there on: `event_times` of an extent may have to read it."""
+
+
+async def load_merged_index(
+    reader: CatchUpReader, merged: Mapping[int, Segment], segment: Segment, start: int, end: int
+) -> None:
+    """Load borders inside of what was merged in [start, end) into the index of the segment, 64 KiB apart.
+
+    The merge itself is one border: a large transaction could not be split before it is copied. Once it is copied, the
+    entries are evicted with those of its chunks. Safe to cancel.
+
+    Raises:
+        StorageError: tier 2 failed.
+    """
+    for extent in list(segment.tail.extents):
+        if not (isinstance(extent, LinkedExtent) and extent.size > SPACING_BYTES):
+            continue
+        source = merged.get(extent.source_id)
+        if source is None or extent.offset >= end or extent.end <= start:
+            continue
+        source_end = extent.source_offset + extent.size
+        found = await borders_between(reader, merged, source, extent.source_offset, source_end)
+        distant: list[IndexEntry] = []
+        before = extent.offset
+        for entry, _ in moved(found, extent, source):
+            if entry.offset - before >= SPACING_BYTES and entry.offset >= segment.start_offset:
+                distant.append(IndexEntry(*entry[:3]))
+                before = entry.offset
+        if segment.tail and segment.tail.first.offset <= extent.offset:  # else it was truncated, or copied, meanwhile
+            segment.index.merge(distant)
 
 
 async def borders_between(
