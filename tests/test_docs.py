@@ -17,12 +17,21 @@ import pytest
 from millrace.cli.main import main
 from millrace.client.testing import TestServer, server
 from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import _PARTS, PREFIX, ServerOptions
-from millrace.server.streams.options import StreamsOptions, WritersOptions
+from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
+from millrace.server.streams.transactions import PARTS_COUNT_MAX, STREAMS_COUNT_MAX
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/streams.md", "docs/testing.md")
+PAGES = (
+    "README.md",
+    "docs/architecture.md",
+    "docs/operations.md",
+    "docs/streams.md",
+    "docs/testing.md",
+    "docs/transactions.md",
+)
 DEFAULT_ADDRESS = "127.0.0.1:9240"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -110,14 +119,46 @@ def test_the_program_for_tests_of_others(shop: TestServer) -> None:
 
 
 @pytest.mark.slow
-def test_the_programs_about_streams_run_in_their_order() -> None:
-    programs = blocks("docs/streams.md", "python")
+@pytest.mark.parametrize(("page", "count_min"), [("docs/streams.md", 10), ("docs/transactions.md", 4)])
+def test_the_programs_of_a_page_run_in_their_order(page: str, count_min: int) -> None:
+    programs = blocks(page, "python")
     names: dict[str, object] = {}
     with server() as running:
         for code in programs:
-            exec(compile(code.replace(DEFAULT_ADDRESS, running.address), "docs/streams.md", "exec"), names)
+            exec(compile(code.replace(DEFAULT_ADDRESS, running.address), page, "exec"), names)
 
-    assert len(programs) > 10
+    assert len(programs) >= count_min
+
+
+def test_the_bounds_of_transactions_are_told_as_they_are() -> None:
+    text = (ROOT / "docs" / "transactions.md").read_text()
+    options = TransactionsOptions()
+
+    for row in (
+        f"| streams of a transaction | {STREAMS_COUNT_MAX} |",
+        f"| open transactions, in all | {options.open_count_max:,} |",
+        f"| over one stream | {options.open_per_stream_count_max:,} |",
+        f"| begun by one client | {options.open_per_session_count_max:,} |",
+        f"| bytes of one | {ContainerOptions().transaction_size_bytes_max >> 30} GiB |",
+        f"| parts of one | {PARTS_COUNT_MAX:,} |",
+        f"| parts of all | {options.open_parts_count_max:,} |",
+        f"| lease | 1 s to {options.lease_s_max // 3600} h |",
+    ):
+        assert row in text
+    assert (options.named_outcome_s, options.unnamed_outcome_s) == (7 * 86400, 3600)
+    assert options.outcomes_count_max == 1_000_000
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_program_that_is_named_is_there(page: str) -> None:
+    for name in re.findall(r"python (examples/\w+\.py)", (ROOT / page).read_text()):
+        assert (ROOT / name).is_file(), name
+
+
+def test_the_shell_session_about_transactions(capsys: pytest.CaptureFixture[str]) -> None:
+    (session,) = blocks("docs/transactions.md", "bash")
+    with server() as running:
+        assert main([*shlex.split(session)[1:], "--address", running.address]) == 0, capsys.readouterr().err
 
 
 def test_the_shell_sessions_about_streams(

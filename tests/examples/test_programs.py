@@ -86,3 +86,42 @@ def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
 
     assert all(f'"{path.name}"' in text for path in EXAMPLES.glob("*.py") if path.name != "__init__.py")
+
+
+def test_a_reader_of_both_streams_never_misses_a_cent() -> None:
+    """Behaviours 28, 62."""
+    with server() as started:
+        transfers, balance = example("bank_transfer.py", started.address).splitlines()
+
+    committed, events = map(int, re.findall(r"(\d+) of 200 .* in (\d+) events", transfers)[0])
+    assert 0 < committed < 200
+    assert events == 2 * committed
+    looks = re.fullmatch(r"the balance was 0 at each of (\d+) looks, and is 0 now", balance)
+    assert looks is not None
+    assert int(looks[1]) > 1
+
+
+def test_a_worker_that_was_killed_processes_each_order_once() -> None:
+    """Behaviour 61."""
+    with server() as started:
+        lines = example("read_process_write.py", started.address).splitlines()
+
+    assert lines == [
+        "the first worker was killed: True",
+        "the second worker wrote 700 invoices",
+        "1000 orders have one invoice each",
+    ]
+
+
+def test_what_was_prepared_is_decided_after_a_crash() -> None:
+    """Behaviours 30, 31."""
+    with server() as started:
+        lines = example("resume_prepared.py", started.address).splitlines()
+
+    assert lines == [
+        "order 2: killed before it was paid: True",
+        "order 3: killed after it was paid: True",
+        "order-2 was not paid: aborted",
+        "order-3 was paid: committed",
+        "order 1 is paid; order 3 is paid",
+    ]
