@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from millrace.model.names import INTERNAL_MARK
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.loss import ACCEPTED_SOURCE
+from millrace.server.container.state.apply_transactions import PART_KIND
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
@@ -35,6 +37,7 @@ from .figures import count_text
 from .survey import Container, log_files, logged_ranges, missing_ranges, opened_copy, survey
 
 CHUNK_PREFIX: Final = "segments/"
+_PARTS: Final = f"{INTERNAL_MARK}{PART_KIND}/"
 
 OnStep = Callable[[str, int], None]
 """Called with what is being checked, and how many bytes of it are done."""
@@ -174,6 +177,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
         )
     if found.is_known:
         _judge_exclusive_writers(result, found, file=checkpoint_name)
+        _judge_transactions(result, found, file=checkpoint_name)
     if found.checkpoint is None and report.first_sequence > 1:
         result.find(
             checkpoint_name,
@@ -189,6 +193,24 @@ def _judge_exclusive_writers(result: Verification, found: Container, *, file: st
             result.find(file, f"{writer} is the exclusive writer of stream {stream_id}, which takes no events")
         elif known is None or known.expired_us or known.epoch < writer.epoch:
             result.find(file, f"{stream.name} takes events from {writer} alone, which was never opened, or has expired")
+
+
+def _judge_transactions(result: Verification, found: Container, *, file: str) -> None:
+    """Check that open transactions have what they consist of, and that each part is one of theirs."""
+    state = found.state
+    for number, transaction in sorted(state.open_transactions.by_number.items()):
+        name = f"transaction {transaction.name or number}"
+        for stream_id in (each.stream_id for each in transaction.streams):
+            stream = state.streams.get(stream_id)
+            if stream is None or stream.sealed:
+                result.find(file, f"{name} is open over stream {stream_id}, which takes no events")
+        for segment_id in transaction.parts:
+            if segment_id not in state.segments:
+                result.find(file, f"{name} has segment {segment_id} as a part, which is not there")
+    for segment in state.segments.values():
+        is_part = segment.name.startswith(_PARTS) and segment.link is None
+        if is_part and state.open_transactions.owner(segment.segment_id) is None:
+            result.find(file, f"{segment.name} is a part of no transaction that is open")
 
 
 async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:

@@ -25,6 +25,7 @@ from tests.cli.test_inspect import chunk_of, flip, log_file
 from tests.support.internal import internal_segment
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
+from tests.support.transactions import PeerTransaction, create_stream
 
 Verify = Callable[[Path], list[dict[str, Any]]]
 
@@ -352,6 +353,54 @@ def test_exclusive_writers_are_shown_and_checked(run: Run, verify: Verify, tmp_p
     assert [finding["file"] for finding in findings] == ["containers/0000/checkpoint.db"] * 2
     assert "shop/orders takes events from writer 'nobody'" in findings[0]["what"]
     assert "exclusive writer of stream 4712" in findings[1]["what"]
+
+
+def test_transactions_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
+    """One of each state; each record in the log, the rows in the checkpoint."""
+
+    async def fill() -> None:
+        async with Server(server_options(tmp_path)) as started, await Peer.connect(started.address) as peer:
+            await create_stream(peer, "shop/orders", 2)
+            begun = {}
+            for name in ("open", "prepared", "committed", "aborted"):
+                begun[name] = await PeerTransaction.begin(peer, "shop/orders", name=name)
+                await begun[name].write(b"event of it")
+            await begun["prepared"].prepare()
+            await begun["committed"].commit()
+            await begun["aborted"].abort()
+            assert started._open is not None
+            await started._open.container.decide(m.OutcomesForgotten([begun["aborted"].number]))
+
+    async def spoil() -> None:
+        async with Server(server_options(tmp_path)) as started:
+            assert started._open is not None
+            state = started._open.container.state
+            opened = state.transactions.find("open")
+            assert opened is not None
+            lost, kept = list(opened.parts)
+            state.delete_segments([lost])
+            state.touch("parts", opened.number, kept)
+            del opened.parts[kept]
+            state.transactions.changed(opened)
+
+    asyncio.run(fill())
+    assert verify(tmp_path) == []
+    log = run("inspect", log_file(tmp_path)).out
+    for record in (
+        "IDS_RESERVED", "TRANSACTION_BEGUN", "PARTS_ADDED", "TRANSACTION_PREPARED", "TRANSACTION_COMMITTED",
+        "TRANSACTIONS_ENDED", "OUTCOMES_FORGOTTEN",
+    ):  # fmt: skip
+        assert record in log
+    path = tmp_path / "containers" / "0000" / "checkpoint.db"
+    shown = run("inspect", path, "--json").json
+    assert {row["name"] for row in shown["transactions"]} == {"open", "prepared", "committed"}
+    assert len(shown["parts"]) == 4
+
+    asyncio.run(spoil())
+    whats = [finding["what"] for finding in verify(tmp_path)]
+    assert len(whats) == 2
+    assert any("transaction open has segment" in what for what in whats)
+    assert any("is a part of no transaction that is open" in what for what in whats)
 
 
 def test_internal_segments_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:

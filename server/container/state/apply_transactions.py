@@ -13,7 +13,8 @@ from .apply_streams import begin_epoch
 from .container_state import ContainerState
 from .transaction import Transaction
 
-_PART_KIND: Final = "part"
+PART_KIND: Final = "part"
+"""Of the internal segments that are parts."""
 _EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
 
 
@@ -53,7 +54,7 @@ def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
         return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
     added = [part for part in record.parts if part.segment_id not in transaction.parts]
     for segment_id, stream_id, low, last in added:
-        create_segment(batch, segment_id, name=internal_name(_PART_KIND, str(segment_id)), created_us=record.added_us)
+        create_segment(batch, segment_id, name=internal_name(PART_KIND, str(segment_id)), created_us=record.added_us)
         part = TransactionPart(
             segment_id=segment_id,
             branch=record.branch,
