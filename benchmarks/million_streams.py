@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -108,10 +109,11 @@ async def use(address: str, count: int) -> dict[str, float]:
 
 
 class Server:
-    """A server process, waited for as long as it takes."""
+    """A server process with some settings, waited for as long as it takes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
+        self._environment = {**os.environ, **(settings or {})}
         self._process: subprocess.Popen[str] | None = None
         self.address = ""
 
@@ -125,7 +127,7 @@ class Server:
         """Start it; return after how many seconds it served."""
         started_s = time.perf_counter()
         arguments = [sys.executable, "-m", "millrace.server", str(self._folder)]
-        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=self._environment)
         assert self._process.stdout is not None
         self.address = json.loads(self._process.stdout.readline())["address"]
         return time.perf_counter() - started_s
