@@ -1,16 +1,22 @@
 """What parts of transactions are to the rest of the server, before and after the commit."""
 
+# Nobody needs to look at the future of a write: flush and leaving the transaction raise what went wrong.
+# mypy: disable-error-code="unused-awaitable"
+
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import millrace
 from millrace.model.block_packing import pack_block
 from millrace.model.key_range import key_place
 from millrace.model.policy import ScalingKind
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.streams import StreamsOptions, TransactionsOptions
 from millrace.server.streams.load import StreamLoads
@@ -82,6 +88,47 @@ async def test_retention_and_truncation_leave_open_parts_alone(tmp_path: Path) -
         await transaction.commit()
 
         assert (await peer.info(segment_id)).length == 2 * KIB + 9
+
+
+async def test_no_way_of_reading_finds_what_is_not_committed(tmp_path: Path) -> None:
+    """Behaviour 28: neither a reader, nor a range, a cut, a distance, a size, a count or a list."""
+    async with Server(server_options(tmp_path)) as server, millrace.connect(server.address) as client:
+        await client.create_stream("a/b")
+        async with client.transaction("a/b") as transaction:
+            await transaction.write(b"event", key="k")
+            tail = await client.stream_cut("a/b")
+            info = await client.stream_info("a/b")
+            async with client.reader("a/b", end=millrace.TAIL) as reader:
+                assert [event async for event in reader] == []
+            assert await client.plan_ranges("a/b") == []
+            assert (await client.distance(millrace.HEAD, tail)).events == 0
+            assert (info.size_bytes, info.segments[0].event_count) == (0, 0)
+            assert [each.name async for each in client.segments.list()] == ["a/b#0.0"]
+            assert [name async for name in client.list_streams()] == ["a/b"]
+            assert await client.stream_cut("a/b", at_time=datetime(2024, 1, 1, tzinfo=UTC)) == tail
+            assert (await client.explain_stream("a/b"))["size_bytes"] == 0
+        assert (await client.distance(millrace.HEAD, await client.stream_cut("a/b"))).events == 1
+        assert await client.stream_cut("a/b") != tail
+
+
+async def test_a_transaction_that_is_too_large_is_none_of_its_stream(tmp_path: Path) -> None:
+    """The client tells it by its type, and the commit is refused; what fits is committed."""
+    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=1000))
+    async with Server(options) as server, millrace.connect(server.address) as client:
+        await client.create_stream("a/b")
+        async with client.transaction("a/b", name="small") as transaction:
+            await transaction.write(bytes(500))
+        large = client.transaction("a/b", name="large")
+        await large.begin()
+        large.write(bytes(500))
+        await large.flush()
+        large.write(bytes(600))
+        with pytest.raises(millrace.TransactionTooLargeError):
+            await large.commit()
+        await large.abort()
+        assert (await client.transaction_outcome("large")).state is millrace.TransactionState.ABORTED
+        async with client.reader("a/b", end=millrace.TAIL) as reader:
+            assert [len(event.value) async for event in reader] == [500]
 
 
 @pytest.mark.slow
