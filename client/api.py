@@ -12,6 +12,7 @@ from millrace.client.errors import AttributeConditionFailedError as AttributeCon
 from millrace.client.errors import AttributesFullError as AttributesFullError
 from millrace.client.errors import AuthenticationError as AuthenticationError
 from millrace.client.errors import BranchesDifferError as BranchesDifferError
+from millrace.client.errors import BranchTokenError as BranchTokenError
 from millrace.client.errors import BufferFullError as BufferFullError
 from millrace.client.errors import ClientClosedError as ClientClosedError
 from millrace.client.errors import ColumnInvalidError as ColumnInvalidError
@@ -62,6 +63,8 @@ from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader as StreamsReader
+from millrace.client.transactions.branch import Branch as Branch
+from millrace.client.transactions.branch import BranchToken as BranchToken
 from millrace.client.transactions.outcome import Committed as Committed
 from millrace.client.transactions.outcome import ListedTransaction as ListedTransaction
 from millrace.client.transactions.outcome import TransactionOutcome as TransactionOutcome

@@ -28,6 +28,7 @@ from millrace.client.admin.readers import ReadOne, ReadSeveral, StreamList
 from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
+from millrace.client.transactions.branch import Branch as AsyncBranch
 from millrace.client.transactions.outcome import TransactionState
 from millrace.client.transactions.transaction import Transaction as AsyncTransaction
 from millrace.client.write.arguments import owned
@@ -211,6 +212,15 @@ class Writer(Opened[AsyncWriter]):
         return self._target.known
 
 
+class Branch(Blocking[AsyncBranch]):
+    """A branch of a transaction: see `millrace.client.transactions.branch.Branch`. Made by `transaction.branch`."""
+
+    write = _accepted(AsyncBranch.write)
+    write_many = _accepted(AsyncBranch.write_many)
+    flush = waited(AsyncBranch.flush)
+    finish = waited(AsyncBranch.finish)
+
+
 class Transaction(Opened[AsyncTransaction]):
     """A transaction: see `millrace.client.transactions.transaction.Transaction`.
 
@@ -225,6 +235,24 @@ class Transaction(Opened[AsyncTransaction]):
     commit = waited(AsyncTransaction.commit)
     abort = waited(AsyncTransaction.abort)
     ping = waited(AsyncTransaction.ping)
+
+    @documented(AsyncTransaction.branch)
+    def branch(self) -> Branch:
+        """Return another branch."""
+
+        async def make() -> AsyncBranch:
+            return self._target.branch()
+
+        return Branch(self._loop, self._loop.call(make))
+
+    @documented(AsyncTransaction.release)
+    def release(self) -> None:
+        """Write and renew nothing any more."""
+
+        async def release() -> None:
+            self._target.release()
+
+        self._loop.call(release)
 
     @documented(AsyncTransaction.advance)
     def advance(self, stream: str, cursor: str, cut: StreamCut, *, expected: StreamCut | None) -> None:

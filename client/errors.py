@@ -7,7 +7,8 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   |   +-- EventTooLargeError       an event or append above the limits; refused before it is sent
 |   |   +-- ColumnInvalidError       a column of an Arrow batch that is no column of events; has `column`
 |   |   +-- CutInvalidError          a cut that does not fit its stream
-|   |       +-- CutOrderError        a start that is after the end
+|   |   |   +-- CutOrderError        a start that is after the end
+|   |   +-- BranchTokenError         a token of a branch of another transaction than the one that is committed
 |   +-- SegmentNotFoundError
 |   +-- SegmentExistsError
 |   +-- SegmentSealedError           no more appends
@@ -224,6 +225,10 @@ class CursorMovedError(_Answer, codes=[ErrorCode.CURSOR_MOVED]):
 
 class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):
     """Not so many events are stored in the branches of a transaction as the request says. Nothing was changed."""
+
+
+class BranchTokenError(InvalidArgumentError):
+    """A token of a branch of another transaction than the one that is committed; the text names both."""
 
 
 class TransactionTooLargeError(_Answer, codes=[ErrorCode.TRANSACTION_TOO_LARGE]):

@@ -124,6 +124,11 @@ class PartsWriter(Writer):
         return sum(segment.last_acked_number for segment in self._targets.segments)
 
     @property
+    def has_taken(self) -> bool:
+        """Whether an event was written."""
+        return self._delivery.has_taken
+
+    @property
     def refusal(self) -> MillraceError | None:
         """Why nothing more can be written."""
         return self._delivery.refusal

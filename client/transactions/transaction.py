@@ -17,9 +17,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from secrets import randbits
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from millrace.client.errors import (
     ClientClosedError,
@@ -30,32 +29,29 @@ from millrace.client.errors import (
     TransactionPreparedError,
 )
 from millrace.client.transport.channel import Channel
-from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
-from millrace.model.block_packing import Headers, Timestamps
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 
+from .branch import Branch, BranchToken, counts_of, new_branch
+from .branch_writer import BranchWriter
 from .cursor_moves import cursor_move
-from .identities import Identities
+from .identities import Identities, WriterIdentity
 from .outcome import Committed, TransactionState, explained, moment_of
-from .parts_writer import PartsWriter
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
 _RENEWALS_PER_LEASE: Final = 3
 
 
-class Transaction:
+class Transaction(BranchWriter):
     """A transaction of this client. Made by `client.transaction`; an async context manager of one event loop.
 
     Leaving the context commits. After an error in its body it aborts, and so it does if the commit is refused. One that
-    was prepared in it is left as it is.
+    was prepared in it is left as it is; and so is one that was joined, by an object that has written nothing to it
+    itself and moves no cursor: what has been written to branches is committed by who has their tokens.
 
     Attributes:
         name: None if only its number names it.
@@ -76,24 +72,27 @@ class Transaction:
         fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
         begun: "set[Transaction]",
     ) -> None:
-        self._channel = channel
-        self._identities = identities
-        self.streams = tuple(streams)
+        super().__init__(
+            channel,
+            identities,
+            streams,
+            options=options,
+            refusal=NotOpenError("the transaction has not begun yet: use `async with`"),
+        )
         self.name = name
         self._lease_s = lease_s
-        self._options = options
         self._fetch_tails = fetch_tails
         # All of this client that have begun and not ended.
         self._begun = begun
-        self.number = 0
         self.joined = False
         self.state = TransactionState.UNKNOWN
         # Of this handle: two that write to one transaction must not count each other's events as their own.
         self._branch = 0
-        self._writers: dict[str | None, PartsWriter] = {}
+        # What further branches are made of; set when it begins.
+        self._identity = WriterIdentity(0, 0)
+        self._routes: dict[str, m.TransactionStream] = {}
+        self._branches: list[Branch] = []
         self._moves: dict[tuple[str, str], m.CursorMove] = {}
-        # Why nothing is written any more, from when it is to end.
-        self._refusal: MillraceError | None = NotOpenError("the transaction has not begun yet: use `async with`")
         self._renewing: asyncio.Task[None] | None = None
         self._committed: Committed | None = None
 
@@ -109,7 +108,7 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit, or abort after an error. When the body was cancelled nothing is waited for."""
-        if self.state is not TransactionState.OPEN:
+        if self.state is not TransactionState.OPEN or self._is_of_others:
             self.release()
         elif kind is None:
             try:
@@ -126,7 +125,7 @@ class Transaction:
 
     async def begin(self) -> None:
         """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it."""
-        identity = await self._identities.writer()
+        self._identity = await self._identities.writer()
         lease_ms = round(self._lease_s * 1000)
         streams = [m.NamedStream(stream) for stream in self.streams]
 
@@ -139,27 +138,15 @@ class Transaction:
 
         info = await self._identities.use(1, begin)
         self.number = info.number
-        self._branch = randbits(63) + 1 if self.joined else 0
+        self._branch = new_branch() if self.joined else 0
         if info.state == StoredState.PREPARED:
             self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
             return
         routes = dict(zip(self.streams, info.streams, strict=True))
         if self.joined and len(routes) > 1:
             routes = await self._routes_by_name(info)
-        for stream, route in routes.items():
-            writer = PartsWriter(
-                self._channel,
-                stream,
-                route,
-                number=self.number,
-                branch=self._branch,
-                identities=self._identities,
-                options=self._options,
-            )
-            writer.start(identity)
-            self._writers[stream] = writer
-        if len(self.streams) == 1:
-            self._writers[None] = self._writers[self.streams[0]]
+        self._routes = routes
+        self._open_writers(routes, self._identity, branch=self._branch)
         self.state, self._refusal = TransactionState.OPEN, None
         self._begun.add(self)
         self._renewing = asyncio.create_task(self._renew(), name=f"transaction {self.number} renews its lease")
@@ -169,105 +156,21 @@ class Transaction:
         routes = {route.stream_id: route for route in info.streams}
         return {stream: routes[(await self._channel.request(m.GetStream(stream))).stream_id] for stream in self.streams}
 
-    # --- events in ---
+    # --- many processes ---
 
-    def write(
-        self,
-        value: bytes,
-        *,
-        key: str | None = None,
-        stream: str | None = None,
-        timestamp_us: int | None = None,
-        headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
-        """Take one event; the future is done when it is durable in the transaction. Never waits.
-
-        A future may be ignored: `flush` and `commit` raise what went wrong. `Writer.write` says more of the arguments.
-
-        Args:
-            stream: needed if the transaction is over several.
+    def branch(self) -> Branch:
+        """Return another branch, to be filled and finished on its own, by this process or for others. Sends nothing.
 
         Raises:
-            InvalidArgumentError: it is not over that stream, or none is named of several.
-            EventTooLargeError, TypeError, BufferFullError: see `Writer.write`; the event was not taken.
-            TransactionAbortedError, MillraceError: it takes nothing more.
+            TransactionAbortedError, MillraceError: the transaction takes nothing more.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
-        writer = self._writers.get(stream) or self._writer_of(stream)
-        return writer.write(value, key=key, timestamp_us=timestamp_us, headers=headers)
-
-    def write_many(
-        self,
-        values: Sequence[bytes],
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        stream: str | None = None,
-        timestamps_us: Timestamps = None,
-        headers: Headers | Sequence[Headers | None] | None = None,
-    ) -> "asyncio.Future[Stored]":
-        """Take many events of one stream; the future is done when all are durable in the transaction. Never waits.
-
-        See `Writer.write_many` and `write`.
-        """
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-        writer = self._writers.get(stream) or self._writer_of(stream)
-        return writer.write_many(values, key=key, keys=keys, timestamps_us=timestamps_us, headers=headers)
-
-    def write_arrow(self, data: "pa.RecordBatch | pa.Table", *, stream: str | None = None) -> "asyncio.Future[Stored]":
-        """Take the events of a record batch or a table; the future is done when all are durable in the transaction.
-
-        Never waits. See `Writer.write_arrow` for the columns and the errors, and `write`.
-        """
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-        writer = self._writers.get(stream) or self._writer_of(stream)
-        return writer.write_arrow(data)
-
-    async def send(
-        self,
-        value: bytes,
-        *,
-        key: str | None = None,
-        stream: str | None = None,
-        timestamp_us: int | None = None,
-        headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
-        """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
-        await self.drain()
-        return self.write(value, key=key, stream=stream, timestamp_us=timestamp_us, headers=headers)
-
-    async def drain(self) -> None:
-        """Wait while too much is not yet durable; see `Writer.drain`. Cancelling is safe.
-
-        Raises:
-            MillraceError: it takes nothing more.
-        """
-        for writer in self._writers.values():
-            await writer.drain()
-
-    async def flush(self) -> None:
-        """Wait until everything written so far is durable in the transaction. Cancelling is safe.
-
-        Raises:
-            TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
-            MillraceError: why events were lost.
-        """
-        if self.state is not TransactionState.OPEN:
-            self._check_open()
-        for writer in self._writers.values():
-            try:
-                await writer.flush()
-                if writer.refusal is not None:  # that was told before
-                    raise writer.refusal.with_traceback(None)
-            except MillraceError as error:
-                self._identities.forget()
-                reason = await explained(self._channel, self.number, error)
-                if reason is error:
-                    raise
-                raise reason from error
+        made = Branch(
+            self._channel, self._identities, self._routes, self._identity, number=self.number, options=self._options
+        )
+        self._branches.append(made)
+        return made
 
     # --- what was read ---
 
@@ -296,61 +199,75 @@ class Transaction:
 
     # --- the end ---
 
-    async def prepare(self, *, drop_others: bool = False) -> None:
+    async def prepare(self, *, branches: Iterable[BranchToken] | None = None, drop_others: bool = False) -> None:
         """Flush, and fix what the commit takes: from then on it can always be committed, and never ends by itself.
 
         Cancelling is safe: preparing again is the same.
 
         Args:
-            drop_others: see `commit`.
+            branches, drop_others: see `commit`.
 
         Raises:
             InvalidArgumentError: a cursor moves with it: what is prepared can always be committed, whatever has moved.
                 The transaction stays open.
             MillraceError: as `commit`.
         """
-        if self.state is TransactionState.PREPARED:
+        listed = self._listed(branches)
+        if self.state is TransactionState.PREPARED and listed is None:
             return
         if self._moves:
             raise InvalidArgumentError("a transaction that moves cursors cannot be prepared: commit it")
-        await self._complete()
-        request = m.PrepareTransaction(number=self.number, branches=self._counts(), drops_others=int(drop_others))
+        if self.state is not TransactionState.PREPARED:
+            await self._complete(listed)
+        request = m.PrepareTransaction(
+            number=self.number,
+            branches=self._counts() if listed is None else listed,
+            drops_others=int(drop_others or listed is not None),
+        )
         await self._channel.request(request)
         self._refuse(TransactionState.PREPARED, TransactionPreparedError("the transaction is prepared"))
 
-    async def commit(self, *, drop_others: bool = False) -> Committed:
+    async def commit(self, *, branches: Iterable[BranchToken] | None = None, drop_others: bool = False) -> Committed:
         """Flush, and let all events be part of their streams at once. Committing again returns the same.
 
         Cancelled, or when it fails because the server cannot be reached, it may be committed or not: commit again, or
         ask `client.transaction_outcome` for its name.
 
         Args:
+            branches: tokens of the branches that are committed. All else is deleted: other branches, and what was
+                written to the transaction itself. Events of a key are in the order of this list. Without it everything
+                is committed that was written to this object and to the branches that it made, which must be finished.
             drop_others: delete what others have written to the transaction of this name, or an earlier life of this
-                program. Without it the commit is refused if there is such.
+                program. Without it the commit is refused if there is such. With a list it is deleted anyway.
 
         Raises:
             TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
-            BranchesDifferError: somebody else has written to it.
+            TransactionCommittedError: it was committed with other branches.
+            BranchesDifferError: somebody else has written to it, or what a token says is not what is stored.
+            BranchTokenError: a token is of a branch of another transaction.
+            InvalidArgumentError: without a list, a branch is not finished. The transaction stays open.
             CursorMovedError: a cursor of `advance` is not where it is expected. The transaction stays open: abort it.
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cut of `advance` does not fit its stream.
             MillraceError: why events were lost. Nothing is committed without them.
         """
-        if self._committed is not None:
+        listed = self._listed(branches)
+        if self._committed is not None and listed is None:
             return self._committed
         # Else it is prepared, or committed and not known to be: the server knows with which branches.
         is_open = self.state not in {TransactionState.PREPARED, TransactionState.COMMITTED}
         if is_open:
-            await self._complete()
+            await self._complete(listed)
         request = m.CommitTransaction(
             number=self.number,
             name="",
-            branches=self._counts() if is_open else [],
-            drops_others=int(drop_others),
+            branches=listed if listed is not None else self._counts() if is_open else [],
+            drops_others=int(drop_others or listed is not None),
             cursors=list(self._moves.values()) if is_open else [],
         )
         info = await self._channel.request(request)
         self._refuse(TransactionState.COMMITTED, ClientClosedError("the transaction is committed"))
-        self._committed = Committed(cuts=await self._fetch_tails(self.streams), at=moment_of(info.decided_us))
+        if self._committed is None:
+            self._committed = Committed(cuts=await self._fetch_tails(self.streams), at=moment_of(info.decided_us))
         return self._committed
 
     async def abort(self) -> None:
@@ -386,21 +303,42 @@ class Transaction:
         self.release()
 
     def release(self) -> None:
-        """Write and renew nothing any more; the transaction stays as it is on the server."""
+        """Write and renew nothing any more; the transaction stays as it is on the server, until its lease ends.
+
+        For one that others go on with, or commit. What was not flushed is lost. Leaving the context does nothing then.
+        """
         state = TransactionState.UNKNOWN if self.state is TransactionState.OPEN else self.state
         self._refuse(state, ClientClosedError("the transaction was left"))
 
     # --- inside ---
 
-    def _counts(self) -> list[m.BranchCount]:
-        count = sum(self._writers[stream].event_count for stream in self.streams)
-        return [m.BranchCount(self._branch, count)] if count else []
+    @property
+    def _is_of_others(self) -> bool:
+        """Whether there is nothing to commit or to abort but what was begun by others and is ended by them."""
+        has_written = any(writer.has_taken for writer in self._writers.values())
+        return self.joined and not has_written and not self._moves
 
-    async def _complete(self) -> None:
-        """Flush, and take nothing after it: the commit names exactly what is there."""
+    def _listed(self, branches: Iterable[BranchToken] | None) -> list[m.BranchCount] | None:
+        """Return the branches of a list, None if there is none. Raises like `commit`."""
+        return None if branches is None else counts_of(branches, number=self.number)
+
+    def _counts(self) -> list[m.BranchCount]:
+        """Return the branches of this object, all flushed, with the one that is written to directly at the front."""
+        tokens = [branch.token for branch in self._branches if branch.token is not None]
+        own = [m.BranchCount(self._branch, self._event_count)] if self._event_count else []
+        return own + counts_of(tokens, number=self.number)
+
+    async def _complete(self, listed: Sequence[m.BranchCount] | None) -> None:
+        """Flush, and take nothing after it: the commit names exactly what is there. With a list nothing is flushed."""
         self._check_open()
+        unfinished = sum(branch.token is None for branch in self._branches)
+        if listed is None and unfinished:
+            raise InvalidArgumentError(
+                f"{unfinished} branches of the transaction are not finished: finish them, or list those to be committed"
+            )
         self._refusal = ClientClosedError("the transaction is being committed: it takes no more")
-        await self.flush()
+        if listed is None:
+            await self.flush()
 
     def _check_open(self) -> None:
         if self.state is not TransactionState.OPEN:
@@ -415,16 +353,10 @@ class Transaction:
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
-        for writer in self._writers.values():
-            writer.end(error)
+        self._end_writers(error)
+        for branch in self._branches:
+            branch.end(error)
         self._begun.discard(self)
-
-    def _writer_of(self, stream: str | None) -> PartsWriter:
-        """Raise that there is none."""
-        shown = ", ".join(self.streams[:4])
-        if stream is None:
-            raise InvalidArgumentError(f"name the stream of an event: the transaction is over {shown}")
-        raise InvalidArgumentError(f"the transaction is not over {stream}, but over {shown}")
 
     async def _abort_after_error(self) -> None:
         """Abort; the error that is on its way is raised, not one of this."""

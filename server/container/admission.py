@@ -110,17 +110,20 @@ def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, 
     transaction.room_bytes -= run.payload_size
 
 
-def check_open(transaction: Transaction) -> None:
+def check_open(transaction: Transaction, *, but: str = "") -> None:
     """Raise if a transaction takes nothing more.
+
+    Args:
+        but: how what was committed or prepared differs from what is asked for.
 
     Raises:
         TransactionAbortedError, TransactionCommittedError, TransactionPreparedError: it is so, or is about to be.
     """
     subject = transaction.name or str(transaction.number)
     if transaction.admitted_state is TransactionState.COMMITTED:
-        raise TransactionCommittedError("the transaction was committed", subject=subject)
+        raise TransactionCommittedError(f"the transaction was committed{but}", subject=subject)
     if transaction.admitted_state is TransactionState.PREPARED:
-        raise TransactionPreparedError("the transaction is prepared: commit or abort it", subject=subject)
+        raise TransactionPreparedError(f"the transaction is prepared{but}: commit or abort it", subject=subject)
     if transaction.admitted_state is TransactionState.EXPIRED:
         raise TransactionAbortedError("nothing named the transaction for longer than its lease", subject=subject)
     if transaction.admitted_state is TransactionState.ABORTED:

@@ -229,7 +229,7 @@ class TransactionController:
             if transaction.admitted_state is TransactionState.PREPARED and transaction.admitted_digest == digest:
                 await self._container.in_flight.settled()
                 return transaction, False
-            check_open(transaction)
+            check_open(transaction, but=", with other branches")
             chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
             dropped = sorted(transaction.parts.keys() - {part.segment_id for part, _ in chosen})
             decided = self._container.decide(
@@ -289,7 +289,7 @@ class TransactionController:
                     await self._container.in_flight.settled()
                     return transaction, False
                 if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
-                    check_open(transaction)
+                    check_open(transaction, but="" if is_same else ", with other branches")
                     if not number:
                         raise InvalidArgumentError(
                             "only a prepared transaction is committed by its name", subject=transaction.name

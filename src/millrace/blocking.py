@@ -2,6 +2,7 @@
 
 from millrace.client.blocking import (
     Bookmarks,
+    Branch,
     Client,
     Cursors,
     Reader,
@@ -15,6 +16,7 @@ from millrace.client.byte_files import ByteReader, ByteWriter
 
 __all__ = [
     "Bookmarks",
+    "Branch",
     "ByteReader",
     "ByteWriter",
     "Client",

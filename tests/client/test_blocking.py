@@ -14,6 +14,7 @@ from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.testing import TestServer
+from millrace.client.transactions.branch import Branch
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
@@ -28,7 +29,8 @@ LEFT_OUT = {
     # `write` waits for room, and `client.writer` opens.
     Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
     # `write` waits for room, and `client.transaction` begins. Who leaves `with` without an end says so by an error.
-    Transaction: {"begin", "send", "drain", "abandon", "release"},
+    Transaction: {"begin", "send", "drain", "abandon"},
+    Branch: {"send", "drain", "end"},  # `write` waits for room, and the transaction ends it
     # `__next__` takes blocks of events; the others are what a reader of several streams asks of that of each.
     Reader: {"next_events", "poll", "is_over", "begin", "rest", "leave", "take_batch"},
     StreamsReader: {"next_events"},
