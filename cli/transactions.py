@@ -1,4 +1,4 @@
-"""`millrace txn`: transactions that are not over, how one ended, and deciding over it."""
+"""`millrace txn`: transactions that are not over, how one ended, deciding over it; and producers."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -17,6 +17,7 @@ app = Commands(no_args_is_help=True)
 
 FAILED = 1
 
+WriterIdArgument = Annotated[str, typer.Argument(metavar="WRITER_ID", help="Writer id of the producer.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the transaction.")]
 
 
@@ -108,6 +109,44 @@ def abort(server: Server, name: NameArgument) -> None:
         print_done(f"aborted transaction {name}")
     else:
         print_note(f"transaction {name} was aborted before; nothing was changed")
+
+
+@app.command()
+def producer(server: Server, writer_id: WriterIdArgument, as_json: JsonOption = False) -> None:
+    """Show who uses the writer id of a producer, and what was committed last under it."""
+    with server.connect() as client:
+        found = client.producer_info(writer_id)
+    if as_json:
+        print_json(picked(found, "writer_id", "holder", "run", "last_sequence", "fenced_runs"))
+        return
+    print_facts(
+        {
+            "producer": found.writer_id,
+            "holder": found.holder or "none: the next one that begins",
+            "run": found.run or "none",
+            "last sequence": "none" if found.last_sequence is None else found.last_sequence,
+            "fenced runs": ", ".join(found.fenced_runs) or "none",
+        }
+    )
+
+
+@app.command()
+def reset(
+    server: Server,
+    writer_id: WriterIdArgument,
+    holder: Annotated[
+        str | None,
+        typer.Option(metavar="HOLDER", help="Who gets the writer id; if left out, the next one that begins."),
+    ] = None,
+) -> None:
+    """Give the writer id of a producer to another holder, whose sequences start over; for when its holder is gone."""
+    with server.connect() as client:
+        changed = client.reset_producer(writer_id, holder=holder)
+    whose = f"producer {writer_id} belongs to {holder or 'the next one that begins'}"
+    if changed:
+        print_done(f"{whose}; its sequences start over")
+    else:
+        print_note(f"{whose} already; nothing was changed")
 
 
 def _age_text(begun_at: datetime) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from millrace.model.names import INTERNAL_MARK
+from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_RUN
+from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.loss import ACCEPTED_SOURCE
@@ -178,6 +180,7 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     if found.is_known:
         _judge_exclusive_writers(result, found, file=checkpoint_name)
         _judge_transactions(result, found, file=checkpoint_name)
+        _judge_producers(result, found, file=checkpoint_name)
     if found.checkpoint is None and report.first_sequence > 1:
         result.find(
             checkpoint_name,
@@ -211,6 +214,19 @@ def _judge_transactions(result: Verification, found: Container, *, file: str) ->
         is_part = segment.name.startswith(_PARTS) and segment.link is None
         if is_part and state.open_transactions.owner(segment.segment_id) is None:
             result.find(file, f"{segment.name} is a part of no transaction that is open")
+
+
+def _judge_producers(result: Verification, found: Container, *, file: str) -> None:
+    """Check that what is known of producers is what records can make of them."""
+    numbers: dict[str, int] = {}
+    for producer in found.state.producers.values():
+        row, number = producer.row, numbers.setdefault(producer.writer_id, producer.number)
+        if number != producer.number:
+            result.find(file, f"producers {number} and {producer.number} have one writer id, {producer.writer_id}")
+        if row.run in row.fenced or len(row.fenced) > FENCED_RUNS_COUNT_MAX:
+            result.find(file, f"producer {producer.writer_id} has fenced runs that it cannot have: {row.fenced}")
+        if row.last_sequence != NO_SEQUENCE and row.run == NO_RUN:
+            result.find(file, f"producer {producer.writer_id} has committed {row.last_sequence} in no run")
 
 
 async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:

@@ -31,6 +31,11 @@ from millrace.client.errors import OffsetBeyondEndError as OffsetBeyondEndError
 from millrace.client.errors import OutageTimeoutError as OutageTimeoutError
 from millrace.client.errors import OutcomeUnknownError as OutcomeUnknownError
 from millrace.client.errors import PipelineBrokenError as PipelineBrokenError
+from millrace.client.errors import ProducerCommittedError as ProducerCommittedError
+from millrace.client.errors import ProducerFencedError as ProducerFencedError
+from millrace.client.errors import ProducerHeldError as ProducerHeldError
+from millrace.client.errors import ProducersFullError as ProducersFullError
+from millrace.client.errors import ProducerUnknownError as ProducerUnknownError
 from millrace.client.errors import RequestTimeoutError as RequestTimeoutError
 from millrace.client.errors import SegmentDamagedError as SegmentDamagedError
 from millrace.client.errors import SegmentExistsError as SegmentExistsError
@@ -69,6 +74,7 @@ from millrace.client.transactions.outcome import Committed as Committed
 from millrace.client.transactions.outcome import ListedTransaction as ListedTransaction
 from millrace.client.transactions.outcome import TransactionOutcome as TransactionOutcome
 from millrace.client.transactions.outcome import TransactionState as TransactionState
+from millrace.client.transactions.producers import ProducerInfo as ProducerInfo
 from millrace.client.transactions.transaction import Transaction as Transaction
 from millrace.client.waiting import Waiting as Waiting
 from millrace.client.waiting import WaitReason as WaitReason
@@ -102,6 +108,7 @@ from millrace.model.policy import RetentionPolicy as RetentionPolicy
 from millrace.model.policy import ScalingPolicy as ScalingPolicy
 from millrace.model.policy import StreamConfig as StreamConfig
 from millrace.model.position import Position as Position
+from millrace.model.producer import Producer as Producer
 from millrace.model.slice import Slice as Slice
 from millrace.model.stream import StreamInfo as StreamInfo
 from millrace.model.stream import StreamSegment as StreamSegment

@@ -437,6 +437,8 @@ class Client(Blocking[AsyncClient]):
     commit_transaction = waited(AsyncClient.commit_transaction)
     abort_transaction = waited(AsyncClient.abort_transaction)
     list_transactions = iterated(AsyncClient.list_transactions)
+    producer_info = waited(AsyncClient.producer_info)
+    reset_producer = waited(AsyncClient.reset_producer)
     writer_info = waited(AsyncClient.writer_info)
     reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)

@@ -28,6 +28,7 @@ from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.outcome import ListedTransaction, TransactionOutcome
+from millrace.client.transactions.producers import ProducerInfo, producer_info, reset_producer
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.fork_guard import ForkGuard
@@ -39,6 +40,7 @@ from millrace.model.cut import HEAD, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.names import checked_stream_name, checked_writer_id
+from millrace.model.producer import Producer
 from millrace.model.slice import Slice, slice_of
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
@@ -214,6 +216,7 @@ class Client(StreamControl):
         *,
         name: str | None = None,
         lease_s: float = 30.0,
+        producer: Producer | tuple[str, str, str, int] | None = None,
         options: WriterOptions | None = None,
     ) -> Transaction:
         """Return a transaction over one or several streams, to be entered with `async with`; leaving it commits.
@@ -226,6 +229,8 @@ class Client(StreamControl):
             name: says later whether it was committed, and lets another process commit it once it is prepared.
             lease_s: the server aborts it when it has heard nothing of it for so long, 1 s to a day as a rule; the
                 client sees to that by itself.
+            producer: as whom it is committed, once and not again, however long ago that was; entering lets its run take
+                over. Who joins to write branches needs none.
             options: of the writers of its streams.
 
         Raises:
@@ -233,9 +238,13 @@ class Client(StreamControl):
                 other streams.
             StreamNotFoundError, StreamSealedError: of one of the streams.
             TransactionCommittedError: one of that name was committed.
+            ProducerCommittedError: the producer has committed this sequence, or a later one.
+            ProducerFencedError: a newer run of the producer has begun.
+            ProducerHeldError: another holder has the writer id; see `reset_producer`.
+            ProducersFullError: the server knows too many producers.
             TransactionsFullError: too many are open.
         """
-        return self._transactions.make(streams, name=name, lease_s=lease_s, options=options)
+        return self._transactions.make(streams, name=name, lease_s=lease_s, producer=producer, options=options)
 
     async def begin_transaction(
         self,
@@ -243,10 +252,12 @@ class Client(StreamControl):
         *,
         name: str | None = None,
         lease_s: float = 30.0,
+        producer: Producer | tuple[str, str, str, int] | None = None,
         options: WriterOptions | None = None,
     ) -> Transaction:
         """Return a transaction that has begun; the caller commits or aborts it. See `transaction`."""
-        return await self.transaction(streams, name=name, lease_s=lease_s, options=options).__aenter__()
+        made = self.transaction(streams, name=name, lease_s=lease_s, producer=producer, options=options)
+        return await made.__aenter__()
 
     async def transaction_outcome(self, name: str) -> TransactionOutcome:
         """Return what is known of the transaction that has a name; its state is *unknown* if that is nothing."""
@@ -270,6 +281,29 @@ class Client(StreamControl):
             TransactionUnknownError: there is none of that name, or it was forgotten.
         """
         return await self._transactions.abort(name)
+
+    async def producer_info(self, writer_id: str) -> ProducerInfo:
+        """Return what is known of a producer: holder, run, last sequence, and the runs that were replaced.
+
+        Raises:
+            ProducerUnknownError: no transaction ever began with it.
+        """
+        return await producer_info(self._writes, writer_id)
+
+    async def reset_producer(self, writer_id: str, *, holder: str | None = None) -> bool:
+        """Give the writer id of a producer to another holder, whose sequences start over; its runs so far stay fenced.
+
+        Only if the holder it has is gone for good: what that would commit again is not recognised any more. False, and
+        nothing is changed, if the new holder has it already.
+
+        Args:
+            holder: None: it is that of the next transaction that begins with this writer id.
+
+        Raises:
+            ProducerUnknownError: no transaction ever began with it.
+            ProducerHeldError: yet another holder has taken it over meanwhile.
+        """
+        return await reset_producer(self._writes, writer_id, holder=holder)
 
     async def list_transactions(self) -> AsyncIterator[ListedTransaction]:
         """Yield the transactions of all clients that are open or prepared, in the order of their numbers.

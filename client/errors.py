@@ -33,11 +33,16 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- StreamExistsError            a stream of that name with another configuration
 |   +-- TransactionUnknownError      no such transaction, or its outcome was forgotten
 |   +-- TransactionCommittedError    it was committed before
+|   |   +-- ProducerCommittedError   what has this sequence of its producer was
 |   +-- TransactionAbortedError      it was aborted, by somebody or by its lease
 |   +-- TransactionPreparedError     it is prepared, and can only be committed or aborted
 |   +-- CursorMovedError             a cursor that should move with a commit was not where it was expected
 |   +-- BranchesDifferError          not so many events are stored as were to be committed
 |   +-- TransactionTooLargeError     it has as many bytes as a transaction may have
+|   +-- ProducerFencedError          a newer run of the producer has replaced this one
+|   +-- ProducerHeldError            another holder has the writer id of the producer
+|   +-- ProducerUnknownError         no transaction ever began with it
+|   +-- ProducersFullError           as many producers are known as may be
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
 |   |   +-- DiskUnavailableError     the disk cannot be read or written now
@@ -211,6 +216,10 @@ class TransactionCommittedError(_Answer, codes=[ErrorCode.TRANSACTION_COMMITTED]
     """The transaction was committed before."""
 
 
+class ProducerCommittedError(TransactionCommittedError, codes=[ErrorCode.PRODUCER_COMMITTED]):
+    """The producer has committed this sequence, or a later one: what has it is in the streams. Nothing was added."""
+
+
 class TransactionAbortedError(_Answer, codes=[ErrorCode.TRANSACTION_ABORTED]):
     """The transaction was aborted, by somebody or because its lease ran out. Nothing of it is left."""
 
@@ -233,6 +242,28 @@ class BranchTokenError(InvalidArgumentError):
 
 class TransactionTooLargeError(_Answer, codes=[ErrorCode.TRANSACTION_TOO_LARGE]):
     """A transaction has as many bytes as it may have; more were not stored."""
+
+
+class ProducerFencedError(_Answer, codes=[ErrorCode.PRODUCER_FENCED]):
+    """A newer run of the producer has replaced this one, or a reset has; the text names both. Nothing was committed.
+
+    This program is a former life of one that runs elsewhere: it should end.
+    """
+
+
+class ProducerHeldError(_Answer, codes=[ErrorCode.PRODUCER_HELD]):
+    """Another holder has the writer id of the producer; the text names both, and how to give it over.
+
+    Two programs use one writer id. Give one of them another, or, if the holder is gone for good, reset the producer.
+    """
+
+
+class ProducerUnknownError(_Answer, codes=[ErrorCode.PRODUCER_UNKNOWN]):
+    """No transaction ever began with this producer."""
+
+
+class ProducersFullError(_Answer, codes=[ErrorCode.PRODUCERS_FULL]):
+    """The server knows as many producers as it may, and forgets none; use a writer id that it knows."""
 
 
 class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED, ErrorCode.DEADLINE_EXCEEDED]):

@@ -7,6 +7,8 @@ APPEND_SIZE_BYTES_MAX: Final = 16 << 20
 """The largest payload of one append; the frame is larger by its header."""
 WRITER_ID_SIZE_BYTES_MAX: Final = 255
 TRANSACTION_NAME_SIZE_BYTES_MAX: Final = 255
+PRODUCER_PART_SIZE_BYTES_MAX: Final = 255
+"""Of the holder, and of the run, of a producer."""
 ROUTING_KEY_SIZE_BYTES_MAX: Final = 64 << 10
 HEADERS_COUNT_MAX: Final = 64
 HEADERS_SIZE_BYTES_MAX: Final = 64 << 10

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from .errors import InvalidNameError
-from .limits import TRANSACTION_NAME_SIZE_BYTES_MAX, WRITER_ID_SIZE_BYTES_MAX
+from .limits import PRODUCER_PART_SIZE_BYTES_MAX, TRANSACTION_NAME_SIZE_BYTES_MAX, WRITER_ID_SIZE_BYTES_MAX
 
 PART_LENGTH_MAX: Final = 100
 
@@ -77,12 +77,25 @@ def checked_writer_id(writer_id: str) -> str:
     Raises:
         InvalidNameError: otherwise.
     """
-    # Printable text holds no lone surrogate, so it can be encoded.
-    if not isinstance(writer_id, str) or not writer_id.isprintable():
-        raise _invalid("writer id", str(writer_id), "must be printable text")
-    if not 1 <= len(writer_id.encode()) <= WRITER_ID_SIZE_BYTES_MAX:
-        raise _invalid("writer id", writer_id, f"must have 1 to {WRITER_ID_SIZE_BYTES_MAX} bytes")
-    return writer_id
+    return _checked_text(writer_id, kind="writer id", size_max=WRITER_ID_SIZE_BYTES_MAX)
+
+
+def checked_holder(holder: str) -> str:
+    """Return `holder` if it can be that of a producer: 1 to `PRODUCER_PART_SIZE_BYTES_MAX` bytes of printable text.
+
+    Raises:
+        InvalidNameError: otherwise.
+    """
+    return _checked_text(holder, kind="holder of a producer", size_max=PRODUCER_PART_SIZE_BYTES_MAX)
+
+
+def checked_run(run: str) -> str:
+    """Return `run` if it can be that of a producer: 1 to `PRODUCER_PART_SIZE_BYTES_MAX` bytes of printable text.
+
+    Raises:
+        InvalidNameError: otherwise.
+    """
+    return _checked_text(run, kind="run of a producer", size_max=PRODUCER_PART_SIZE_BYTES_MAX)
 
 
 def checked_transaction_name(name: str) -> str:
@@ -91,11 +104,16 @@ def checked_transaction_name(name: str) -> str:
     Raises:
         InvalidNameError: otherwise.
     """
-    if not isinstance(name, str) or not name.isprintable():
-        raise _invalid("transaction name", str(name), "must be printable text")
-    if len(name.encode()) > TRANSACTION_NAME_SIZE_BYTES_MAX:
-        raise _invalid("transaction name", name, f"must have at most {TRANSACTION_NAME_SIZE_BYTES_MAX} bytes")
-    return name
+    return _checked_text(name, kind="transaction name", size_min=0, size_max=TRANSACTION_NAME_SIZE_BYTES_MAX)
+
+
+def _checked_text(text: str, *, kind: str, size_min: int = 1, size_max: int) -> str:
+    # Printable text holds no lone surrogate, so it can be encoded.
+    if not isinstance(text, str) or not text.isprintable():
+        raise _invalid(kind, str(text), "must be printable text")
+    if not size_min <= len(text.encode()) <= size_max:
+        raise _invalid(kind, text, f"must have {size_min} to {size_max} bytes")
+    return text
 
 
 def _invalid(kind: str, name: str, reason: str) -> InvalidNameError:

@@ -32,7 +32,8 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       TailChangedError
 +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
-        BranchesDifferError, CursorMovedError, TransactionsFullError, TransactionTooLargeError
+        BranchesDifferError, CursorMovedError, TransactionsFullError, TransactionTooLargeError,
+        ProducerCommittedError, ProducerFencedError, ProducerHeldError, ProducerUnknownError, ProducersFullError
 """
 
 from typing import ClassVar, Self
@@ -360,3 +361,23 @@ class TransactionsFullError(TransactionError, code=ErrorCode.TRANSACTIONS_FULL):
 
 class TransactionTooLargeError(TransactionError, code=ErrorCode.TRANSACTION_TOO_LARGE):
     """A transaction has as many bytes as it may have. What it has may still be committed."""
+
+
+class ProducerCommittedError(TransactionCommittedError, code=ErrorCode.PRODUCER_COMMITTED):
+    """The producer has committed this sequence, or a later one. Nothing of this transaction is left."""
+
+
+class ProducerFencedError(TransactionError, code=ErrorCode.PRODUCER_FENCED):
+    """A newer run of the producer has replaced this one, or a reset has. Nothing of this transaction is left."""
+
+
+class ProducerHeldError(TransactionError, code=ErrorCode.PRODUCER_HELD):
+    """Another holder has the writer id of the producer, until it is reset. Nothing of this transaction is left."""
+
+
+class ProducerUnknownError(TransactionError, code=ErrorCode.PRODUCER_UNKNOWN):
+    """No transaction ever began with this producer."""
+
+
+class ProducersFullError(TransactionError, code=ErrorCode.PRODUCERS_FULL):
+    """As many producers are known as may be; they are never forgotten."""

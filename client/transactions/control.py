@@ -8,6 +8,7 @@ from millrace.client.write.options import WriterOptions
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.names import checked_stream_name, checked_transaction_name
+from millrace.model.producer import checked_producer
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
@@ -34,7 +35,13 @@ class Transactions:
         self._begun: set[Transaction] = set()
 
     def make(
-        self, streams: str | Iterable[str], *, name: str | None, lease_s: float, options: WriterOptions | None
+        self,
+        streams: str | Iterable[str],
+        *,
+        name: str | None,
+        lease_s: float,
+        producer: tuple[str, str, str, int] | None,
+        options: WriterOptions | None,
     ) -> Transaction:
         """Return a transaction that has not begun. Raises like `Client.transaction`."""
         names = [streams] if isinstance(streams, str) else list(streams)
@@ -46,6 +53,7 @@ class Transactions:
             [checked_stream_name(stream) for stream in names],
             name=None if name is None else checked_transaction_name(name),
             lease_s=lease_s,
+            producer=None if producer is None else checked_producer(producer),
             options=options or WriterOptions(),
             fetch_tails=self._fetch_tails,
             begun=self._begun,

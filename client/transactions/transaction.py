@@ -32,6 +32,7 @@ from millrace.client.transport.channel import Channel
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
+from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 
@@ -68,6 +69,7 @@ class Transaction(BranchWriter):
         *,
         name: str | None,
         lease_s: float,
+        producer: Producer | None,
         options: WriterOptions,
         fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
         begun: "set[Transaction]",
@@ -81,6 +83,7 @@ class Transaction(BranchWriter):
         )
         self.name = name
         self._lease_s = lease_s
+        self._producer = producer
         self._fetch_tails = fetch_tails
         # All of this client that have begun and not ended.
         self._begun = begun
@@ -128,10 +131,13 @@ class Transaction(BranchWriter):
         self._identity = await self._identities.writer()
         lease_ms = round(self._lease_s * 1000)
         streams = [m.NamedStream(stream) for stream in self.streams]
+        producers = [] if self._producer is None else [m.ProducerClaim(*self._producer)]
 
         async def begin(ids: list[int]) -> m.TransactionInfo:
             (number,) = ids
-            request = m.BeginTransaction(number=number, name=self.name or "", lease_ms=lease_ms, streams=streams)
+            request = m.BeginTransaction(
+                number=number, name=self.name or "", lease_ms=lease_ms, streams=streams, producers=producers
+            )
             info = await self._channel.request(request)
             self.joined = info.number != number
             return info
@@ -208,8 +214,8 @@ class Transaction(BranchWriter):
             branches, drop_others: see `commit`.
 
         Raises:
-            InvalidArgumentError: a cursor moves with it: what is prepared can always be committed, whatever has moved.
-                The transaction stays open.
+            InvalidArgumentError: a cursor moves with it, or it has a producer: what is prepared can always be
+                committed, whatever has happened. The transaction stays open.
             MillraceError: as `commit`.
         """
         listed = self._listed(branches)
@@ -217,6 +223,8 @@ class Transaction(BranchWriter):
             return
         if self._moves:
             raise InvalidArgumentError("a transaction that moves cursors cannot be prepared: commit it")
+        if self._producer is not None:
+            raise InvalidArgumentError("a transaction of a producer cannot be prepared: commit it")
         if self.state is not TransactionState.PREPARED:
             await self._complete(listed)
         request = m.PrepareTransaction(
@@ -243,6 +251,9 @@ class Transaction(BranchWriter):
         Raises:
             TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
             TransactionCommittedError: it was committed with other branches.
+            ProducerCommittedError: its producer has committed this sequence, or a later one, by another transaction.
+            ProducerFencedError, ProducerHeldError: its producer is that of another run or holder by now. After these
+                three nothing of the transaction is left.
             BranchesDifferError: somebody else has written to it, or what a token says is not what is stored.
             BranchTokenError: a token is of a branch of another transaction.
             InvalidArgumentError: without a list, a branch is not finished. The transaction stays open.

@@ -1,7 +1,7 @@
 """Loads entities that are not resident, in a thread; concurrent requests for one entity share a load.
 
-Idle segments, streams, writers and outcomes of transactions are in the checkpoint. Reading them blocks, so the event
-loop never does it: a request is carried out once `pin` has loaded what it names.
+Idle segments, streams, writers, producers and outcomes of transactions are in the checkpoint. Reading them blocks, so
+the event loop never does it: a request is carried out once `pin` has loaded what it names.
 """
 
 import asyncio
@@ -62,6 +62,7 @@ class EntityLoader:
         writers: Sequence[int | str] = (),
         streams: Sequence[int | str] = (),
         transactions: Sequence[int | str] = (),
+        producers: Sequence[int | str] = (),
     ) -> Pins:
         """Load entities by number or name, with a stream its segments, and pin those that exist.
 
@@ -75,6 +76,7 @@ class EntityLoader:
             writers=tuple(writers),
             streams=tuple(streams),
             transactions=tuple(transactions),
+            producers=tuple(producers),
         )
         with Pins() as pins:
             for cache, keys in self._state.required(required):

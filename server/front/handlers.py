@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import AFTER_INTERNAL
+from millrace.model.producer import Producer
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
@@ -98,7 +99,11 @@ class Handlers:
         """
         named = m.required_entities(message)
         return await self.container.loader.pin(
-            segments=named.segments, writers=named.writers, streams=named.streams, transactions=named.transactions
+            segments=named.segments,
+            writers=named.writers,
+            streams=named.streams,
+            transactions=named.transactions,
+            producers=named.producers,
         )
 
     async def _create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
@@ -314,12 +319,15 @@ class Handlers:
         return m.IdRange(await self._transactions.reserve_ids(message.count), message.count)
 
     async def _begin_transaction(self, message: m.BeginTransaction) -> m.TransactionInfo:
+        if len(message.producers) > 1:
+            raise InvalidArgumentError("a transaction has one producer, or none", subject=message.name)
         transaction, changed = await self._transactions.begin(
             message.number,
             message.name,
             lease_ms=message.lease_ms,
             stream_names=[name for (name,) in message.streams],
             session_id=self._session_id,
+            producer=Producer(*message.producers[0]) if message.producers else None,
         )
         return self._transactions.describe(transaction, changed=changed)
 
@@ -351,6 +359,15 @@ class Handlers:
 
     async def _renew_transactions(self, message: m.RenewTransactions) -> m.Done:
         return m.Done(int(self._transactions.renew(message.numbers)))
+
+    async def _get_producer(self, message: m.GetProducer) -> m.ProducerInfo:
+        return self._transactions.producers.describe(message.producer_id)
+
+    async def _reset_producer(self, message: m.ResetProducer) -> m.Done:
+        changed = await self._transactions.producers.reset(
+            message.producer_id, expected_holder=message.expected_holder, holder=message.holder
+        )
+        return m.Done(int(changed))
 
     async def _list_transactions(self, message: m.ListTransactions) -> m.TransactionList:
         return self._transactions.list_open(after=message.after, count_max=_page_count(message))

@@ -35,6 +35,7 @@ class Commit:
     parts: list[m.CommittedPart] = field(default_factory=list)
     cuts: list[m.TransactionCut] = field(default_factory=list)
     cursors: list[m.MovedCursor] = field(default_factory=list)
+    producers: list[m.CommittedProducer] = field(default_factory=list)
 
     def record(self, transaction: Transaction, *, digest: bytes, committed_us: int) -> m.TransactionCommitted:
         """Return the record of it."""
@@ -48,6 +49,7 @@ class Commit:
             dropped=self.dropped,
             cuts=self.cuts,
             cursors=self.cursors,
+            producers=self.producers,
         )
 
 

@@ -81,6 +81,7 @@ class TransactionsStatistics:
     open_parts: int = 0
     oldest_age_s: float = 0.0
     outcomes: int = 0
+    producers: int = 0
     committed_total: int = 0
     aborted_total: int = 0
     expired_total: int = 0
@@ -177,6 +178,7 @@ class TransactionsRunner:
             open_parts=opened.parts_count,
             oldest_age_s=(self._container.clock.unix_us() - oldest_us) / 1e6 if oldest_us else 0.0,
             outcomes=self._outcomes_count,
+            producers=len(self._state.producers),
             committed_total=opened.decided_totals[TransactionState.COMMITTED],
             aborted_total=opened.decided_totals[TransactionState.ABORTED],
             expired_total=opened.decided_totals[TransactionState.EXPIRED],

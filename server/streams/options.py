@@ -54,6 +54,7 @@ class TransactionsOptions:
         named_outcome_s: for how long it is known how one with a name ended, counted while the server runs,
         unnamed_outcome_s: and one without.
         outcomes_count_max: of so many at most.
+        producers_count_max: producers that may be known; none is ever forgotten.
     """
 
     open_count_max: int = 10_000
@@ -65,6 +66,7 @@ class TransactionsOptions:
     named_outcome_s: int = 7 * 24 * 3600
     unnamed_outcome_s: int = 3600
     outcomes_count_max: int = 1_000_000
+    producers_count_max: int = 100_000
 
     def __post_init__(self) -> None:
         bounds = (
@@ -74,6 +76,7 @@ class TransactionsOptions:
             self.open_parts_count_max,
             self.lease_s_max,
             self.outcomes_count_max,
+            self.producers_count_max,
         )
         if min(bounds) <= 0:
             raise ConfigurationError("the bounds of transactions must be above 0")

@@ -11,6 +11,7 @@ from typing import Final
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import checked_transaction_name
+from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
@@ -32,6 +33,7 @@ from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
 from .id_ranges import IdRanges
 from .options import TransactionsOptions
+from .producers import ProducerControl, check_producer
 
 IDS_COUNT_MAX: Final = 65_536
 """In one range."""
@@ -56,6 +58,7 @@ class TransactionController:
         self._streams = streams
         self._options = options
         self._ids = IdRanges()
+        self.producers = ProducerControl(container, count_max=options.producers_count_max)
 
     async def reserve_ids(self, count: int) -> int:
         """Reserve numbers for a client, and return the first of them; they are void when the server ends.
@@ -73,7 +76,14 @@ class TransactionController:
         return first
 
     async def begin(
-        self, number: int, name: str, *, lease_ms: int, stream_names: Sequence[str], session_id: bytes = NO_SESSION
+        self,
+        number: int,
+        name: str,
+        *,
+        lease_ms: int,
+        stream_names: Sequence[str],
+        session_id: bytes = NO_SESSION,
+        producer: Producer | None = None,
     ) -> tuple[Transaction, bool]:
         """Begin a transaction, or join the open one of that name; return it and whether it is new.
 
@@ -82,11 +92,13 @@ class TransactionController:
             name: empty for none.
             lease_ms: it ends by itself when nothing names it for so long.
             session_id: of the client, of which no more than so many may be open.
+            producer: as whom it is committed; its run takes over. Who joins may leave it out.
 
         Raises:
             InvalidNameError: the name is too long, or is not printable.
             InvalidArgumentError: the number was not reserved or is used, the lease or the number of streams is out of
-                bounds, or one of that name is open over other streams.
+                bounds, or one of that name is open over other streams, or for another producer.
+            ProducerError: see `ProducerControl.begin`.
             StreamNotFoundError, StreamSealedError: of one of the streams.
             WriterExcludedError: one of the streams has an exclusive writer.
             TransactionCommittedError: one of that name was committed.
@@ -104,12 +116,15 @@ class TransactionController:
             if not (is_ending or is_decided or queued(m.TransactionBegun, name or number)):
                 break
             await self._container.in_flight.settled()
+        if producer is not None:
+            found = self.producers.begin(producer, found)
         streams = [self._streams.find(stream_name) for stream_name in stream_names]
         if found is not None and (found.number == number or found.state in _TAKEN):
             if found.state is not TransactionState.PREPARED:
                 check_open(found)
             if {stream.stream_id for stream in found.streams} != {stream.stream_id for stream in streams}:
                 raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
+            check_producer(found, producer)
             found.is_renewed = True
             return found, False
         for stream in streams:
@@ -125,7 +140,12 @@ class TransactionController:
         self._container.check_room()
         self._ids.use([number])
         record = m.TransactionBegun(
-            number=number, begun_us=self._container.clock.unix_us(), lease_ms=lease_ms, name=name, streams=routes
+            number=number,
+            begun_us=self._container.clock.unix_us(),
+            lease_ms=lease_ms,
+            name=name,
+            streams=routes,
+            producers=[] if producer is None else [m.ProducerClaim(*producer)],
         )
         decided = self._container.decide(record, name or number)
         self._state.open_transactions.admit(number, [stream.stream_id for stream in streams], session_id=session_id)
@@ -218,7 +238,7 @@ class TransactionController:
             BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
             TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
             TransactionPreparedError: it was prepared with other branches.
-            InvalidArgumentError: a branch is given twice.
+            InvalidArgumentError: a branch is given twice, or it has a producer, which may keep it from its commit.
         """
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
@@ -230,6 +250,8 @@ class TransactionController:
                 await self._container.in_flight.settled()
                 return transaction, False
             check_open(transaction, but=", with other branches")
+            if transaction.producer is not None:
+                raise InvalidArgumentError("a transaction of a producer cannot be prepared", subject=transaction.name)
             chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
             dropped = sorted(transaction.parts.keys() - {part.segment_id for part, _ in chosen})
             decided = self._container.decide(
@@ -266,6 +288,8 @@ class TransactionController:
             TransactionCommittedError: it was committed with other branches.
             TransactionPreparedError: it was prepared with other branches.
             CursorMovedError: a cursor is not where it is expected.
+            ProducerFencedError, ProducerHeldError, ProducerCommittedError: its producer keeps it from being committed,
+                forever: nothing of it is left.
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cursor cannot be where it is to be moved.
             InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
                 prepared is meant by its name alone.
@@ -276,7 +300,9 @@ class TransactionController:
         transaction = await self._found(number, name)
         with _held(transaction):
             stream_ids = [stream.stream_id for stream in transaction.streams]
-            with await self._container.loader.pin(streams=stream_ids):
+            producer = transaction.producer
+            writer_ids = [] if producer is None else [producer.writer_id]
+            with await self._container.loader.pin(streams=stream_ids, producers=writer_ids):
                 if transaction.admitted_state is TransactionState.OPEN:
                     await check_places(self._container, self._streams, cursors)
                 while not transaction.admitted_state.is_final and (
@@ -289,6 +315,8 @@ class TransactionController:
                     await self._container.in_flight.settled()
                     return transaction, False
                 if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
+                    if producer is not None and number:
+                        await self._check_producer(transaction, producer)
                     check_open(transaction, but="" if is_same else ", with other branches")
                     if not number:
                         raise InvalidArgumentError(
@@ -300,13 +328,29 @@ class TransactionController:
                     named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
                 commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
                 commit.cursors = plan_moves(self._container, self._streams, cursors)
+                commit.producers = [] if producer is None else [self.producers.committed(producer)]
                 committed_us = self._container.clock.unix_us()
                 decided = self._container.decide(
                     commit.record(transaction, digest=digest, committed_us=committed_us), transaction.number
                 )
                 admit_commit(self._state, transaction, commit, digest=digest)
+                for committed in commit.producers:
+                    self.producers.admit(committed)
                 await decided
         return transaction, True
+
+    async def _check_producer(self, transaction: Transaction, producer: Producer) -> None:
+        """Raise if its producer keeps a transaction from its commit; if it is open, it ends by that.
+
+        Of one that is aborted too: so the request that is sent again gets the same answer.
+        """
+        if transaction.admitted_state is TransactionState.COMMITTED:
+            return
+        refusal = self.producers.refusal(producer)
+        if refusal is not None:
+            if transaction.admitted_state is TransactionState.OPEN:
+                await end_transactions(self._container, [transaction], TransactionState.ABORTED)
+            raise refusal
 
     def _is_moving(self, transaction: Transaction) -> bool:
         """Return whether something is on its way by which the commit would be another one."""

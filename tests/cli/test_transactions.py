@@ -89,6 +89,45 @@ def test_a_transaction_is_aborted(ask: Run, running: TestServer) -> None:
     assert ask("txn", "commit", "left").code == 1
 
 
+def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
+    """Behaviour 69: the error of another holder names the command, which gives the writer id to it."""
+    with millrace.blocking.connect(running.address) as client:
+        client.create_stream("transactions/all")
+        for run in ("r1", "r2"):
+            with client.transaction("transactions/all", producer=("query-x", "first", run, 7 + int(run[1]))):
+                pass
+        with pytest.raises(millrace.ProducerHeldError, match="millrace txn reset query-x --holder second"):
+            client.begin_transaction("transactions/all", producer=("query-x", "second", "s1", 0))
+
+        shown, found = ask("txn", "producer", "query-x"), ask("txn", "producer", "query-x", "--json").json
+        done = ask("txn", "reset", "query-x", "--holder", "second")
+        again = ask("txn", "reset", "query-x", "--holder", "second")
+        client.begin_transaction("transactions/all", producer=("query-x", "second", "s1", 0)).abort()
+        freed = ask("txn", "reset", "query-x")
+
+    assert [line.split()[0] for line in shown.lines] == ["producer", "holder", "run", "last", "fenced"]
+    assert found == {
+        "writer_id": "query-x", "holder": "first", "run": "r2", "last_sequence": 9, "fenced_runs": ["r1"],
+    }  # fmt: skip
+    assert (done.code, again.code, freed.code) == (0, 0, 0)
+    assert "belongs to second; its sequences start over" in done.err
+    assert "nothing was changed" in again.err
+    assert "the next one that begins" in freed.err
+    left = ask("txn", "producer", "query-x", "--json").json
+    assert left == {
+        "writer_id": "query-x", "holder": None, "run": None, "last_sequence": None, "fenced_runs": ["r1", "r2", "s1"],
+    }  # fmt: skip
+    assert "the next one that begins" in ask("txn", "producer", "query-x").out
+
+
+@pytest.mark.parametrize("command", ["producer", "reset"])
+def test_a_producer_that_is_not_there_is_an_error(ask: Run, command: str) -> None:
+    unknown = ask("txn", command, "nobody")
+
+    assert (unknown.code, unknown.out) == (1, "")
+    assert "there is no such producer" in unknown.err
+
+
 @pytest.mark.parametrize("command", ["info", "commit", "abort"])
 def test_a_transaction_that_is_not_there_is_an_error(ask: Run, command: str) -> None:
     unknown = ask("txn", command, "nothing")

@@ -14,8 +14,10 @@ from millrace.cli.survey import copied_checkpoint, opened_checkpoint
 from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
 from millrace.model.exclusive_writer import ExclusiveWriter
+from millrace.model.producer import Producer, ProducerRow
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CopyPart, encode_part
+from millrace.server.container.state.producer import KnownProducer
 from millrace.server.folder import FORMAT_VERSION
 from millrace.server.wal import LogOwner
 from millrace.wire import messages as m
@@ -326,6 +328,40 @@ def test_sequenced_appends_are_shown_and_checked(run: Run, verify: Verify, tmp_p
     assert shown.count("first_sequence") > 1
     assert shown.count("1041") > 1
     assert "SEQUENCED_APPEND" in shown
+
+
+def test_producers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
+    async def fill(*, is_wrong: bool) -> None:
+        async with Server(server_options(tmp_path)) as started, await Peer.connect(started.address) as peer:
+            stream = f"shop/orders-{is_wrong}"
+            producer = Producer("abfrage-7", "holder", f"run-{is_wrong}", int(is_wrong))
+            await create_stream(peer, stream, 1)
+            transaction = await PeerTransaction.begin(peer, stream, producer=producer)
+            await transaction.write(b"event")
+            await transaction.commit()
+            if is_wrong:
+                assert started._open is not None
+                state = started._open.container.state
+                (known,) = state.producers.values()
+                known.row = ProducerRow("holder", "run-a", 7, ("run-a",))
+                state.producers.changed(known)
+                row = ProducerRow("holder", "", 7, ())
+                state.producers.add(KnownProducer(number=state.take_id(), writer_id="abfrage-7", row=row))
+
+    asyncio.run(fill(is_wrong=False))
+    assert verify(tmp_path) == []
+    log = run("inspect", log_file(tmp_path), "--hex").out
+    assert "PRODUCER_TAKEN" in log
+    assert "producers" in log
+    checkpoint = run("inspect", tmp_path / "containers" / "0000" / "checkpoint.db").out
+    assert "abfrage-7" in checkpoint.split("producers")[-1]
+
+    asyncio.run(fill(is_wrong=True))
+    findings = [finding["what"] for finding in verify(tmp_path)]
+    assert len(findings) == 3
+    assert "fenced runs that it cannot have" in findings[0]
+    assert "have one writer id, abfrage-7" in findings[1]
+    assert "has committed 7 in no run" in findings[2]
 
 
 def test_exclusive_writers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:

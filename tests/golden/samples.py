@@ -156,6 +156,7 @@ _MESSAGES: Final[list[m.Message]] = [
         name="übertrag-7",
         lease_ms=30_000,
         streams=[m.NamedStream("shop/orders"), m.NamedStream("shop/returns")],
+        producers=[m.ProducerClaim("abrechnung-ü", "query-1", "run-2", 1 << 45)],
     ),
     m.TransactionInfo(
         number=51,
@@ -187,6 +188,15 @@ _MESSAGES: Final[list[m.Message]] = [
     m.RenewTransactions([51, 54]),
     m.ListTransactions(51, 100),
     m.TransactionList([m.ListedTransaction(52, 2, 30_000, 1_700_000_000_000_021, 4, 1 << 35, "übertrag-7")], 1),
+    m.GetProducer("abrechnung-ü"),
+    m.ProducerInfo(
+        producer_id="abrechnung-ü",
+        holder="query-1",
+        run="run-3",
+        last_sequence=1 << 45,
+        fenced=[m.FencedRun("run-1"), m.FencedRun("run-2")],
+    ),
+    m.ResetProducer(producer_id="abrechnung-ü", expected_holder="query-1", holder="query-2"),
     m.SegmentCreated(11, 1_700_000_000_000_003, "raw/a"),
     m.SegmentSealed(11),
     m.SegmentTruncated(11, 1 << 39),
@@ -244,6 +254,7 @@ _MESSAGES: Final[list[m.Message]] = [
         lease_ms=30_000,
         name="übertrag-7",
         streams=[m.TransactionStream(31, 7, [m.SegmentRangeRecord(32, 0, 8), m.SegmentRangeRecord(33, 9, 10)])],
+        producers=[m.ProducerClaim("abrechnung-ü", "query-1", "run-2", 1 << 46)],
     ),
     m.PartsAdded(number=51, branch=9, added_us=1_700_000_000_000_018, parts=[m.PartRecord(52, 31, 0, (1 << 64) - 1)]),
     m.TransactionCommitted(
@@ -256,6 +267,7 @@ _MESSAGES: Final[list[m.Message]] = [
         dropped=[53, 54],
         cuts=[m.TransactionCut(31, 9, [m.CutPosition(36, 3 << 40)])],
         cursors=[m.MovedCursor(31, "billing", [m.SavedPosition(33, 1 << 40, 3)])],
+        producers=[m.CommittedProducer(57, "abrechnung-ü", "query-1", "run-2", 1 << 46)],
     ),
     m.TransactionsEnded(ended_us=1_700_000_000_000_020, state=4, numbers=[51, 55]),
     m.OutcomesForgotten([51, 55]),
@@ -265,6 +277,8 @@ _MESSAGES: Final[list[m.Message]] = [
         digest=bytes(range(80, 96)),
         dropped=[54, 56],
     ),
+    m.ProducerTaken(number=57, producer_id="abrechnung-ü", holder="query-1", run="run-3"),
+    m.ProducerReset(number=57, producer_id="abrechnung-ü", holder=""),
 ]
 SAMPLES: Final = {message.type.name.lower(): message for message in _MESSAGES}
 """By the name of the file. Request id and flags are those of the file."""

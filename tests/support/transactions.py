@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from millrace.model.producer import Producer
 from millrace.wire import messages as m
 from tests.support.protocol import Outcome, Peer
 
@@ -28,11 +29,18 @@ class PeerTransaction:
 
     @classmethod
     async def begin(
-        cls, peer: Peer, *streams: str, name: str = "", lease_ms: int = 30_000, ids_count: int = 100
+        cls,
+        peer: Peer,
+        *streams: str,
+        name: str = "",
+        lease_ms: int = 30_000,
+        ids_count: int = 100,
+        producer: Producer | None = None,
     ) -> "PeerTransaction":
         ids = await reserve(peer, ids_count)
         writer = await peer.open_writer("")
-        info = await peer.ask(begin_request(ids.pop(0), *streams, name=name, lease_ms=lease_ms), m.TransactionInfo)
+        request = begin_request(ids.pop(0), *streams, name=name, lease_ms=lease_ms, producer=producer)
+        info = await peer.ask(request, m.TransactionInfo)
         return cls(peer, info, writer, ids)
 
     @property
@@ -108,9 +116,12 @@ async def reserve(peer: Peer, count: int) -> list[int]:
     return list(range(found.first, found.first + count))
 
 
-def begin_request(number: int, *streams: str, name: str = "", lease_ms: int = 30_000) -> m.BeginTransaction:
+def begin_request(
+    number: int, *streams: str, name: str = "", lease_ms: int = 30_000, producer: Producer | None = None
+) -> m.BeginTransaction:
     named = [m.NamedStream(stream) for stream in streams]
-    return m.BeginTransaction(number=number, name=name, lease_ms=lease_ms, streams=named)
+    producers = [] if producer is None else [m.ProducerClaim(*producer)]
+    return m.BeginTransaction(number=number, name=name, lease_ms=lease_ms, streams=named, producers=producers)
 
 
 async def outcome_of(peer: Peer, *, number: int = 0, name: str = "") -> m.TransactionInfo:

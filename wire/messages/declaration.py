@@ -62,6 +62,7 @@ class Entity(Enum):
     WRITER = "writers"
     STREAM = "streams"
     TRANSACTION = "transactions"
+    PRODUCER = "producers"
 
 
 SegmentId = Annotated[int, c.Int64ul, Entity.SEGMENT]
@@ -72,6 +73,8 @@ StreamId = Annotated[int, c.Int64ul, Entity.STREAM]
 StreamName = Annotated[str, _TEXT, Entity.STREAM]
 TransactionNumber = Annotated[int, c.Int64ul, Entity.TRANSACTION]
 TransactionName = Annotated[str, _TEXT, Entity.TRANSACTION]
+ProducerNumber = Annotated[int, c.Int64ul, Entity.PRODUCER]
+ProducerId = Annotated[str, _TEXT, Entity.PRODUCER]
 
 
 class FrameType(int):
@@ -230,6 +233,7 @@ class Required:
     writers: tuple[int | str, ...] = ()
     streams: tuple[int | str, ...] = ()
     transactions: tuple[int | str, ...] = ()
+    producers: tuple[int | str, ...] = ()
 
 
 def required_entities(message: Message) -> Required:

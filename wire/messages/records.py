@@ -1,5 +1,6 @@
 """Records of decisions: frames of the same form, written to the log by the server and refused from the network."""
 
+from dataclasses import field
 from typing import ClassVar, NamedTuple
 
 from construct import Const, Int32ul
@@ -13,6 +14,7 @@ from .declaration import (
     Bytes16,
     List16,
     List32,
+    ProducerNumber,
     Record,
     SegmentId,
     StreamId,
@@ -24,7 +26,7 @@ from .declaration import (
     message,
 )
 from .stream import CursorName, CutPosition, NamedCut, SavedPosition, SegmentRangeRecord
-from .transaction import BranchCount, TransactionCut, TransactionStream
+from .transaction import BranchCount, ProducerClaim, TransactionCut, TransactionStream
 from .writer import NO_NONCE as _NO_NONCE
 
 
@@ -245,6 +247,7 @@ class TransactionBegun(Record):
     lease_ms: U32
     name: TransactionName
     streams: List16[TransactionStream]
+    producers: List16[ProducerClaim] = field(default_factory=list)  # one, or none
 
 
 class PartRecord(NamedTuple):
@@ -293,6 +296,16 @@ class MovedCursor(NamedTuple):
     positions: List16[SavedPosition]
 
 
+class CommittedProducer(NamedTuple):
+    """A sequence of a producer is committed."""
+
+    number: ProducerNumber
+    producer_id: Text
+    holder: Text
+    run: Text
+    sequence: I64
+
+
 @message(163, kw_only=True)
 class TransactionCommitted(Record):
     """The events of a transaction are in its streams. The record says all of it, whatever of the log before is lost.
@@ -311,7 +324,7 @@ class TransactionCommitted(Record):
     cursors: List32[MovedCursor]
     assignments: ClassVar = Const(0, Int32ul)  # reserved: positions of readers of groups
     conditions: ClassVar = Const(0, Int32ul)  # reserved: entries of tables
-    producers: ClassVar = Const(0, Int32ul)  # reserved: the sequence of a producer
+    producers: List32[CommittedProducer] = field(default_factory=list)  # one, or none
 
 
 @message(164, kw_only=True)
@@ -338,3 +351,22 @@ class TransactionPrepared(Record):
     branches: List32[BranchCount]
     digest: Bytes16  # of the branches and their counts
     dropped: List32[SegmentId]  # parts that are deleted
+
+
+@message(170, kw_only=True)
+class ProducerTaken(Record):
+    """A run uses the writer id of a producer from here on; the run before is fenced."""
+
+    number: ProducerNumber
+    producer_id: Text
+    holder: Text
+    run: Text
+
+
+@message(171, kw_only=True)
+class ProducerReset(Record):
+    """The writer id of a producer belongs to another holder, whose sequences start over; its runs so far are fenced."""
+
+    number: ProducerNumber
+    producer_id: Text
+    holder: Text  # empty: the next run of any holder takes over

@@ -4,6 +4,7 @@ A client takes the numbers of its transactions, and of the segments that hold th
 reserves for it. So it can name both before the server has answered.
 """
 
+from dataclasses import field
 from typing import NamedTuple
 
 from .declaration import (
@@ -14,6 +15,7 @@ from .declaration import (
     FromServer,
     List16,
     List32,
+    ProducerId,
     Query,
     Request,
     SegmentId,
@@ -83,17 +85,28 @@ class TransactionInfo(FromServer):
     names: List16[NamedStream]  # of its streams, as far as they are known: only in the answer to GET_TRANSACTION
 
 
+class ProducerClaim(NamedTuple):
+    """As which producer a transaction is committed: each sequence of a holder once."""
+
+    producer_id: ProducerId
+    holder: Text
+    run: Text
+    sequence: I64
+
+
 @message(82, kw_only=True)
 class BeginTransaction(Request[TransactionInfo]):
     """Begin a transaction over streams; where one of that name is open, join it, and the reply has its number.
 
-    Refused with TRANSACTION_COMMITTED if one of that name was committed. Sent again, it is the same request.
+    Refused with TRANSACTION_COMMITTED if one of that name was committed. Sent again, it is the same request. The first
+    one of a run of a producer lets that run take over, whatever the answer.
     """
 
     number: TransactionNumber  # from a reserved range
     name: TransactionName  # any text; empty: only its number names it
     lease_ms: U32  # it ends by itself when nothing names it for so long
     streams: List16[NamedStream]
+    producers: List16[ProducerClaim] = field(default_factory=list)  # one, or none
 
 
 class NewPart(NamedTuple):
@@ -197,3 +210,39 @@ class ListTransactions(Query[TransactionList]):
 
     after: U64
     count_max: U32
+
+
+class FencedRun(NamedTuple):
+    """A run of a producer that was replaced."""
+
+    run: Text
+
+
+@message(97, kw_only=True)
+class ProducerInfo(FromServer):
+    """What is known of a producer."""
+
+    producer_id: Text
+    holder: Text  # empty: the next run of any holder takes over
+    run: Text  # that took over last; empty: none since the reset
+    last_sequence: I64  # the highest that the holder has committed; -1: none
+    fenced: List16[FencedRun]  # runs that were replaced, the newest at the end
+
+
+@message(96)
+class GetProducer(Query[ProducerInfo]):
+    """Ask for a producer; refused with PRODUCER_UNKNOWN if no transaction ever began with it."""
+
+    producer_id: ProducerId
+
+
+@message(98, kw_only=True)
+class ResetProducer(Request[Done]):
+    """Give the writer id of a producer to another holder, whose sequences start over; its runs so far stay fenced.
+
+    `changed` = 0 if that holder has it already: its sequences mean what they meant.
+    """
+
+    producer_id: ProducerId
+    expected_holder: Text  # who has it; refused with PRODUCER_HELD if that is another one by now
+    holder: Text  # empty: the next run of any holder takes over

@@ -1,4 +1,4 @@
-"""All tables of a checkpoint, which is a SQLite database, in format version 7.
+"""All tables of a checkpoint, which is a SQLite database, in format version 8.
 
 Each kind of thing has its tables, declared in a module of its own. Each row carries a checksum (see `table`), and the
 one row of `meta` knows how many rows each of these tables has and the sum of their checksums. So a row that is damaged,
@@ -14,16 +14,17 @@ from typing import Any, Final
 
 from .exclusive_table import EXCLUSIVE_WRITERS
 from .kind import Kind
+from .producer_table import PRODUCERS
 from .segment_tables import SEGMENTS
 from .stream_tables import STREAMS
 from .table import Table
 from .transaction_tables import TRANSACTIONS
 from .writer_tables import WRITERS
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 PRODUCT: Final = "millrace checkpoint"
 
-KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS, TRANSACTIONS)
+KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS, TRANSACTIONS, PRODUCERS)
 TABLES: Final = (
     *(table for kind in KINDS for table in (kind.table, *(detail.table for detail in kind.details))),
     EXCLUSIVE_WRITERS,

@@ -31,7 +31,16 @@ from millrace.server.wal import AcceptedLoss, LogOwner
 
 from .checkpoint import Checkpoint, CheckpointVersion
 from .database_file import check_header, free_path, move_database, remove_database, remove_journals
-from .reader import CheckpointReader, SegmentArchive, StreamArchive, TransactionArchive, WriterArchive, translated
+from .producer_table import PRODUCERS
+from .reader import (
+    CheckpointReader,
+    KindArchive,
+    SegmentArchive,
+    StreamArchive,
+    TransactionArchive,
+    WriterArchive,
+    translated,
+)
 from .rows import CheckpointRows
 from .schema import KINDS
 from .segment_tables import SEGMENTS
@@ -53,8 +62,8 @@ class CheckpointStore:
     """The file with the checkpoint of one container.
 
     All methods block, and may be called from any thread; a lock makes them take turns, also with a call whose caller
-    was cancelled. `load` comes first. `segments`, `streams`, `writers` and `transactions` read single things from it,
-    also while it is saved.
+    was cancelled. `load` comes first. `segments`, `streams`, `writers`, `transactions` and `producers` read single
+    things from it, also while it is saved.
 
     Errors of all methods: NoSpaceError when the disk is full, CheckpointDamagedError when the file is not what was
     written, DiskUnavailableError when it cannot be read or written now, OSError when a file cannot be renamed or
@@ -101,6 +110,7 @@ class CheckpointStore:
         self.streams = StreamArchive(self._reader, STREAMS)
         self.writers = WriterArchive(self._reader, WRITERS)
         self.transactions = TransactionArchive(self._reader, TRANSACTIONS)
+        self.producers = KindArchive(self._reader, PRODUCERS)
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
@@ -304,6 +314,7 @@ class CheckpointStore:
                 "writers": self.writers,
                 "streams": self.streams,
                 "transactions": self.transactions,
+                "producers": self.producers,
             },
             counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
             internal_count=self.segments.internal_count(),

@@ -119,5 +119,5 @@ def range_of_texts(low: str, last: str) -> KeyRange:
 
 
 def json_text(value: object) -> str:
-    """Return a list of lists, numbers and texts as it is stored in a text column."""
+    """Return a list of lists, numbers and texts, or None, as it is stored in a text column."""
     return json.dumps(value, separators=(",", ":"))

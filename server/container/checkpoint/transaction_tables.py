@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.state.transaction import Transaction
 from millrace.wire import messages as m
@@ -27,12 +28,17 @@ def _transaction_row(transaction: Transaction) -> Row:
         json_text(streams),
         json_text(transaction.cuts),
         json_text(transaction.branches),
+        json_text(transaction.producer),
         transaction.digest,
     )
 
 
-def _load_transaction(*, state: int, streams: str, cuts: str, branches: str, **columns: Any) -> Transaction:
+def _load_transaction(
+    *, state: int, streams: str, cuts: str, branches: str, producer: str, **columns: Any
+) -> Transaction:
     transaction = Transaction(state=TransactionState(state), **columns)
+    as_whom = json.loads(producer)
+    transaction.producer = None if as_whom is None else Producer(*as_whom)
     transaction.streams = [
         m.TransactionStream(
             stream_id,
@@ -79,7 +85,8 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
         number=15,
         key=["number"],
         integers=["number", "state", "begun_us", "lease_ms", "decided_us", "decided_uptime_us"],
-        texts=["name", "streams", "cuts", "branches"],  # the lists as JSON, key ranges in hexadecimal digits
+        # The lists as JSON, key ranges in hexadecimal digits; `null` where there is no producer.
+        texts=["name", "streams", "cuts", "branches", "producer"],
         blobs=["digest"],
         indexes=[["name"], ["decided_uptime_us", "number"]],
     ),

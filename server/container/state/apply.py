@@ -7,7 +7,8 @@ state is a function of the log, and a checkpoint of it is only a shortcut.
     items of a batch         what applies them
     runs of appends          here
     ranges lost to damage    here
-    records of decisions     `apply_segments`, `apply_writers`, `apply_streams`, `apply_transactions`
+    records of decisions     `apply_segments`, `apply_writers`, `apply_streams`, `apply_transactions`,
+                             `apply_producers`
 
 There is no loop, future, clock or I/O in it: what a batch is about is pinned before, by admission in the running server
 and by `apply_recovered` otherwise. Nor does it notify: it returns the segments whose watchers are to be told. What
@@ -29,7 +30,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.framing import decode
 
-from . import apply_segments, apply_streams, apply_transactions, apply_writers
+from . import apply_producers, apply_segments, apply_streams, apply_transactions, apply_writers
 from .apply_segments import CurrentBatch
 from .clock_history import ClockHistory
 from .container_state import ContainerState
@@ -161,4 +162,5 @@ _APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     **apply_writers.APPLIERS,
     **apply_streams.APPLIERS,
     **apply_transactions.APPLIERS,
+    **apply_producers.APPLIERS,
 }

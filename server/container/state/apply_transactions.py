@@ -5,9 +5,11 @@ from typing import Any, Final
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import internal_name
+from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.wire import messages as m
 
+from .apply_producers import commit_producer
 from .apply_segments import CurrentBatch, create_segment, merge_segment, seal_segments
 from .apply_streams import begin_epoch
 from .container_state import ContainerState
@@ -33,6 +35,7 @@ def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
         begun_us=record.begun_us,
         lease_ms=record.lease_ms,
         streams=record.streams,
+        producer=Producer(*record.producers[0]) if record.producers else None,
     )
     state.use_id(transaction.number)
     state.transactions.add(transaction)
@@ -115,6 +118,8 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             kind = m.CutKind.CURSOR
             stream.cuts[kind, cursor.name] = m.SavedCut(kind, cursor.name, record.committed_us, cursor.positions)
             state.streams.changed(stream)
+    for producer in record.producers:
+        commit_producer(state, producer)
     _delete_parts(state, record.dropped)
     transaction.digest = record.digest
     transaction.cuts = record.cuts
@@ -163,6 +168,8 @@ def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionStat
     for segment_id in transaction.parts:
         state.touch("parts", transaction.number, segment_id)
     transaction.parts, transaction.admitted_parts, transaction.streams = {}, {}, []
+    if outcome is TransactionState.COMMITTED:
+        transaction.producer = None  # else it says why it is never committed, whenever that is asked for again
     transaction.state = transaction.admitted_state = outcome
     transaction.admitted_digest = transaction.digest
     transaction.branches = transaction.admitted_branches = []

@@ -1,4 +1,4 @@
-"""What a container knows: its segments, writers, streams and transactions, as its log says.
+"""What a container knows: its segments, writers, streams, transactions and producers, as its log says.
 
 `apply.apply_batch` is the only code that changes it from records of the log; the flusher changes what is about chunks.
 
@@ -25,6 +25,7 @@ from millrace.wire import messages as m
 from .clock_history import ClockHistory
 from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
+from .producer import KnownProducer
 from .segment import Segment
 from .stream import Stream
 from .transaction import OpenTransactions, Transaction
@@ -69,6 +70,7 @@ KINDS: Final = (
     ("writers", "writer_number", "writer_id"),
     ("streams", "stream_id", "name"),
     ("transactions", "number", "name"),
+    ("producers", "number", "writer_id"),
 )
 """Of entities, each with the attributes that are its number and its name."""
 TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences", "parts")
@@ -76,7 +78,7 @@ TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences", "part
 
 
 class ContainerState:
-    """Segments, writers, streams and transactions of one container, by id and by name.
+    """Segments, writers, streams, transactions and producers of one container, by id and by name.
 
     Args:
         stored: what the last checkpoint has.
@@ -103,6 +105,7 @@ class ContainerState:
         self.writers: EntityCache[Writer] = self.caches["writers"]
         self.streams: EntityCache[Stream] = self.caches["streams"]
         self.transactions: EntityCache[Transaction] = self.caches["transactions"]
+        self.producers: EntityCache[KnownProducer] = self.caches["producers"]
         self.open_transactions = OpenTransactions(self.transactions, self.segments)
         # Every transaction whose outcome was forgotten has a number below this.
         self.horizon = stored.horizon
@@ -111,6 +114,8 @@ class ContainerState:
         self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
+        # Producers whose first record is queued, by writer id.
+        self.admitted_producers: dict[str, KnownProducer] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
         self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
@@ -154,6 +159,7 @@ class ContainerState:
         yield self.segments, required.segments
         yield self.writers, required.writers
         yield self.transactions, required.transactions
+        yield self.producers, required.producers
         yield self.streams, required.streams
         for key in required.streams:
             stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
@@ -177,7 +183,7 @@ class ContainerState:
         self._internal_count += segment.is_internal
 
     def take_id(self) -> int:
-        """Return a fresh id for a segment, a writer, a stream or a transaction; never given twice."""
+        """Return a fresh id, whatever it is for; never given twice."""
         number = self.next_id
         self.next_id += 1
         return number
@@ -276,6 +282,8 @@ class ContainerState:
             writer.admit_as_durable()
         for transaction in self.transactions.present():
             transaction.admit_as_durable()
+        for producer in self.producers.present():
+            producer.admit_as_durable()
         for stream in self.streams.present():
             stream.admit_as_durable()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
+from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.wire import messages as m
@@ -40,6 +41,7 @@ class Transaction:
         streams: with the segments by which all who write to it route.
         parts: by the id of their segment, in the order in which they were added.
         cuts: where its events end, once it is committed.
+        producer: as whom it is committed, while it is not; None for nobody.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Transaction:
     streams: list[m.TransactionStream] = field(default_factory=list)
     parts: dict[int, TransactionPart] = field(default_factory=dict)
     cuts: list[m.TransactionCut] = field(default_factory=list)
+    producer: Producer | None = None
     # Admitted: the same, ahead by what is queued.
     admitted_state: TransactionState = field(init=False)
     admitted_digest: bytes = field(init=False)

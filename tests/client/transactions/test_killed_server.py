@@ -48,6 +48,37 @@ async def test_a_transaction_outlives_a_killed_server(millrace_server: TestServe
         assert len(await values_of(client, name)) == 101
 
 
+async def test_branches_and_producers_outlive_a_killed_server(millrace_server: TestServer, name: str) -> None:
+    """Behaviours 31, 67, 68: what is finished is there, and a run is known as soon as it has begun."""
+    async with millrace.connect(millrace_server.address) as client:
+        await client.create_stream(name, TWO)
+        zombie = await client.begin_transaction(name, name=f"{name}-0", producer=(name, "h", "r1", 0))
+        outdated = zombie.branch()
+        outdated.write(b"outdated", key="k")
+        await outdated.finish()
+        transaction = await client.begin_transaction(name, name=f"{name}-0", producer=(name, "h", "r2", 0))
+        finished, growing = transaction.branch(), transaction.branch()
+        finished.write_many([b"%d" % number for number in range(50)], key="k")
+        growing.write_many([b"%d" % number for number in range(50, 60)], key="k")
+        tokens = [await finished.finish()]
+        await growing.flush()
+        await kill_and_start(millrace_server)
+        growing.write(b"60", key="k")
+        tokens.append(await growing.finish())
+        await kill_and_start(millrace_server)
+
+        with pytest.raises(millrace.ProducerFencedError):
+            await zombie.commit()
+        await transaction.commit(branches=tokens)
+        await kill_and_start(millrace_server)
+
+        await transaction.commit(branches=tokens)
+        with pytest.raises(millrace.ProducerCommittedError):
+            await client.begin_transaction(name, producer=(name, "h", "r2", 0))
+        assert (await client.producer_info(name)).fenced_runs == ("r1",)
+        assert await values_of(client, name) == [b"%d" % number for number in range(61)]
+
+
 @pytest.mark.slow
 async def test_a_commit_under_way_is_repeated(millrace_server: TestServer, name: str) -> None:
     """Behaviours 29, 31: whether the commit was carried out before the kill or not, it is now, once."""
@@ -59,7 +90,7 @@ async def test_a_commit_under_way_is_repeated(millrace_server: TestServer, name:
 
 
 async def commit_under_kill(client: Client, server: TestServer, name: str, turn: int) -> None:
-    transaction = await client.begin_transaction(name)
+    transaction = await client.begin_transaction(name, producer=(name, "h", "r", turn))
     for number in range(20):
         transaction.write(b"%d" % turn, key=f"k{number}")
     await transaction.flush()

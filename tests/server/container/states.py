@@ -28,7 +28,7 @@ class EmptyArchive:
 
 def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
     """Return the state of a container before anything happened, without a checkpoint."""
-    kinds = ("segments", "writers", "streams", "transactions")
+    kinds = ("segments", "writers", "streams", "transactions", "producers")
     stored = StoredState(
         archives=dict.fromkeys(kinds, EmptyArchive()),
         counts=dict.fromkeys(kinds, 0),

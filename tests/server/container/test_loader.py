@@ -68,8 +68,9 @@ class SlowArchive:
 
 def state_over(archive: SlowArchive, *, idle_bytes_max: int = 0) -> ContainerState:
     stored = StoredState(
-        archives={"segments": archive} | dict.fromkeys(("writers", "streams", "transactions"), EmptyArchive()),
-        counts={"segments": COUNT // 2, "writers": 0, "streams": 0, "transactions": 0},
+        archives={"segments": archive}
+        | dict.fromkeys(("writers", "streams", "transactions", "producers"), EmptyArchive()),
+        counts={"segments": COUNT // 2, "writers": 0, "streams": 0, "transactions": 0, "producers": 0},
         internal_count=0,
         attribute_bytes=0,
         next_id=COUNT + 1,

@@ -13,7 +13,7 @@ from millrace.wire.append_run import AppendRun
 
 TRANSACTION_KINDS = (
     "begin_transaction", "begin_transaction", "add_parts", "add_parts", "append_to_part", "append_to_part", "prepare",
-    "commit", "commit", "end_transactions", "forget_outcomes",
+    "commit", "commit", "end_transactions", "forget_outcomes", "take_over", "take_over", "reset_producer",
 )  # fmt: skip
 
 
@@ -49,8 +49,16 @@ class TransactionSteps(ABC):
                 )
                 for stream in streams
             ]
+            claim = m.ProducerClaim(f"abfrage-{choice % 3}", f"halter-{amount % 2}", f"lauf-{amount % 9}", amount)
             self.apply(
-                m.TransactionBegun(number=number, begun_us=self.clock_us, lease_ms=amount, name=name, streams=routes)
+                m.TransactionBegun(
+                    number=number,
+                    begun_us=self.clock_us,
+                    lease_ms=amount,
+                    name=name,
+                    streams=routes,
+                    producers=[claim] if amount % 3 else [],
+                )
             )
 
     def add_parts(self, choice: int, amount: int) -> None:
@@ -105,6 +113,9 @@ class TransactionSteps(ABC):
         for read in self.state.streams.values():
             positions = [m.SavedPosition(part.segment_id, amount, amount % 3) for part in read.open_parts]
             record.cursors.append(m.MovedCursor(read.stream_id, f"zeiger-{amount % 2}", positions))
+        if transaction.producer is not None:
+            number = self._producer_number(transaction.producer.writer_id)
+            record.producers.append(m.CommittedProducer(number, *transaction.producer))
         taken = {part.source_id for part in record.parts}
         record.dropped.extend(sorted(transaction.parts.keys() - taken))
         self.apply(record)
@@ -137,6 +148,25 @@ class TransactionSteps(ABC):
         record.cuts.append(
             m.TransactionCut(stream_id, stream.epoch, [m.CutPosition(*end) for end in sorted(ends.items())])
         )
+
+    def take_over(self, choice: int, amount: int) -> None:
+        writer_id = f"abfrage-{choice % 3}"
+        record = m.ProducerTaken(
+            number=self._producer_number(writer_id),
+            producer_id=writer_id,
+            holder=f"hälter-{choice % 2}",
+            run=f"lauf-{amount}",
+        )
+        self.apply(record)
+
+    def reset_producer(self, choice: int, amount: int) -> None:
+        writer_id = f"abfrage-{choice % 3}"
+        holder = f"halter-{amount % 2}" if amount % 3 else ""
+        self.apply(m.ProducerReset(number=self._producer_number(writer_id), producer_id=writer_id, holder=holder))
+
+    def _producer_number(self, writer_id: str) -> int:
+        known = self.state.producers.find(writer_id)
+        return self.state.take_id() if known is None else known.number
 
     def end_transactions(self, choice: int, amount: int) -> None:
         if transaction := self._open_transaction(choice):

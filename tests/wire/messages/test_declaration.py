@@ -27,13 +27,15 @@ STREAM_TAILS 68,
 RESERVE_IDS 80, ID_RANGE 81, BEGIN_TRANSACTION 82, TRANSACTION_INFO 83, ADD_PARTS 84, COMMIT_TRANSACTION 85,
 ABORT_TRANSACTION 86, GET_TRANSACTION 87, RENEW_TRANSACTIONS 88, PREPARE_TRANSACTION 89,
 LIST_TRANSACTIONS 90, TRANSACTION_LIST 91,
+GET_PRODUCER 96, PRODUCER_INFO 97, RESET_PRODUCER 98,
 SEGMENT_CREATED 128, SEGMENT_SEALED 129, SEGMENT_TRUNCATED 130, SEGMENT_DELETED 131,
 SEGMENT_MERGED 132, ATTRIBUTE_SET 133, WRITER_RECORDED 134, STREAM_CREATED 135, STREAM_SEALED 136,
 STREAM_TRUNCATED 137, STREAM_DELETED 138, STREAM_SCALED 139, STREAM_UPDATED 140, CUT_FORGOTTEN 142,
 WRITERS_EXPIRED 143, UPTIME_COUNTED 144, STORED_TOLD 145, SEQUENCES_REFUSED 146, SEQUENCES_RESET 147, CUTS_SAVED 148,
 EXCLUSIVE_RELEASED 149,
 IDS_RESERVED 160, TRANSACTION_BEGUN 161, PARTS_ADDED 162, TRANSACTION_COMMITTED 163, TRANSACTIONS_ENDED 164,
-OUTCOMES_FORGOTTEN 165, TRANSACTION_PREPARED 166
+OUTCOMES_FORGOTTEN 165, TRANSACTION_PREPARED 166,
+PRODUCER_TAKEN 170, PRODUCER_RESET 171
 """
 
 REQUESTS = [cls for cls in m.MESSAGES.values() if issubclass(cls, m.Request)]
@@ -124,9 +126,10 @@ NAMING_FIELDS = {
     "stream_id": "streams",
     "number": "transactions",
     "numbers": "transactions",
+    "producer_id": "producers",
     "name": "",  # of a segment, of a stream or of a transaction
 }
-"""Fields whose value leads to a segment, a stream, a writer or a transaction, and to which of them."""
+"""Fields whose value leads to a segment, a stream, a writer, a transaction or a producer, and to which of them."""
 
 OTHER_FIELDS = {"server_id", "session_id", "sealed_ids"}
 """They look as if they did. What is sealed by a scale are segments of the stream, which are loaded with it."""

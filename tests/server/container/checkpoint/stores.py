@@ -24,8 +24,10 @@ RICH = history(
     ("open_exclusive", 0, 0), ("open_exclusive", 1, 1),
     ("begin_transaction", 0, 3), ("add_parts", 0, 0), ("append_to_part", 0, 5),
     ("begin_transaction", 1, 5), ("add_parts", 1, 1), ("append_to_part", 1, 6), ("commit", 1, 0),
+    ("take_over", 0, 1), ("take_over", 0, 2), ("reset_producer", 0, 1), ("take_over", 1, 4),
 ).state  # fmt: skip
 assert all((RICH.segments, RICH.writers, RICH.streams, RICH.open_transactions, RICH.exclusive_writers.durable))
+assert RICH.producers
 
 
 def save(store: CheckpointStore, state: ContainerState, sequence: int) -> None:

@@ -1,0 +1,50 @@
+"""What is known of producers, and giving the writer id of one to another holder."""
+
+from dataclasses import dataclass
+
+from millrace.client.transport.channel import Channel
+from millrace.model.names import checked_holder, checked_writer_id
+from millrace.model.producer import NO_HOLDER, NO_RUN
+from millrace.model.sequence_row import NO_SEQUENCE
+from millrace.wire import messages as m
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerInfo:
+    """What the server knows of a producer.
+
+    Attributes:
+        holder: who has the writer id; None after a reset that named nobody: the next run of any holder takes over.
+        run: that took over last; None if none has since the reset.
+        last_sequence: the highest that the holder has committed; None if none.
+        fenced_runs: those that were replaced, the newest at the end; of older ones it is not known any more.
+    """
+
+    writer_id: str
+    holder: str | None
+    run: str | None
+    last_sequence: int | None
+    fenced_runs: tuple[str, ...]
+
+
+async def producer_info(channel: Channel, writer_id: str) -> ProducerInfo:
+    """Return what is known of a producer. Raises like `Client.producer_info`."""
+    info = await channel.request(m.GetProducer(checked_writer_id(writer_id)))
+    return ProducerInfo(
+        writer_id=info.producer_id,
+        holder=None if info.holder == NO_HOLDER else info.holder,
+        run=None if info.run == NO_RUN else info.run,
+        last_sequence=None if info.last_sequence == NO_SEQUENCE else info.last_sequence,
+        fenced_runs=tuple(run for (run,) in info.fenced),
+    )
+
+
+async def reset_producer(channel: Channel, writer_id: str, *, holder: str | None) -> bool:
+    """Give the writer id of a producer to another holder. Raises like `Client.reset_producer`.
+
+    It names who has it now: sent again, it takes nothing from a holder who came after it.
+    """
+    wanted = NO_HOLDER if holder is None else checked_holder(holder)
+    info = await channel.request(m.GetProducer(checked_writer_id(writer_id)))
+    request = m.ResetProducer(producer_id=writer_id, expected_holder=info.holder, holder=wanted)
+    return bool((await channel.request(request)).changed)

@@ -1,0 +1,121 @@
+"""What is known of a producer, and what that means for its transactions.
+
+A *producer* is an identity, its writer id, under which transactions are committed with sequences: each sequence once,
+whoever sends it again, and however long ago it was committed. It is for callers whose sequence always means the same
+content, such as the batches of a query.
+
+    writer id   the identity, forever
+    holder      who uses it: sequences mean something to one holder only. Another one is refused, until a reset
+    run         one life of the holder; a new one fences the one before, which may still be somewhere
+    sequence    ascending over all runs of a holder, gaps allowed
+
+A run takes over when it begins its first transaction, also if that turns out to be committed already. A reset gives the
+writer id to another holder, whose sequences start over; runs from before it stay fenced.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from .errors import InvalidArgumentError
+from .names import checked_holder, checked_run, checked_writer_id
+from .sequence_row import NO_SEQUENCE, SEQUENCE_MAX
+
+FENCED_RUNS_COUNT_MAX: Final = 64
+"""Of a producer: of older ones it is not known any more that they were replaced."""
+NO_HOLDER: Final = ""
+"""After a reset that names none: the next run of any holder takes over."""
+NO_RUN: Final = ""
+
+
+class Producer(NamedTuple):
+    """As whom a transaction is committed.
+
+    Attributes:
+        writer_id: the identity; of producers alone, a writer may have the same.
+        holder: who uses it, such as the id of a query.
+        run: which life of the holder this is, such as an id that is made when the query starts.
+        sequence: of the content of the transaction, from 0 on; such as the number of a batch.
+    """
+
+    writer_id: str
+    holder: str
+    run: str
+    sequence: int
+
+
+class Verdict(Enum):
+    """What becomes of a transaction of a producer."""
+
+    FENCED = auto()
+    """Another run has replaced its run."""
+    HELD = auto()
+    """Another holder has the writer id."""
+    STORED = auto()
+    """Its sequence was committed, or a later one."""
+    NEW = auto()
+    """It may be committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    """What is known of a producer; each method returns what is known after something has happened.
+
+    Attributes:
+        holder: empty if there is none.
+        run: that took over last; empty if none has since the reset.
+        last_sequence: the highest that the holder has committed; -1 if none.
+        fenced: the runs that were replaced, the newest at the end.
+    """
+
+    holder: str = NO_HOLDER
+    run: str = NO_RUN
+    last_sequence: int = NO_SEQUENCE
+    fenced: tuple[str, ...] = ()
+
+    def at_begin(self, producer: Producer) -> Verdict:
+        """Return what becomes of a transaction that begins; a run that is STORED or NEW takes over, if it has not."""
+        if producer.run in self.fenced:
+            return Verdict.FENCED
+        if self.holder not in {NO_HOLDER, producer.holder}:
+            return Verdict.HELD
+        return Verdict.STORED if producer.sequence <= self.last_sequence else Verdict.NEW
+
+    def at_commit(self, producer: Producer) -> Verdict:
+        """Return what becomes of a transaction whose run has taken over when it began."""
+        verdict = self.at_begin(producer)
+        # However many runs ago that was.
+        is_replaced = producer.run != self.run and verdict is not Verdict.HELD
+        return Verdict.FENCED if is_replaced else verdict
+
+    def taken(self, holder: str, run: str) -> "ProducerRow":
+        """Return the row after a run took over; nothing changes if it has before."""
+        row = self if self.holder in {NO_HOLDER, holder} else self.reset(holder)
+        return row if row.run == run else ProducerRow(holder, run, row.last_sequence, _with_run(row.fenced, row.run))
+
+    def committed(self, sequence: int) -> "ProducerRow":
+        """Return the row after a commit."""
+        return replace(self, last_sequence=max(self.last_sequence, sequence))
+
+    def reset(self, holder: str) -> "ProducerRow":
+        """Return the row after the writer id was given to another holder, or to whoever comes next."""
+        return ProducerRow(holder=holder, fenced=_with_run(self.fenced, self.run))
+
+
+def checked_producer(producer: tuple[str, str, str, int]) -> Producer:
+    """Return a producer if its parts are valid.
+
+    Raises:
+        InvalidNameError: the writer id, the holder or the run is not 1 to 255 bytes of printable text.
+        InvalidArgumentError: the sequence is none, or it is no producer.
+    """
+    if not isinstance(producer, tuple) or len(producer) != len(Producer._fields):
+        raise InvalidArgumentError(f"{producer!r} is no producer: give writer id, holder, run and sequence")
+    writer_id, holder, run, sequence = producer
+    if type(sequence) is not int or not 0 <= sequence <= SEQUENCE_MAX:
+        raise InvalidArgumentError(f"the sequence of a producer is 0 to {SEQUENCE_MAX}, not {sequence!r}")
+    return Producer(checked_writer_id(writer_id), checked_holder(holder), checked_run(run), sequence)
+
+
+def _with_run(fenced: tuple[str, ...], run: str) -> tuple[str, ...]:
+    return fenced if run == NO_RUN else (*fenced, run)[-FENCED_RUNS_COUNT_MAX:]

@@ -1,0 +1,223 @@
+"""Decisions about producers: which run uses a writer id, and which sequences are committed under it.
+
+What became of a transaction is looked up first, by its number or name; then whether its run is fenced, then the holder,
+then the sequence. All of it is judged on the admitted view, which moves in the same step as the record is queued.
+"""
+
+from millrace.model.names import checked_holder, checked_writer_id
+from millrace.model.producer import NO_HOLDER, Producer, ProducerRow, Verdict, checked_producer
+from millrace.model.transaction import TransactionState
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.producer import KnownProducer
+from millrace.server.container.state.transaction import Transaction
+from millrace.server.errors import (
+    InvalidArgumentError,
+    ProducerCommittedError,
+    ProducerFencedError,
+    ProducerHeldError,
+    ProducersFullError,
+    ProducerUnknownError,
+    TransactionError,
+)
+from millrace.wire import messages as m
+
+
+class ProducerControl:
+    """Lets runs take over, and says which transactions of producers may be committed.
+
+    Args:
+        count_max: so many producers may be known.
+    """
+
+    def __init__(self, container: SegmentContainer, *, count_max: int) -> None:
+        self._container = container
+        self._state = container.state
+        self._count_max = count_max
+
+    # --- transactions ---
+
+    def begin(self, producer: Producer, found: Transaction | None) -> Transaction | None:
+        """Let a run take over, and return the transaction that is joined; decided at once, and waited for by nobody.
+
+        Args:
+            producer: as whom a transaction is to begin; loaded.
+            found: what there is under its number or name, settled.
+
+        Returns:
+            What was found, unless it is open for a run that was replaced: that can never be committed, so another one
+            begins under the name.
+
+        Raises:
+            ProducerFencedError, ProducerHeldError, ProducersFullError: it is not taken over.
+            ProducerCommittedError: the sequence is committed; the run has taken over all the same.
+            InvalidNameError, model.InvalidArgumentError: it is no producer.
+        """
+        checked_producer(producer)
+        is_committed = found is not None and found.state is TransactionState.COMMITTED
+        try:
+            self._take_over(producer)
+        except TransactionError:
+            if not is_committed:  # else that is the answer
+                raise
+        if found is None or found.producer is None or found.state.is_final:
+            return found
+        is_replaced = found.producer.writer_id == producer.writer_id and found.producer.run != producer.run
+        return None if is_replaced else found
+
+    def refusal(self, producer: Producer) -> TransactionError | None:
+        """Return why a transaction that has begun as a producer is not committed; None if it may be. It is loaded."""
+        known = self._find(producer.writer_id)
+        if known is None:
+            return None  # damage has taken what was known of it
+        return _refusal(known.admitted.at_commit(producer), known.admitted, producer)
+
+    def committed(self, producer: Producer) -> m.CommittedProducer:
+        """Return what the record of a commit says of a producer; it is loaded."""
+        known = self._find(producer.writer_id)
+        return m.CommittedProducer(self._state.take_id() if known is None else known.number, *producer)
+
+    def admit(self, committed: m.CommittedProducer) -> None:
+        """Move the admitted view to after a commit that was queued."""
+        known = self._known(committed.number, committed.producer_id)
+        known.admitted = known.admitted.taken(committed.holder, committed.run).committed(committed.sequence)
+
+    # --- requests ---
+
+    def describe(self, writer_id: str) -> m.ProducerInfo:
+        """Return what is durable of a producer.
+
+        Raises:
+            ProducerUnknownError: there is none.
+        """
+        known = self._state.producers.find(checked_writer_id(writer_id))
+        if known is None:
+            raise _unknown(writer_id)
+        row = known.row
+        return m.ProducerInfo(
+            producer_id=known.writer_id,
+            holder=row.holder,
+            run=row.run,
+            last_sequence=row.last_sequence,
+            fenced=[m.FencedRun(run) for run in row.fenced],
+        )
+
+    async def reset(self, writer_id: str, *, expected_holder: str, holder: str) -> bool:
+        """Give the writer id of a producer to another holder; return False if that has it already.
+
+        Args:
+            expected_holder: who has it, as the caller knows.
+            holder: empty for that of the next run.
+
+        Raises:
+            ProducerUnknownError: there is none.
+            ProducerHeldError: yet another holder has it.
+            InvalidNameError: the new holder can be none.
+        """
+        if holder != NO_HOLDER:
+            checked_holder(holder)
+        known = self._find(checked_writer_id(writer_id))
+        if known is None:
+            raise _unknown(writer_id)
+        if known.admitted.holder == holder:
+            await self._container.in_flight.settled()
+            return False
+        if known.admitted.holder != expected_holder:
+            raise ProducerHeldError(
+                f"the producer is held by {known.admitted.holder or 'nobody'}, and not by {expected_holder or 'nobody'}"
+                " any more",
+                subject=writer_id,
+            )
+        decided = self._container.decide(
+            m.ProducerReset(number=known.number, producer_id=writer_id, holder=holder), known.number
+        )
+        known.admitted = known.admitted.reset(holder)
+        await decided
+        return True
+
+    # --- inside ---
+
+    def _take_over(self, producer: Producer) -> None:
+        """Let a run take over if it has not, and may; raise like `begin`."""
+        known = self._find(producer.writer_id)
+        row = ProducerRow() if known is None else known.admitted
+        verdict = row.at_begin(producer)
+        refusal = _refusal(verdict, row, producer)
+        if refusal is not None and verdict is not Verdict.STORED:
+            raise refusal
+        if row.run != producer.run:
+            if known is None:
+                self._check_count(producer)
+            number = self._state.take_id() if known is None else known.number
+            decided = self._container.decide(
+                m.ProducerTaken(
+                    number=number, producer_id=producer.writer_id, holder=producer.holder, run=producer.run
+                ),
+                number,
+            )
+            decided.add_done_callback(lambda future: future.exception())  # what is answered follows it
+            known = self._known(number, producer.writer_id)
+            known.admitted = known.admitted.taken(producer.holder, producer.run)
+        if refusal is not None:
+            raise refusal
+
+    def _check_count(self, producer: Producer) -> None:
+        count = len(self._state.producers) + len(self._state.admitted_producers)
+        if count >= self._count_max:
+            raise ProducersFullError(
+                f"{count} producers are known, and as many may be; they are never forgotten, so take one of these, or"
+                " raise MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX",
+                subject=producer.writer_id,
+            )
+
+    def _find(self, writer_id: str) -> KnownProducer | None:
+        """Return a producer, also one whose first record is queued."""
+        return self._state.producers.find(writer_id) or self._state.admitted_producers.get(writer_id)
+
+    def _known(self, number: int, writer_id: str) -> KnownProducer:
+        """Return a producer, which is new if there is none: its first record was queued just now."""
+        known = self._find(writer_id)
+        if known is None:
+            known = self._state.admitted_producers[writer_id] = KnownProducer(number=number, writer_id=writer_id)
+        return known
+
+
+def check_producer(transaction: Transaction, producer: Producer | None) -> None:
+    """Raise InvalidArgumentError if a transaction that is joined was begun as another producer; nobody is fine."""
+    if producer is not None and transaction.producer != producer:
+        raise InvalidArgumentError(
+            f"the transaction was begun as {_shown(transaction.producer)}, and not as {_shown(producer)}",
+            subject=transaction.name or str(transaction.number),
+        )
+
+
+def _refusal(verdict: Verdict, row: ProducerRow, producer: Producer) -> TransactionError | None:
+    """Return why a producer is refused by what is known of it, None if it is not."""
+    subject = producer.writer_id
+    match verdict:
+        case Verdict.FENCED:
+            by = f"run {row.run} of {row.holder}" if row.run else "a reset"
+            return ProducerFencedError(f"run {producer.run} of {producer.holder} was replaced by {by}", subject=subject)
+        case Verdict.HELD:
+            return ProducerHeldError(
+                f"the producer is held by {row.holder}, and not by {producer.holder}. Only if {row.holder} is gone for"
+                f" good: `millrace txn reset {subject} --holder {producer.holder}`; sequences start over then",
+                subject=subject,
+            )
+        case Verdict.STORED:
+            return ProducerCommittedError(
+                f"sequence {producer.sequence} is committed already: the last one is {row.last_sequence}",
+                subject=subject,
+            )
+        case Verdict.NEW:
+            return None
+
+
+def _shown(producer: Producer | None) -> str:
+    """Return a producer for people."""
+    if producer is None:
+        return "no producer"
+    return f"producer {producer.writer_id} of {producer.holder}, run {producer.run}, sequence {producer.sequence}"
+
+
+def _unknown(writer_id: str) -> ProducerUnknownError:
+    return ProducerUnknownError("there is no such producer", subject=writer_id)

@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.model.errors import InvalidArgumentError, InvalidNameError
+from millrace.model.producer import FENCED_RUNS_COUNT_MAX, Producer, ProducerRow, Verdict, checked_producer
+
+P = Producer("w", "h", "r1", 7)
+TAKEN = ProducerRow().taken("h", "r1")
+
+
+def test_nothing_is_known_of_a_new_producer() -> None:
+    assert ProducerRow() == ProducerRow(holder="", run="", last_sequence=-1, fenced=())
+    assert ProducerRow().at_begin(P._replace(sequence=0)) is Verdict.NEW
+
+
+def test_a_run_that_takes_over_fences_the_one_before() -> None:
+    """Behaviour 69."""
+    row = TAKEN.committed(7).taken("h", "r2")
+    assert row == ProducerRow("h", "r2", 7, ("r1",))
+    assert row.taken("h", "r2") is row
+    assert row.at_begin(P._replace(sequence=8)) is row.at_commit(P._replace(sequence=8)) is Verdict.FENCED
+
+
+def test_a_sequence_up_to_the_last_one_is_stored() -> None:
+    """Behaviour 67: in every run."""
+    row = TAKEN.committed(7).committed(3)
+    assert row.last_sequence == 7
+    for run in ("r1", "r2"):
+        verdicts = [row.at_begin(Producer("w", "h", run, sequence)) for sequence in (0, 7, 8)]
+        assert verdicts == [Verdict.STORED, Verdict.STORED, Verdict.NEW]
+    assert row.at_commit(P) is Verdict.STORED
+    assert row.at_commit(P._replace(sequence=8)) is Verdict.NEW
+
+
+def test_another_holder_is_refused_whatever_its_sequence() -> None:
+    """Behaviour 69: also at a commit; a run that is fenced is so for every holder."""
+    row = TAKEN.taken("h", "r2").committed(7)
+    for sequence in (0, 7, 8):
+        assert row.at_begin(Producer("w", "x", "n", sequence)) is Verdict.HELD
+        assert row.at_commit(Producer("w", "x", "n", sequence)) is Verdict.HELD
+        assert row.at_begin(Producer("w", "x", "r1", sequence)) is Verdict.FENCED
+
+
+def test_a_reset_starts_the_sequences_over_and_keeps_what_is_fenced() -> None:
+    row = TAKEN.taken("h", "r2").committed(7).reset("x")
+    assert row == ProducerRow("x", "", -1, ("r1", "r2"))
+    assert row.reset("") == ProducerRow("", "", -1, ("r1", "r2"))
+    assert row.at_begin(Producer("w", "h", "r3", 8)) is Verdict.HELD
+    assert row.at_begin(Producer("w", "x", "r2", 8)) is Verdict.FENCED
+    assert row.at_begin(Producer("w", "x", "n", 0)) is Verdict.NEW
+    assert row.reset("").at_begin(Producer("w", "h", "r3", 0)) is Verdict.NEW
+
+
+def test_a_run_of_another_holder_is_one_after_a_reset() -> None:
+    """Of which damage has taken the record."""
+    assert TAKEN.committed(7).taken("x", "n") == ProducerRow("x", "n", -1, ("r1",))
+
+
+@given(st.lists(st.integers(0, 200), unique=True))
+def test_a_replaced_run_never_commits_however_many_followed(runs: list[int]) -> None:
+    row = TAKEN
+    for number, run in enumerate(runs):
+        row = row.taken("h", f"n{run}")
+        assert len(row.fenced) == min(number + 1, FENCED_RUNS_COUNT_MAX)
+        assert row.at_commit(P) is Verdict.FENCED
+    expected = ["r1", *(f"n{run}" for run in runs)][:-1][-FENCED_RUNS_COUNT_MAX:]
+    assert list(row.fenced) == expected
+
+
+@pytest.mark.parametrize("producer", [P, tuple(P), ("w", "h" * 255, "ü", 0), ("w", "h", "r", (1 << 63) - 1)])
+def test_a_producer_is_four_values(producer: tuple[str, str, str, int]) -> None:
+    assert checked_producer(producer) == producer
+    assert isinstance(checked_producer(producer), Producer)
+
+
+@pytest.mark.parametrize("producer", ["whrs", ("w", "h", "r"), ["w", "h", "r", 1], None])
+def test_what_is_no_producer_is_refused(producer: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="no producer"):
+        checked_producer(producer)
+
+
+@pytest.mark.parametrize("sequence", [-1, 1 << 63, "1", 1.0, True, None])
+def test_what_is_no_sequence_is_refused(sequence: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="sequence"):
+        checked_producer(P._replace(sequence=sequence))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"), [("writer_id", "writer id"), ("holder", "holder of a producer"), ("run", "run of a producer")]
+)
+@pytest.mark.parametrize("text", ["", "x" * 256, "a\nb", b"bytes", 7])
+def test_what_is_no_text_for_a_part_is_refused(part: str, message: str, text: Any) -> None:
+    with pytest.raises(InvalidNameError, match=message):
+        checked_producer(P._replace(**{part: text}))

@@ -1,0 +1,67 @@
+from millrace.model.producer import Producer, ProducerRow
+from millrace.wire import messages as m
+from tests.server.container.histories import apply
+from tests.server.container.states import new_state, store
+
+TAKEN = m.ProducerTaken(number=7, producer_id="w", holder="h", run="r1")
+COMMITTED = m.CommittedProducer(7, "w", "h", "r1", 5)
+
+
+def commit(*, producers: list[m.CommittedProducer]) -> m.TransactionCommitted:
+    return m.TransactionCommitted(
+        number=20, committed_us=1, name="", digest=bytes(16), epochs=[], parts=[], dropped=[], cuts=[], cursors=[],
+        producers=producers,
+    )  # fmt: skip
+
+
+def begin(*, producers: list[m.ProducerClaim]) -> m.TransactionBegun:
+    return m.TransactionBegun(number=20, begun_us=1, lease_ms=1, name="n", streams=[], producers=producers)
+
+
+def test_a_producer_comes_with_its_first_run_and_changes_with_its_records() -> None:
+    state = new_state()
+    apply(state, TAKEN)
+    assert state.next_id == 8
+    apply(state, begin(producers=[m.ProducerClaim("w", "h", "r1", 5)]))
+    assert state.transactions[20].producer == Producer("w", "h", "r1", 5)
+    apply(state, commit(producers=[COMMITTED]))
+    assert state.transactions[20].producer is None
+    apply(state, m.ProducerTaken(number=7, producer_id="w", holder="h", run="r2"))
+
+    assert [(each.number, each.writer_id, each.row) for each in state.producers.values()] == [
+        (7, "w", ProducerRow("h", "r2", 5, ("r1",)))
+    ]
+    apply(state, m.ProducerReset(number=7, producer_id="w", holder="x"))
+    assert state.producers[7].row == ProducerRow("x", "", -1, ("r1", "r2"))
+    assert state.producers.find("w") is state.producers[7]
+
+
+def test_a_transaction_that_was_aborted_knows_its_producer() -> None:
+    """So a commit that is asked for again is refused for the same reason."""
+    state = new_state()
+    apply(state, begin(producers=[m.ProducerClaim("w", "h", "r1", 5)]))
+    apply(state, m.TransactionsEnded(ended_us=1, state=4, numbers=[20]))
+    assert state.transactions[20].producer == Producer("w", "h", "r1", 5)
+
+
+def test_the_commit_says_it_all_where_damage_took_what_was_before() -> None:
+    """So what is in the stream is not committed again."""
+    state = new_state()
+    apply(state, commit(producers=[COMMITTED]))
+    assert state.producers[7].row == ProducerRow("h", "r1", 5, ())
+
+    state = new_state()
+    apply(state, m.ProducerTaken(number=7, producer_id="w", holder="h", run="r0"))
+    apply(state, commit(producers=[COMMITTED]))
+    assert state.producers[7].row == ProducerRow("h", "r1", 5, ("r0",))
+
+
+def test_a_producer_that_is_idle_is_not_held_in_memory() -> None:
+    state = new_state(idle_bytes_max=0)
+    apply(state, TAKEN)
+    assert state.producers.peek(7) is not None
+    rows = store(state)
+    assert [row for table, added in rows.added.items() if table.name == "producers" for row in added] == [
+        (7, -1, "w", "h", "r1", "[]")
+    ]
+    assert state.producers.peek(7) is None
