@@ -71,6 +71,7 @@ def info(server: Server, name: NameArgument, as_json: JsonOption = False) -> Non
                 "branches": [{"branch": branch, "events": count} for branch, count in found.branch_counts.items()],
                 "begun_us": begun_us,
                 "decided_us": decided_us,
+                "cuts": {stream: str(cut) for stream, cut in found.cuts.items()},
             }
         )
         return

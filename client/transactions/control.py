@@ -9,11 +9,12 @@ from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.names import checked_stream_name, checked_transaction_name
 from millrace.model.producer import checked_producer
+from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
 from .identities import Identities
-from .outcome import ListedTransaction, TransactionOutcome, TransactionState, listed_transaction, outcome_of
+from .outcome import ListedTransaction, TransactionOutcome, listed_transaction, outcome_of
 from .transaction import Transaction
 
 
@@ -61,12 +62,12 @@ class Transactions:
 
     async def outcome(self, name: str) -> TransactionOutcome:
         """Return what is known of the transaction that has the name."""
-        return outcome_of(await self._find(name))
+        return await self._told(await self._find(name))
 
     async def commit(self, name: str) -> TransactionOutcome:
         """Commit the prepared transaction that has the name. Raises like `Client.commit_transaction`."""
-        found = outcome_of(await self._find(name))
-        is_open = found.state is TransactionState.OPEN  # then the server says what is wrong with that
+        found = await self._find(name)
+        is_open = found.state == StoredState.OPEN  # then the server says what is wrong with that
         request = m.CommitTransaction(
             number=0 if is_open else _number_of(found),
             name=name if is_open else "",
@@ -74,11 +75,12 @@ class Transactions:
             drops_others=0,
             cursors=[],
         )
-        return outcome_of(await self._channel.request(request))
+        committed = await self._channel.request(request)
+        return await self._told(await self._channel.request(m.GetTransaction(committed.number, "")))
 
     async def abort(self, name: str) -> bool:
         """Abort the transaction that has the name. Raises like `Client.abort_transaction`."""
-        number = _number_of(outcome_of(await self._find(name)))
+        number = _number_of(await self._find(name))
         return bool((await self._channel.request(m.AbortTransaction(number, ""))).changed)
 
     async def listed(self) -> AsyncIterator[ListedTransaction]:
@@ -97,13 +99,17 @@ class Transactions:
         for transaction in list(self._begun):
             transaction.release()
 
+    async def _told(self, info: m.TransactionInfo) -> TransactionOutcome:
+        names = [name for (name,) in info.names] if info.state == StoredState.COMMITTED else []
+        return outcome_of(info, await self._fetch_tails(names) if names else {})
+
     async def _find(self, name: str) -> m.TransactionInfo:
         if not name:
             raise InvalidArgumentError("the name of a transaction is not empty")
         return await self._channel.request(m.GetTransaction(0, checked_transaction_name(name)))
 
 
-def _number_of(found: TransactionOutcome) -> int:
-    if not found.number:
+def _number_of(found: m.TransactionInfo) -> int:
+    if found.state == StoredState.UNKNOWN:
         raise TransactionUnknownError(f"{found.name}: there is no such transaction, or it was forgotten")
     return found.number

@@ -50,6 +50,8 @@ class TransactionOutcome:
         lease_s: an open one is aborted when nothing has named it for so long.
         begun_at: by the server's clock, in UTC; None if it is unknown.
         decided_at: when it was committed or aborted; None while it was not.
+        cuts: once it is committed: of each stream that it has added events to, and that was not deleted since, its tail
+            at one moment, now. All of its events are before them. See `Committed`.
     """
 
     name: str
@@ -63,6 +65,7 @@ class TransactionOutcome:
     lease_s: float
     begun_at: datetime | None
     decided_at: datetime | None
+    cuts: dict[str, StreamCut]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +104,8 @@ class Committed:
     at: datetime
 
 
-def outcome_of(info: m.TransactionInfo) -> TransactionOutcome:
-    """Return what a reply says of a transaction."""
+def outcome_of(info: m.TransactionInfo, cuts: dict[str, StreamCut]) -> TransactionOutcome:
+    """Return what a reply says of a transaction, with the tails of the streams that it was committed to."""
     return TransactionOutcome(
         name=info.name,
         number=info.number,
@@ -115,6 +118,7 @@ def outcome_of(info: m.TransactionInfo) -> TransactionOutcome:
         lease_s=info.lease_ms / 1000,
         begun_at=moment_of(info.begun_us) if info.begun_us else None,
         decided_at=moment_of(info.decided_us) if info.decided_us else None,
+        cuts=cuts,
     )
 
 

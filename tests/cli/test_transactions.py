@@ -67,6 +67,7 @@ def test_a_transaction_is_shown_and_committed(ask: Run, running: TestServer) -> 
     ended = ask("txn", "info", "shown", "--json").json
     assert (ended["state"], ended["decided_us"] >= ended["begun_us"]) == ("committed", True)
     assert (ended["streams"], ended["size_bytes"], ended["branches"]) == (["transactions/all"], 0, [])
+    assert ended["cuts"] == {"transactions/all": str(outcome.cuts["transactions/all"])}
     assert ask("txn", "info", "shown").lines[-1].split()[0] == "decided"
     refused = ask("txn", "abort", "shown")
     assert (refused.code, refused.out) == (1, "")

@@ -84,6 +84,24 @@ async def test_the_cuts_of_a_commit_are_one_moment_of_all_streams(client: Client
     assert outcome[name] != committed.cuts[name]
 
 
+async def test_the_outcome_tells_cuts_after_the_commit(client: Client, name: str) -> None:
+    """Behaviour 29: to whoever asks by name: of the streams that got events, and that are still there."""
+    other, empty = f"{name}-b", f"{name}-c"
+    await create(client, name, other, empty)
+    async with client.transaction([name, other, empty], name=f"{name}-t") as transaction:
+        transaction.write(b"debit", key="k", stream=name)
+        transaction.write(b"credit", key="k", stream=other)
+        await transaction.prepare()
+        assert (await client.transaction_outcome(f"{name}-t")).cuts == {}
+    committed = await client.commit_transaction(f"{name}-t")
+
+    assert committed.cuts == await client.stream_cuts([name, other])
+    assert await client.transaction_outcome(f"{name}-t") == committed
+    await client.seal_stream(other)
+    await client.delete_stream(other)
+    assert (await client.transaction_outcome(f"{name}-t")).cuts == {name: committed.cuts[name]}
+
+
 async def test_an_error_in_the_body_aborts(client: Client, name: str) -> None:
     await create(client, name)
     transaction = client.transaction(name, name=f"{name}-t")
