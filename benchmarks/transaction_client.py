@@ -44,7 +44,7 @@ class TransactionClient:
         """Begin a transaction, write the same to it and commit it, with no more waits than there must be."""
         client, number = self._client, next(self._ids)
         begun = client.request(
-            m.BeginTransaction(number=number, name="", lease_ms=_LEASE_MS, streams=[m.NamedStream(self._stream)])
+            m.BeginTransaction(number=number, name="", lease_ms=_LEASE_MS, streams=[m.RoutedStream(self._stream, 0, 0)])
         )
         parts = [m.NewPart(next(self._ids), routed_id) for routed_id, _, _ in begun.streams[0].ranges]
         client.request(m.AddParts(number=number, branch=0, parts=parts))

@@ -18,8 +18,8 @@ from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.loss import ACCEPTED_SOURCE
-from millrace.server.container.state.apply_transactions import PART_KIND
 from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.transaction import PART_KIND
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem

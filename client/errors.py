@@ -29,6 +29,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- SequencesMixedError          events with sequences and events without, of one writer on one stream
 |   +-- WriterExcludedError          another writer has the stream to itself
 |   +-- TailChangedError             the stream does not end where an exclusive writer expected it to
+|   +-- EpochChangedError            the stream was scaled faster than this client could ask for its segments
 |   +-- StreamNotFoundError
 |   +-- StreamExistsError            a stream of that name with another configuration
 |   +-- TransactionUnknownError      no such transaction, or its outcome was forgotten
@@ -206,6 +207,10 @@ class StreamNotFoundError(_Answer, codes=[ErrorCode.STREAM_NOT_FOUND]):
 
 class StreamExistsError(_Answer, codes=[ErrorCode.STREAM_EXISTS]):
     """There is a stream of that name already."""
+
+
+class EpochChangedError(_Answer, codes=[ErrorCode.EPOCH_CHANGED]):
+    """The stream was scaled since this client asked for its segments: it asks again. Nothing was changed."""
 
 
 class TransactionUnknownError(_Answer, codes=[ErrorCode.TRANSACTION_UNKNOWN]):

@@ -29,7 +29,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, WriterExcludedError
 +-- StreamError                   about one stream
 |   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError,
-|       TailChangedError
+|       TailChangedError, EpochChangedError
 +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
         BranchesDifferError, CursorMovedError, TransactionsFullError, TransactionTooLargeError,
@@ -323,6 +323,10 @@ class CutTruncatedError(StreamError, code=ErrorCode.CUT_TRUNCATED):
 
 class TailChangedError(StreamError, code=ErrorCode.TAIL_CHANGED):
     """The stream does not end where it was expected to."""
+
+
+class EpochChangedError(StreamError, code=ErrorCode.EPOCH_CHANGED):
+    """A request was routed by other segments than the stream has now. Nothing was changed."""
 
 
 class TransactionError(ServerError):

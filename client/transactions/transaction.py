@@ -130,7 +130,7 @@ class Transaction(BranchWriter):
         """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it."""
         self._identity = await self._identities.writer()
         lease_ms = round(self._lease_s * 1000)
-        streams = [m.NamedStream(stream) for stream in self.streams]
+        streams = [m.RoutedStream(stream, 0, 0) for stream in self.streams]
         producers = [] if self._producer is None else [m.ProducerClaim(*self._producer)]
 
         async def begin(ids: list[int]) -> m.TransactionInfo:

@@ -91,16 +91,19 @@ def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
     transaction.is_renewed = True
 
 
-def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, size_max: int) -> None:
-    """Raise TransactionTooLargeError if a transaction would have more bytes than it may; count those of the run.
+def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, size_max: int) -> bool:
+    """Return whether a run is for a part of a transaction, and count its bytes.
 
     The parts of a transaction are many, so its room is counted again only when there seems to be none left.
+
+    Raises:
+        TransactionTooLargeError: the transaction would have more bytes than it may.
     """
     transaction = state.open_transactions.owner(segment.segment_id)
     if transaction is None:
-        return
+        return False
     if run.payload_size > transaction.room_bytes:
-        parts = (state.segments.peek(segment_id) for segment_id in transaction.parts)
+        parts = map(state.admitted_segment, transaction.admitted_parts)
         transaction.room_bytes = size_max - sum(part.next_offset for part in parts if part is not None)
         if run.payload_size > transaction.room_bytes:
             raise TransactionTooLargeError(
@@ -108,6 +111,7 @@ def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, 
                 subject=transaction.name or str(transaction.number),
             )
     transaction.room_bytes -= run.payload_size
+    return True
 
 
 def check_open(transaction: Transaction, *, but: str = "") -> None:

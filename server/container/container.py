@@ -141,7 +141,7 @@ class SegmentContainer:
             ServerError: nothing of the run was or will be stored.
         """
         self._check_running()
-        segment = self.segment(run.segment_id)
+        segment = self._admitted_segment(run.segment_id)
         if segment.is_internal and not is_internal:
             check_part(self.state, segment, run)
         if run.writer_number:
@@ -166,8 +166,10 @@ class SegmentContainer:
         check_condition(segment, run)
         on_stream = None if progress is None else self._check_sequences(segment, run)
         self.check_room()
-        if segment.is_internal:
-            check_part_size(state, segment, run, size_max=self.options.transaction_size_bytes_max)
+        # What belongs to a transaction is one batch with its commit, if that comes in this turn of the loop.
+        is_followed = segment.is_internal and check_part_size(
+            state, segment, run, size_max=self.options.transaction_size_bytes_max
+        )
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
         # First the pins, then the log, which may refuse; only then the admitted view moves.
@@ -176,11 +178,14 @@ class SegmentContainer:
             state.segments.pin((run.segment_id,), into=pins)
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
-            self.log.submit(run)
+            if is_followed:
+                self.log.submit(run, is_followed=True)
+            else:
+                self.log.submit(run)
         except BaseException:
             pins.release()
             raise
-        assert state.segments.peek(run.segment_id) is segment, "the view that moves is that of a pinned segment"
+        assert state.admitted_segment(run.segment_id) is segment, "the view that moves is that of a pinned segment"
         if progress is not None:
             assert run.writer_number in state.writers.pin_counts
             progress.admitted = run.last_event_number
@@ -322,7 +327,7 @@ class SegmentContainer:
 
     # --- decisions ---
 
-    def decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
+    def decide(self, record: m.Record, *subject: int | str, is_followed: bool = False) -> asyncio.Future[None]:
         """Log a decision; the future resolves when it is durable and applied.
 
         The caller has checked the decision against the admitted view, and moves that view in the same step; what the
@@ -331,6 +336,7 @@ class SegmentContainer:
         Args:
             record: of the decision.
             subject: under it, and the type of the record, `queued` returns the decision until it is settled.
+            is_followed: see `Log.submit`.
 
         Raises:
             ServerError: the container takes no requests.
@@ -341,7 +347,7 @@ class SegmentContainer:
         with Pins() as pins:
             self.state.pin_required(m.required_entities(record), into=pins)
             decision = PendingDecision(record, (type(record), *subject), future, pins)
-            self.log.submit(AppendRun.of_record(frame))
+            self.log.submit(AppendRun.of_record(frame), is_followed=is_followed)
             decision.pins = pins.transfer()
         self.in_flight.add(decision)
         return asyncio.shield(future)
@@ -363,10 +369,11 @@ class SegmentContainer:
         Raises:
             SegmentNotFoundError: there is none.
         """
-        segment = self.state.segments.get(segment_id)
-        if segment is None or segment.link is not None:
-            raise SegmentNotFoundError(f"there is no segment with id {segment_id}")
-        return segment
+        return _found(self.state.segments.get(segment_id), segment_id)
+
+    def _admitted_segment(self, segment_id: int) -> Segment:
+        """Return a segment by id, also one whose creation is queued. Raises like `segment`."""
+        return _found(self.state.admitted_segment(segment_id), segment_id)
 
     # --- what became durable ---
 
@@ -426,3 +433,9 @@ class SegmentContainer:
             if self._failure is None:
                 self.stay_failed("the checkpoint is damaged and is being restored")
                 self.on_failure(error)
+
+
+def _found(segment: Segment | None, segment_id: int) -> Segment:
+    if segment is None or segment.link is not None:
+        raise SegmentNotFoundError(f"there is no segment with id {segment_id}")
+    return segment

@@ -92,6 +92,7 @@ class EntityCache(Generic[Item]):
         stored_below: nothing in the archive has a number from this on.
         size_of: about how many bytes of memory an entity takes.
         idle: bounds the evictable entities, of this kind and others.
+        is_unused: whether a number was given to nothing yet, though lower ones are stored.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class EntityCache(Generic[Item]):
         stored_below: int,
         size_of: Callable[[Item], int],
         idle: IdleBudget,
+        is_unused: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self.archive = archive
         # How often a checkpoint was stored: what a thread read before that may be older than what was evicted since.
@@ -114,6 +116,7 @@ class EntityCache(Generic[Item]):
         self._stored_below = stored_below
         self._size_of = size_of
         self._idle = idle
+        self._is_unused = is_unused
         # Everything in memory.
         self._resident: dict[int, Item] = {}
         self._resident_names: dict[str, Item] = {}
@@ -440,6 +443,7 @@ class EntityCache(Generic[Item]):
             or number in self._pin_counts
             or number in self._absent
             or self._is_deleted(number)
+            or self._is_unused(number)
         )
 
     def _remember_absence(self, key: int | str) -> None:

@@ -83,6 +83,20 @@ class EntityLoader:
                 await self._pin(cache, keys, pins)
             return pins.transfer()
 
+    def is_resident(self, required: m.Required) -> bool:
+        """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
+        state = self._state
+        return all(
+            all(map(cache.is_resident, keys))
+            for cache, keys in (
+                (state.segments, required.segments),
+                (state.writers, required.writers),
+                (state.streams, required.streams),
+                (state.transactions, required.transactions),
+                (state.producers, required.producers),
+            )
+        )
+
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> None:
         missing = []
         for key in keys:

@@ -1,10 +1,13 @@
 """What each frame of one connection sets going: appends, reads, and requests with a task and a reply each.
 
 A frame that is about something not resident waits until that is loaded, and so does everything that the peer sent after
-it: a later append may not overtake it, a CREDIT must find its subscription.
+it: a later append may not overtake it, a CREDIT must find its subscription. What fills a transaction is decided in the
+order in which it was sent: at once if nothing has to be waited for.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
 
 from millrace.server.container.container import RETRY_AFTER_MS
 from millrace.server.container.entity_cache import Pins
@@ -17,7 +20,7 @@ from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.server_session import Received
 
 from .flow_control import FlowControl, Reason
-from .handlers import Handlers
+from .handlers import BEFORE_APPENDS, Handlers, Reply
 from .options import FrontOptions
 from .outlet import Outlet
 from .reader_memory import ReaderMemory
@@ -123,7 +126,8 @@ class Dispatcher:
                     request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
                 )
             case _:
-                task = self._tasks.start(self._handle(message, request_id), name=f"request {message.type.name}")
+                carried_out = self._carry_out(message, request_id)
+                task = self._tasks.start(carried_out, name=f"request {message.type.name}")
                 task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
 
     def cancel(self) -> None:
@@ -184,9 +188,27 @@ class Dispatcher:
         else:
             self.reads.subscribe(message, request_id)
 
-    async def _handle(self, message: m.Message, request_id: int) -> None:
+    def _carry_out(self, message: m.Message, request_id: int) -> Coroutine[Any, Any, None]:
+        """Start on a request; return what ends it."""
+        reply = self._handlers.admit(message)
+        if reply is not None:
+            return self._answer(reply, request_id)
+        if isinstance(message, BEFORE_APPENDS):
+            self._flow.set(Reason.LOADING, True)
+            return self._answer(partial(self._reply_in_order, message), request_id)
+        return self._answer(partial(self._handlers.handle, message), request_id)
+
+    async def _reply_in_order(self, message: m.Message) -> m.Message:
+        """Return the reply to a request that had to wait before it was decided; what follows it is read then."""
         try:
-            frame = encode(await self._handlers.handle(message), request_id=request_id)
+            reply = await self._handlers.admitted(message)
+        finally:
+            self._flow.set(Reason.LOADING, False)
+        return await reply()
+
+    async def _answer(self, reply: Reply, request_id: int) -> None:
+        try:
+            frame = encode(await reply(), request_id=request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
             self._outlet.send_error(request_id, error)
         else:

@@ -18,7 +18,7 @@ class Reason(Enum):
     FETCHING = auto()  # its cold reads would fetch too many bytes at once
     REQUEST_MEMORY = auto()  # the requests of all connections together hold too much: the next one waits for room
     READER_MEMORY = auto()  # all readers together hold too much: a read of it waits for room
-    LOADING = auto()  # what its last frame is about is being loaded; later frames may not overtake it
+    LOADING = auto()  # its last frame waits for what it is about; later frames may not overtake it
     CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
 
 

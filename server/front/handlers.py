@@ -2,12 +2,16 @@
 
 Errors are raised; the dispatcher turns them into replies in one place. A refusal tells only what is durable: that is
 waited for here, for every request that is no query, before the error is passed on.
+
+What fills and ends a transaction may be sent without waiting for answers, so it has two halves: `admit` decides in the
+order in which it was sent, together with the appends between; the reply follows when that is durable.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import astuple
+from functools import partial
 from typing import Any, Final
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
@@ -24,7 +28,7 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import NO_SESSION
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import InvalidArgumentError, ServerError
-from millrace.server.streams import Catalog, ExclusiveControl, StreamController, TransactionController
+from millrace.server.streams import Admitted, Catalog, ExclusiveControl, StreamController, TransactionController
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
@@ -36,6 +40,10 @@ EPOCH_SIZE_BYTES: Final = 18
 HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 4
 
 Handler = Callable[[Any], Awaitable[m.Message]]
+Reply = Callable[[], Awaitable[m.Message]]
+"""Waits until a request that is decided is durable, and returns its reply."""
+BEFORE_APPENDS: Final = (m.BeginTransaction, m.AddParts)
+"""Appends that follow are refused if these are; so they are not even looked at before."""
 
 
 class Handlers:
@@ -86,10 +94,38 @@ class Handlers:
             try:
                 return await handler(message)
             except ServerError as error:
-                # Refused in this very turn of the loop: what it can rest on is durable already, or in flight now.
-                if error.tells_state and not isinstance(message, m.Query):
-                    await self.container.in_flight.settled()
-                raise
+                return await self._refused(message, error)
+
+    def admit(self, message: m.Message) -> Reply | None:
+        """Decide a request of a transaction in this step, if it is one and nothing has to be waited for; else None.
+
+        What is returned raises like `handle`.
+        """
+        decide = DECIDED_IN_ORDER.get(type(message))
+        if decide is None or not self.container.loader.is_resident(m.required_entities(message)):
+            return None
+        try:
+            return decide(self, message)
+        except Exception as error:  # noqa: BLE001  # the dispatcher makes it a reply, as of every request
+            return partial(self._refused, message, error)
+
+    async def admitted(self, message: m.Message) -> Reply:
+        """Decide a request of `BEFORE_APPENDS` when that can be; cancelling is safe. What is returned raises."""
+        with await self.pin(message):
+            try:
+                if isinstance(message, m.BeginTransaction):
+                    return self._begun(await self._begin(message))
+                assert isinstance(message, m.AddParts)
+                return self._decide_parts(message)
+            except ServerError as error:
+                return partial(self._refused, message, error)
+
+    async def _refused(self, message: m.Message, error: Exception) -> m.Message:
+        """Raise why a request is refused, once what that can rest on is durable."""
+        # Refused in this very turn of the loop: what it can rest on is durable already, or in flight now.
+        if isinstance(error, ServerError) and error.tells_state and not isinstance(message, m.Query):
+            await self.container.in_flight.settled()
+        raise error
 
     async def pin(self, message: m.Message) -> Pins:
         """Load what a request names, and keep it in memory until that is released.
@@ -318,37 +354,74 @@ class Handlers:
     async def _reserve_ids(self, message: m.ReserveIds) -> m.IdRange:
         return m.IdRange(await self._transactions.reserve_ids(message.count), message.count)
 
-    async def _begin_transaction(self, message: m.BeginTransaction) -> m.TransactionInfo:
-        if len(message.producers) > 1:
-            raise InvalidArgumentError("a transaction has one producer, or none", subject=message.name)
-        transaction, changed = await self._transactions.begin(
+    def _decide_begin(self, message: m.BeginTransaction) -> Reply | None:
+        admitted = self._transactions.begin_now(
             message.number,
             message.name,
             lease_ms=message.lease_ms,
-            stream_names=[name for (name,) in message.streams],
+            streams=message.streams,
             session_id=self._session_id,
-            producer=Producer(*message.producers[0]) if message.producers else None,
+            producer=_producer_of(message),
         )
-        return self._transactions.describe(transaction, changed=changed)
+        return None if admitted is None else self._begun(admitted)
 
-    async def _add_parts(self, message: m.AddParts) -> m.Done:
-        return m.Done(int(await self._transactions.add_parts(message.number, message.branch, message.parts)))
+    async def _begin(self, message: m.BeginTransaction) -> Admitted:
+        return await self._transactions.begin(
+            message.number,
+            message.name,
+            lease_ms=message.lease_ms,
+            streams=message.streams,
+            session_id=self._session_id,
+            producer=_producer_of(message),
+        )
+
+    def _begun(self, admitted: Admitted) -> Reply:
+        # A new one is told as it begins: when that is durable, it may be over already.
+        if admitted.durable is None:
+            return partial(self._told_as_it_is, admitted)
+        return partial(self._told, admitted, self._transactions.describe(admitted.transaction, changed=True))
+
+    def _decide_parts(self, message: m.AddParts) -> Reply:
+        admitted = self._transactions.add_parts_now(message.number, message.branch, message.parts)
+        return partial(self._told, admitted, m.Done(int(admitted.durable is not None)))
+
+    def _decide_commit(self, message: m.CommitTransaction) -> Reply | None:
+        # The places of cursors have to be looked up, and what a name leads to has to be loaded.
+        if message.cursors or not message.number or not self._transactions.can_commit_now(message.number):
+            return None
+        admitted = self._transactions.commit_now(
+            message.number, message.branches, drops_others=bool(message.drops_others)
+        )
+        return None if admitted is None else partial(self._told_as_it_is, admitted)
+
+    def _prepared(self, message: m.PrepareTransaction) -> Admitted:
+        return self._transactions.prepare_now(message.number, message.branches, drops_others=bool(message.drops_others))
+
+    def _decide_prepare(self, message: m.PrepareTransaction) -> Reply:
+        return partial(self._told_as_it_is, self._prepared(message))
+
+    async def _told(self, admitted: Admitted, reply: m.Message) -> m.Message:
+        """Return a reply when it is durable."""
+        await self._transactions.settled(admitted)
+        return reply
+
+    async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionInfo:
+        """Return a transaction as it is when a step of it is durable."""
+        changed = await self._transactions.settled(admitted)
+        return self._transactions.describe(admitted.transaction, changed=changed)
 
     async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionInfo:
-        transaction, changed = await self._transactions.commit(
+        admitted = await self._transactions.commit(
             message.number,
             message.branches,
             drops_others=bool(message.drops_others),
             name=message.name,
             cursors=message.cursors,
         )
-        return self._transactions.describe(transaction, changed=changed)
+        return await self._told_as_it_is(admitted)
 
     async def _prepare_transaction(self, message: m.PrepareTransaction) -> m.TransactionInfo:
-        transaction, changed = await self._transactions.prepare(
-            message.number, message.branches, drops_others=bool(message.drops_others)
-        )
-        return self._transactions.describe(transaction, changed=changed)
+        return await self._told_as_it_is(self._prepared(message))
 
     async def _abort_transaction(self, message: m.AbortTransaction) -> m.TransactionInfo:
         transaction, changed = await self._transactions.abort(message.number, message.name)
@@ -387,3 +460,17 @@ def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:
 
 def _page_count(message: m.ListSegments | m.ListStreams | m.ListTransactions) -> int:
     return max(1, min(message.count_max or LIST_PAGE_COUNT_MAX, LIST_PAGE_COUNT_MAX))
+
+
+DECIDED_IN_ORDER: Final[dict[type, Callable[[Handlers, Any], Reply | None]]] = {
+    m.BeginTransaction: Handlers._decide_begin,  # noqa: SLF001  # a table of their methods
+    m.AddParts: Handlers._decide_parts,  # noqa: SLF001
+    m.PrepareTransaction: Handlers._decide_prepare,  # noqa: SLF001
+    m.CommitTransaction: Handlers._decide_commit,  # noqa: SLF001
+}
+
+
+def _producer_of(message: m.BeginTransaction) -> Producer | None:
+    if len(message.producers) > 1:
+        raise InvalidArgumentError("a transaction has one producer, or none", subject=message.name)
+    return Producer(*message.producers[0]) if message.producers else None

@@ -7,10 +7,11 @@ from .expiry_loop import ExpiryRunner, WritersStatistics
 from .lease_loop import TransactionsRunner, TransactionsStatistics
 from .options import StreamsOptions, TransactionsOptions, WritersOptions
 from .policy_loop import StreamsRunner, StreamsStatistics
-from .transactions import TransactionController
+from .transactions import Admitted, TransactionController
 from .uptime import Uptime, boot_id
 
 __all__ = [
+    "Admitted",
     "Catalog",
     "ExclusiveControl",
     "ExpiryRunner",

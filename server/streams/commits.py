@@ -66,8 +66,8 @@ def chosen_parts(
         BranchesDifferError: a branch has another number of events, or one is left out.
     """
     of_branch: dict[int, list[_Source]] = defaultdict(list)
-    for part in transaction.parts.values():
-        segment = state.segments.get(part.segment_id)
+    for part in transaction.admitted_parts.values():
+        segment = state.admitted_segment(part.segment_id)
         if segment is not None:
             of_branch[part.branch].append((part, segment))
     stored = {branch: sum(segment.next_event_count for _, segment in parts) for branch, parts in of_branch.items()}
@@ -94,7 +94,7 @@ def plan_transaction(
     for source in chosen_parts(container.state, transaction, named, drops_others=drops_others):
         of_stream[source[0].stream_id].append(source)
     taken = {part.segment_id for parts in of_stream.values() for part, _ in parts}
-    commit = Commit(dropped=[segment_id for segment_id in transaction.parts if segment_id not in taken])
+    commit = Commit(dropped=[segment_id for segment_id in transaction.admitted_parts if segment_id not in taken])
     for stream_id, parts in of_stream.items():
         _add_stream(container, commit, stream_id, parts)
     return commit
@@ -147,8 +147,8 @@ def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit
     transaction.admitted_state, transaction.admitted_digest = TransactionState.COMMITTED, digest
     state.open_transactions.decided_totals[TransactionState.COMMITTED] += 1
     segments = state.segments
-    for source_id in transaction.parts:
-        source = segments.get(source_id)
+    for source_id in transaction.admitted_parts:
+        source = state.admitted_segment(source_id)
         if source is not None:
             source.leaving = True
     for part in commit.parts:

@@ -35,7 +35,7 @@ from .cuts import (
     check_room_beside,
     check_room_for_cuts,
 )
-from .endings import abort_all_on, is_begun_on
+from .endings import abort_all_on
 from .resizing import resize
 
 _DECISIONS: Final = (
@@ -171,9 +171,6 @@ class StreamController:
             TransactionPreparedError: a transaction over the stream is prepared.
         """
         await self.settled(name)
-        while is_begun_on(self._container, self.find(name).stream_id):
-            await self._container.in_flight.settled()
-            await self.settled(name)
         stream = self.find(name)
         if not stream.sealed:
             # Before the record of the seal: a crash between the two leaves them aborted, and the stream open.

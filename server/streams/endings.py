@@ -32,15 +32,17 @@ def end_transactions(
     container.state.open_transactions.decided_totals[outcome] += len(transactions)
     for transaction in transactions:
         transaction.admitted_state = outcome
-        for segment_id in transaction.parts:
-            segment = container.state.segments.get(segment_id)
+        for segment_id in transaction.admitted_parts:
+            segment = container.state.admitted_segment(segment_id)
             if segment is not None:
                 segment.leaving = True
     return decided
 
 
 def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) -> None:
-    """Decide that the transactions over a stream are aborted. What is decided next is so after them.
+    """Decide that the transactions over a stream are aborted, those included whose beginning is queued.
+
+    What is decided next is so after them.
 
     Args:
         force: whether prepared ones are, too.
@@ -48,9 +50,10 @@ def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) ->
     Raises:
         TransactionPreparedError: one is prepared, and nothing is aborted.
     """
+    state = container.state
     aborted = [
         transaction
-        for transaction in container.state.open_transactions.by_number.values()
+        for transaction in (*state.open_transactions.by_number.values(), *state.admitted_transactions.values())
         if not transaction.admitted_state.is_final
         and any(each.stream_id == stream.stream_id for each in transaction.streams)
     ]
@@ -64,11 +67,3 @@ def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) ->
     for start in range(0, len(aborted), ENDED_COUNT_MAX):
         decided = end_transactions(container, aborted[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)
         decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: what is next does
-
-
-def is_begun_on(container: SegmentContainer, stream_id: int) -> bool:
-    """Return whether the beginning of a transaction over a stream is on its way."""
-    return any(
-        isinstance(record, m.TransactionBegun) and any(stream.stream_id == stream_id for stream in record.streams)
-        for record in container.in_flight.records()
-    )

@@ -30,7 +30,7 @@ from millrace.server.errors import (
 from millrace.wire import messages as m
 
 from .controller import StreamController
-from .endings import abort_all_on, is_begun_on
+from .endings import abort_all_on
 
 POSITIONS_TOLD_COUNT_MAX: Final = 16
 """Positions of a cut that an error names; of more than these, those come first in which it differs from the other."""
@@ -107,10 +107,8 @@ class ExclusiveControl:
     def _is_busy(self, stream_id: int, name: str) -> bool:
         # One whose opening is on its way, and the first of its writer, is not there yet to be fenced.
         exclusive = self._state.exclusive_writers
-        return (
-            exclusive.admitted.get(stream_id) != exclusive.durable.get(stream_id)
-            or self._streams.is_being_decided(name)
-            or is_begun_on(self._container, stream_id)
+        return exclusive.admitted.get(stream_id) != exclusive.durable.get(stream_id) or self._streams.is_being_decided(
+            name
         )
 
     def _check_opening(self, stream_id: int, expected: Sequence[m.SavedPosition]) -> None:

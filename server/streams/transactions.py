@@ -1,15 +1,20 @@
 """Decisions about transactions: each is one record in the log of their home container.
 
+A transaction may begin, be given parts, be written to and end in one batch of the log: each step is decided on the
+admitted view, in which all before it is there. So `begin`, `add_parts`, `prepare` and `commit` have two halves. The
+first one (`..._now`) decides in one step, without a wait, or returns None if something is on its way by which it would
+decide otherwise. The second one waits until that is durable.
+
 A commit waits for what is on its way about its streams, and for nothing else. Then it is planned on the admitted view
 (`commits`), decided, and that view moved, in one step.
 """
 
-from collections.abc import Iterator, Sequence
+from asyncio import Future
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from millrace.model.key_range import KeyRange
 from millrace.model.names import checked_transaction_name
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
@@ -17,8 +22,15 @@ from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
-from millrace.server.container.state.transaction import NO_SESSION, Transaction
+from millrace.server.container.state.transaction import (
+    NO_SESSION,
+    Transaction,
+    parts_of,
+    segment_of_part,
+    transaction_of,
+)
 from millrace.server.errors import (
+    EpochChangedError,
     InvalidArgumentError,
     StreamSealedError,
     TransactionsFullError,
@@ -31,7 +43,6 @@ from .commits import admit_commit, chosen_parts, plan_transaction
 from .controller import StreamController
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
-from .id_ranges import IdRanges
 from .options import TransactionsOptions
 from .producers import ProducerControl, check_producer
 
@@ -49,6 +60,18 @@ _TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionSt
 """States in which another transaction cannot have the name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A step of a transaction that was decided, or was before.
+
+    Attributes:
+        durable: resolves when it is; None if it was decided before.
+    """
+
+    transaction: Transaction
+    durable: "Future[None] | None"
+
+
 class TransactionController:
     """Begins, fills, commits and aborts transactions."""
 
@@ -57,7 +80,7 @@ class TransactionController:
         self._state = container.state
         self._streams = streams
         self._options = options
-        self._ids = IdRanges()
+        self._ids = container.state.reserved_ids
         self.producers = ProducerControl(container, count_max=options.producers_count_max)
 
     async def reserve_ids(self, count: int) -> int:
@@ -75,22 +98,52 @@ class TransactionController:
         await self._container.decide(m.IdsReserved(first, count), first)
         return first
 
+    async def settled(self, admitted: Admitted) -> bool:
+        """Wait until a step is durable, or whatever it was decided by before; return whether it was decided by this.
+
+        Raises:
+            ServerError: the log failed first.
+        """
+        if admitted.durable is None:
+            await self._container.in_flight.settled()
+            return False
+        await admitted.durable
+        return True
+
     async def begin(
         self,
         number: int,
         name: str,
         *,
         lease_ms: int,
-        stream_names: Sequence[str],
+        streams: Sequence[m.RoutedStream],
+        session_id: bytes,
+        producer: Producer | None = None,
+    ) -> Admitted:
+        """Begin a transaction when that can be decided. See `begin_now`; cancelling is safe."""
+        return await self._when_possible(
+            lambda: self.begin_now(
+                number, name, lease_ms=lease_ms, streams=streams, session_id=session_id, producer=producer
+            )
+        )
+
+    def begin_now(
+        self,
+        number: int,
+        name: str,
+        *,
+        lease_ms: int,
+        streams: Sequence[m.RoutedStream],
         session_id: bytes = NO_SESSION,
         producer: Producer | None = None,
-    ) -> tuple[Transaction, bool]:
-        """Begin a transaction, or join the open one of that name; return it and whether it is new.
+    ) -> Admitted | None:
+        """Begin a transaction, or join the open one of that name; None: something has to become durable before.
 
         Args:
             number: reserved; not used if one is joined. With the number of one that is open it is the same request.
             name: empty for none.
             lease_ms: it ends by itself when nothing names it for so long.
+            streams: each with what the client has routed by, if it has.
             session_id: of the client, of which no more than so many may be open.
             producer: as whom it is committed; its run takes over. Who joins may leave it out.
 
@@ -100,6 +153,7 @@ class TransactionController:
                 bounds, or one of that name is open over other streams, or for another producer.
             ProducerError: see `ProducerControl.begin`.
             StreamNotFoundError, StreamSealedError: of one of the streams.
+            EpochChangedError: the client has routed by other segments than are open now.
             WriterExcludedError: one of the streams has an exclusive writer.
             TransactionCommittedError: one of that name was committed.
             TransactionAbortedError: the one of that number was aborted.
@@ -107,38 +161,42 @@ class TransactionController:
             NoSpaceError, ThrottledError: there is no room for what is new.
         """
         checked_transaction_name(name)
+        stream_names = [each.name for each in streams]
         self._check_bounds(lease_ms, stream_names)
-        queued = self._container.queued
-        while True:
-            found = self._state.transactions.get(number) or self._state.transactions.find(name)
-            is_ending = found is not None and found.admitted_state is not found.state
-            is_decided = any(map(self._streams.is_being_decided, stream_names))
-            if not (is_ending or is_decided or queued(m.TransactionBegun, name or number)):
-                break
-            await self._container.in_flight.settled()
+        found = self._state.transactions.get(number) or self._state.transactions.find(name)
+        is_ending = found is not None and found.admitted_state is not found.state
+        is_decided = any(map(self._streams.is_being_decided, stream_names))
+        if is_ending or is_decided or self._container.queued(m.TransactionBegun, name or number):
+            return None
         if producer is not None:
             found = self.producers.begin(producer, found)
-        streams = [self._streams.find(stream_name) for stream_name in stream_names]
+        over = [self._streams.find(stream_name) for stream_name in stream_names]
         if found is not None and (found.number == number or found.state in _TAKEN):
             if found.state is not TransactionState.PREPARED:
                 check_open(found)
-            if {stream.stream_id for stream in found.streams} != {stream.stream_id for stream in streams}:
+            if {stream.stream_id for stream in found.streams} != {stream.stream_id for stream in over}:
                 raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
             check_producer(found, producer)
             found.is_renewed = True
-            return found, False
-        for stream in streams:
+            return Admitted(found, None)
+        for stream, routed in zip(over, streams, strict=True):
             if stream.sealed:
                 raise StreamSealedError("the stream is sealed", subject=stream.name)
+            if routed.stream_id and (routed.stream_id, routed.epoch) != (stream.stream_id, stream.epoch):
+                raise EpochChangedError(
+                    f"routed by epoch {routed.epoch} of stream {routed.stream_id}; it is epoch {stream.epoch} of stream"
+                    f" {stream.stream_id} now: fetch it and begin again",
+                    subject=stream.name,
+                )
             holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
             if holder is not None:
                 raise WriterExcludedError.of(holder, subject=stream.name)
-        self._check_open_count(streams, session_id)
-        routes = [_routes_of(stream) for stream in streams]
+        self._check_open_count(over, session_id)
+        routes = [_routes_of(stream) for stream in over]
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
         self._container.check_room()
-        self._ids.use([number])
+        self._ids.check([number])
         record = m.TransactionBegun(
             number=number,
             begun_us=self._container.clock.unix_us(),
@@ -147,10 +205,11 @@ class TransactionController:
             streams=routes,
             producers=[] if producer is None else [m.ProducerClaim(*producer)],
         )
-        decided = self._container.decide(record, name or number)
-        self._state.open_transactions.admit(number, [stream.stream_id for stream in streams], session_id=session_id)
-        await decided
-        return self._state.transactions[number], True
+        decided = self._container.decide(record, name or number, is_followed=True)
+        self._ids.use([number])
+        begun = self._state.admitted_transactions[number] = transaction_of(record)
+        self._state.open_transactions.admit(number, [stream.stream_id for stream in over], session_id=session_id)
+        return Admitted(begun, decided)
 
     def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
         """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
@@ -169,8 +228,8 @@ class TransactionController:
                     retry_after_ms=RETRY_AFTER_MS,
                 )
 
-    async def add_parts(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> bool:
-        """Create segments for events of a branch, one for each range of keys; return False if it has just these.
+    def add_parts_now(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> Admitted:
+        """Create segments for events of a branch, one for each range of keys, unless it has just these.
 
         Raises:
             TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
@@ -179,7 +238,7 @@ class TransactionController:
             TransactionsFullError: all open transactions together would have too many parts.
             NoSpaceError, ThrottledError: there is no room for what is new.
         """
-        transaction = await self._found(number)
+        transaction = self._found(number)
         check_open(transaction)
         transaction.is_renewed = True
         routes = {
@@ -191,22 +250,26 @@ class TransactionController:
             raise InvalidArgumentError(
                 "a part is for a segment that was open when the transaction began", subject=_subject(transaction)
             )
-        records = [m.PartRecord(segment_id, *routes[routed_id]) for segment_id, routed_id in parts]
-        wanted = {record.segment_id: _part_of(record, branch=branch) for record in records}
+        record = m.PartsAdded(
+            number=number,
+            branch=branch,
+            added_us=self._container.clock.unix_us(),
+            parts=[m.PartRecord(segment_id, *routes[routed_id]) for segment_id, routed_id in parts],
+        )
+        wanted = parts_of(record)
         admitted = transaction.admitted_parts
         if all(admitted.get(segment_id) == part for segment_id, part in wanted.items()):
-            await self._container.in_flight.settled()
-            return False
+            return Admitted(transaction, None)
         self._check_new_parts(transaction, list(wanted.values()), count=len(parts))
         self._container.check_room()
-        self._ids.use([segment_id for segment_id, _ in parts])
-        added_us = self._container.clock.unix_us()
-        decided = self._container.decide(
-            m.PartsAdded(number=number, branch=branch, added_us=added_us, parts=records), number
-        )
+        segment_ids = [segment_id for segment_id, _ in parts]
+        self._ids.check(segment_ids)
+        decided = self._container.decide(record, number, is_followed=True)
+        self._ids.use(segment_ids)
         admitted.update(wanted)
-        await decided
-        return True
+        self._state.admitted_segments.update({each: segment_of_part(each, record) for each in segment_ids})
+        self._state.open_transactions.admit_parts(transaction, segment_ids)
+        return Admitted(transaction, decided)
 
     def _check_new_parts(self, transaction: Transaction, parts: Sequence[TransactionPart], *, count: int) -> None:
         admitted = transaction.admitted_parts
@@ -229,10 +292,8 @@ class TransactionController:
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
-    async def prepare(
-        self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool
-    ) -> tuple[Transaction, bool]:
-        """Let a transaction take no more, and never end by itself; return it, and False if it was prepared before.
+    def prepare_now(self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool) -> Admitted:
+        """Let a transaction take no more, and never end by itself, unless it was prepared so before.
 
         Raises:
             BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
@@ -242,29 +303,27 @@ class TransactionController:
         """
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
-        transaction = await self._found(number)
-        with _held(transaction):
-            while not transaction.admitted_state.is_final and _is_growing(transaction):
-                await self._container.in_flight.settled()
-            if transaction.admitted_state is TransactionState.PREPARED and transaction.admitted_digest == digest:
-                await self._container.in_flight.settled()
-                return transaction, False
-            check_open(transaction, but=", with other branches")
-            if transaction.producer is not None:
-                raise InvalidArgumentError("a transaction of a producer cannot be prepared", subject=transaction.name)
-            chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
-            dropped = sorted(transaction.parts.keys() - {part.segment_id for part, _ in chosen})
-            decided = self._container.decide(
-                m.TransactionPrepared(number=number, branches=list(branches), digest=digest, dropped=dropped), number
-            )
-            transaction.admitted_state = TransactionState.PREPARED
-            transaction.admitted_digest, transaction.admitted_branches = digest, list(branches)
-            for segment_id in dropped:
-                segment = self._state.segments.get(segment_id)
-                if segment is not None:
-                    segment.leaving = True
-            await decided
-        return transaction, True
+        transaction = self._found(number)
+        if transaction.admitted_state is TransactionState.PREPARED and transaction.admitted_digest == digest:
+            return Admitted(transaction, None)
+        check_open(transaction, but=", with other branches")
+        if transaction.producer is not None:
+            raise InvalidArgumentError("a transaction of a producer cannot be prepared", subject=transaction.name)
+        chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
+        dropped = sorted(transaction.admitted_parts.keys() - {part.segment_id for part, _ in chosen})
+        decided = self._container.decide(
+            m.TransactionPrepared(number=number, branches=list(branches), digest=digest, dropped=dropped),
+            number,
+            is_followed=True,
+        )
+        transaction.admitted_state = TransactionState.PREPARED
+        transaction.admitted_digest, transaction.admitted_branches = digest, list(branches)
+        for segment_id in dropped:
+            segment = self._state.admitted_segment(segment_id)
+            if segment is not None:
+                segment.leaving = True
+            del transaction.admitted_parts[segment_id]
+        return Admitted(transaction, decided)
 
     async def commit(
         self,
@@ -274,8 +333,37 @@ class TransactionController:
         drops_others: bool,
         name: str = "",
         cursors: Sequence[m.CursorMove] = (),
-    ) -> tuple[Transaction, bool]:
-        """Let the events of branches be part of their streams; return the transaction, and False if they were before.
+    ) -> Admitted:
+        """Commit a transaction when that can be decided. See `commit_now`; cancelling is safe.
+
+        Raises:
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cursor cannot be where it is to be moved.
+        """
+        transaction = self._found(number, name)
+        with _held(transaction):
+            stream_ids = [stream.stream_id for stream in transaction.streams]
+            writer_ids = [] if transaction.producer is None else [transaction.producer.writer_id]
+            with await self._container.loader.pin(streams=stream_ids, producers=writer_ids):
+                if transaction.admitted_state is TransactionState.OPEN:
+                    await check_places(self._container, self._streams, cursors)
+                return await self._when_possible(
+                    lambda: self._commit_now(
+                        transaction, branches, drops_others=drops_others, is_by_name=not number, cursors=cursors
+                    )
+                )
+
+    def commit_now(
+        self,
+        number: int,
+        branches: Sequence[m.BranchCount],
+        *,
+        drops_others: bool,
+        name: str = "",
+        cursors: Sequence[m.CursorMove] = (),
+    ) -> Admitted | None:
+        """Let the events of branches be part of their streams; None: something has to become durable before.
+
+        Its streams are in memory, with their open segments; and cursors can be where they are to be moved.
 
         Args:
             number: 0: the transaction is the prepared one with the name.
@@ -290,56 +378,77 @@ class TransactionController:
             CursorMovedError: a cursor is not where it is expected.
             ProducerFencedError, ProducerHeldError, ProducerCommittedError: its producer keeps it from being committed,
                 forever: nothing of it is left.
-            CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cursor cannot be where it is to be moved.
             InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
                 prepared is meant by its name alone.
             StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
         """
+        transaction = self._found(number, name)
+        return self._commit_now(
+            transaction, branches, drops_others=drops_others, is_by_name=not number, cursors=cursors
+        )
+
+    def _commit_now(
+        self,
+        transaction: Transaction,
+        branches: Sequence[m.BranchCount],
+        *,
+        drops_others: bool,
+        is_by_name: bool,
+        cursors: Sequence[m.CursorMove],
+    ) -> Admitted | None:
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
-        transaction = await self._found(number, name)
-        with _held(transaction):
-            stream_ids = [stream.stream_id for stream in transaction.streams]
-            producer = transaction.producer
-            writer_ids = [] if producer is None else [producer.writer_id]
-            with await self._container.loader.pin(streams=stream_ids, producers=writer_ids):
-                if transaction.admitted_state is TransactionState.OPEN:
-                    await check_places(self._container, self._streams, cursors)
-                while not transaction.admitted_state.is_final and (
-                    self._is_moving(transaction) or are_moving(self._container, self._streams, cursors)
-                ):
-                    await self._container.in_flight.settled()
-                is_as_prepared = not branches and not (number and transaction.admitted_state is TransactionState.OPEN)
-                is_same = is_as_prepared or transaction.admitted_digest == digest
-                if transaction.admitted_state is TransactionState.COMMITTED and is_same:
-                    await self._container.in_flight.settled()
-                    return transaction, False
-                if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
-                    if producer is not None and number:
-                        await self._check_producer(transaction, producer)
-                    check_open(transaction, but="" if is_same else ", with other branches")
-                    if not number:
-                        raise InvalidArgumentError(
-                            "only a prepared transaction is committed by its name", subject=transaction.name
-                        )
-                else:
-                    check_none(cursors, subject=_subject(transaction))
-                    # What it has beside these was dropped when it was prepared.
-                    named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
-                commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
-                commit.cursors = plan_moves(self._container, self._streams, cursors)
-                commit.producers = [] if producer is None else [self.producers.committed(producer)]
-                committed_us = self._container.clock.unix_us()
-                decided = self._container.decide(
-                    commit.record(transaction, digest=digest, committed_us=committed_us), transaction.number
+        if not transaction.admitted_state.is_final and (
+            self._is_moving(transaction) or are_moving(self._container, self._streams, cursors)
+        ):
+            return None
+        is_as_prepared = not branches and (is_by_name or transaction.admitted_state is not TransactionState.OPEN)
+        is_same = is_as_prepared or transaction.admitted_digest == digest
+        if transaction.admitted_state is TransactionState.COMMITTED and is_same:
+            return Admitted(transaction, None)
+        producer = transaction.producer
+        if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
+            if producer is not None and not is_by_name:
+                self._check_producer(transaction, producer)
+            check_open(transaction, but="" if is_same else ", with other branches")
+            if is_by_name:
+                raise InvalidArgumentError(
+                    "only a prepared transaction is committed by its name", subject=transaction.name
                 )
-                admit_commit(self._state, transaction, commit, digest=digest)
-                for committed in commit.producers:
-                    self.producers.admit(committed)
-                await decided
-        return transaction, True
+        else:
+            check_none(cursors, subject=_subject(transaction))
+            # What it has beside these was dropped when it was prepared.
+            named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
+        commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
+        commit.cursors = plan_moves(self._container, self._streams, cursors)
+        commit.producers = [] if producer is None else [self.producers.committed(producer)]
+        committed_us = self._container.clock.unix_us()
+        decided = self._container.decide(
+            commit.record(transaction, digest=digest, committed_us=committed_us), transaction.number, is_followed=True
+        )
+        admit_commit(self._state, transaction, commit, digest=digest)
+        for committed in commit.producers:
+            self.producers.admit(committed)
+        return Admitted(transaction, decided)
 
-    async def _check_producer(self, transaction: Transaction, producer: Producer) -> None:
+    def can_commit_now(self, number: int) -> bool:
+        """Return whether all that `commit_now` is about is in memory."""
+        transaction = self._state.admitted_transaction(number)
+        if transaction is None:
+            return True
+        producer = transaction.producer
+        if producer is not None and not self._state.producers.is_resident(producer.writer_id):
+            return False
+        streams, segments = self._state.streams, self._state.segments
+        for stream_id in (each.stream_id for each in transaction.streams):
+            if not streams.is_resident(stream_id):
+                return False
+            stream = streams.get(stream_id)
+            if stream is not None and not all(segments.is_resident(part.segment_id) for part in stream.open_parts):
+                return False
+        return True
+
+    def _check_producer(self, transaction: Transaction, producer: Producer) -> None:
         """Raise if its producer keeps a transaction from its commit; if it is open, it ends by that.
 
         Of one that is aborted too: so the request that is sent again gets the same answer.
@@ -349,15 +458,20 @@ class TransactionController:
         refusal = self.producers.refusal(producer)
         if refusal is not None:
             if transaction.admitted_state is TransactionState.OPEN:
-                await end_transactions(self._container, [transaction], TransactionState.ABORTED)
+                decided = end_transactions(self._container, [transaction], TransactionState.ABORTED)
+                decided.add_done_callback(lambda future: future.exception())  # the refusal follows it
             raise refusal
 
     def _is_moving(self, transaction: Transaction) -> bool:
         """Return whether something is on its way by which the commit would be another one."""
         streams = (self._state.streams.get(stream.stream_id) for stream in transaction.streams)
-        return _is_growing(transaction) or any(
-            stream is not None and self._streams.is_being_decided(stream.name) for stream in streams
-        )
+        return any(stream is not None and self._streams.is_being_decided(stream.name) for stream in streams)
+
+    async def _when_possible(self, decide: Callable[[], Admitted | None]) -> Admitted:
+        """Decide once nothing is on its way that is in the way; what is needed stays in memory."""
+        while (admitted := decide()) is None:
+            await self._container.in_flight.settled()
+        return admitted
 
     async def abort(self, number: int, name: str = "") -> tuple[Transaction, bool]:
         """Delete what a transaction has; return it, and False if it was aborted before.
@@ -369,7 +483,7 @@ class TransactionController:
             TransactionCommittedError: it was committed.
             TransactionUnknownError: there is none, or its outcome was forgotten.
         """
-        transaction = await self._found(number, name)
+        transaction = self._found(number, name)
         if transaction.admitted_state is TransactionState.COMMITTED:
             check_open(transaction)
         if transaction.admitted_state.is_final:
@@ -449,7 +563,11 @@ class TransactionController:
         transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
         if transaction is not None:
             return self.describe(transaction)
-        is_over = self._state.horizon <= number < self._state.next_id and not self._ids.is_unused(number)
+        is_over = (
+            self._state.horizon <= number < self._state.next_id
+            and not self._ids.is_unused(number)
+            and number not in self._state.admitted_transactions
+        )
         return m.TransactionInfo(
             number=number,
             state=TransactionState.ABORTED if number and is_over else TransactionState.UNKNOWN,
@@ -465,19 +583,12 @@ class TransactionController:
             names=[],
         )
 
-    async def _found(self, number: int, name: str = "") -> Transaction:
+    def _found(self, number: int, name: str = "") -> Transaction:
         """Return a transaction by its number, or by its name if that is 0; also one that is about to begin."""
-        while True:
-            transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
-            if transaction is not None:
-                return transaction
-            if not any(
-                isinstance(record, m.TransactionBegun)
-                and (record.number == number or (not number and record.name == name))
-                for record in self._container.in_flight.records()
-            ):
-                raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
-            await self._container.in_flight.settled()
+        transaction = self._state.admitted_transaction(number, name)
+        if transaction is None:
+            raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
+        return transaction
 
     def _check_bounds(self, lease_ms: int, stream_names: Sequence[str]) -> None:
         if not 1000 <= lease_ms <= self._options.lease_s_max * 1000:
@@ -493,11 +604,6 @@ def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:
     if len(named) < len(branches):
         raise InvalidArgumentError("a branch is given twice")
     return named
-
-
-def _is_growing(transaction: Transaction) -> bool:
-    """Return whether parts of a transaction are on their way."""
-    return len(transaction.admitted_parts) > len(transaction.parts)
 
 
 @contextmanager
@@ -516,15 +622,6 @@ def _routes_of(stream: Stream) -> m.TransactionStream:
         m.SegmentRangeRecord(part.segment_id, part.key_range.low, part.key_range.last) for part in stream.open_parts
     ]
     return m.TransactionStream(stream.stream_id, stream.epoch, ranges)
-
-
-def _part_of(record: m.PartRecord, *, branch: int) -> TransactionPart:
-    return TransactionPart(
-        segment_id=record.segment_id,
-        branch=branch,
-        stream_id=record.stream_id,
-        key_range=KeyRange.inclusive(record.low, record.last),
-    )
 
 
 def _subject(transaction: Transaction) -> str:

@@ -70,8 +70,10 @@ class Wal:
         self._recovery: Recovery | None = None
         self._pool = FilePool(files, directory, options, owner=owner, metrics=self._metrics)
         self._writer: LogWriter | None = None
-        # A run that the loop writes itself at the end of its turn, if no other comes.
-        self._lone: AppendRun | None = None
+        # Runs that wait for others of this turn of the loop. Whether the loop writes the first one itself at the end of
+        # the turn, if no other comes.
+        self._gathered: list[AppendRun] = []
+        self._is_lone = False
         self._lone_policy = LonePolicy()
         # These are there from `start` on.
         self._loop: asyncio.AbstractEventLoop
@@ -154,7 +156,7 @@ class Wal:
             return None
         return self._pool.problem or "the queue of the log is full"
 
-    def submit(self, run: AppendRun) -> None:
+    def submit(self, run: AppendRun, *, is_followed: bool = False) -> None:
         """Queue a run for the next batch, see `Log`."""
         writer = self._writer
         if not self._is_open or writer is None:
@@ -175,11 +177,15 @@ class Wal:
         self._promised_bytes += cost
         if cost > self._largest_promise_bytes:
             self._largest_promise_bytes = cost
-        if is_lone:
-            self._lone = run
-            self._loop.call_soon(self._write_lone, writer)
+        if is_lone or is_followed:
+            if not self._gathered:
+                self._is_lone = is_lone
+                self._loop.call_soon(self._end_turn, writer)
+            self._gathered.append(run)
+        elif self._gathered:
+            self._gathered.append(run)
+            self._hand_over(writer)
         else:
-            self._give_up_lone(writer)
             writer.submit(run)
 
     def share_loop(self) -> None:
@@ -240,7 +246,7 @@ class Wal:
         if self._is_open:
             self._is_open = False
             self._pool.drain()
-            self._give_up_lone(writer)
+            self._hand_over(writer)
             writer.stop()
         await self._stopped
         loop = asyncio.get_running_loop()
@@ -260,17 +266,21 @@ class Wal:
         whole = self._pool.unused_files(self._taken_count) * max(0, self._options.file_room_bytes - waste)
         return self._promised_bytes + cost + reserve <= max(0, active_room - waste) + whole
 
-    def _give_up_lone(self, writer: LogWriter) -> None:
-        """Leave to the thread what the loop was about to write."""
-        if self._lone is not None:
-            writer.submit(self._lone)
-            self._lone = None
+    def _hand_over(self, writer: LogWriter) -> None:
+        """Leave to the thread what was gathered, all at once."""
+        if self._gathered:
+            runs, self._gathered = self._gathered, []
+            writer.submit_together(runs)
 
-    def _write_lone(self, writer: LogWriter) -> None:
+    def _end_turn(self, writer: LogWriter) -> None:
+        """Have what was gathered written; write it here if it is alone, and may be."""
+        if len(self._gathered) > 1 or not self._is_lone:
+            self._hand_over(writer)
+        elif self._gathered:  # else the thread has it
+            self._write_lone(writer, self._gathered.pop())
+
+    def _write_lone(self, writer: LogWriter, run: AppendRun) -> None:
         """Write what is alone at the end of the loop's turn."""
-        run, self._lone = self._lone, None
-        if run is None:
-            return  # the thread has it
         try:
             batch = writer.write_lone(run)
         except LogFailedError:

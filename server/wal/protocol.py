@@ -95,8 +95,12 @@ class Log(Protocol):
         """
         ...
 
-    def submit(self, run: AppendRun) -> None:
+    def submit(self, run: AppendRun, *, is_followed: bool = False) -> None:
         """Queue a run for the next batch; never waits.
+
+        Args:
+            is_followed: others are expected that belong to it: no batch begins with it before one comes for which that
+                is not so, or this turn of the loop has ended. All of these are one batch then, if they fit one.
 
         Raises:
             LogClosedError: the log is closed, or has failed.

@@ -17,7 +17,7 @@ sync would then succeed without them.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from millrace.server.errors import LogClosedError, LogFailedError
@@ -69,8 +69,8 @@ class ResumptionPoint(NamedTuple):
 class LogWriter:
     """The log thread and its queue.
 
-    `submit`, `write_lone` and `stop` belong to one other thread, the event loop's; `deliver` is called in the log
-    thread.
+    `submit`, `submit_together`, `write_lone` and `stop` belong to one other thread, the event loop's; `deliver` is
+    called in the log thread.
     """
 
     def __init__(
@@ -111,6 +111,13 @@ class LogWriter:
     def submit(self, run: AppendRun) -> None:
         """Queue a run. Never waits."""
         self._queue.append(run)
+        if self._is_idle:
+            self._is_idle = False
+            self._bell.ring()
+
+    def submit_together(self, runs: Sequence[AppendRun]) -> None:
+        """Queue runs that are taken for one batch, if they fit one. Never waits."""
+        self._queue.extend(runs)
         if self._is_idle:
             self._is_idle = False
             self._bell.ring()

@@ -155,7 +155,7 @@ _MESSAGES: Final[list[m.Message]] = [
         number=51,
         name="übertrag-7",
         lease_ms=30_000,
-        streams=[m.NamedStream("shop/orders"), m.NamedStream("shop/returns")],
+        streams=[m.RoutedStream("shop/orders", 3, 2), m.RoutedStream("shop/returns", 0, 0)],
         producers=[m.ProducerClaim("abrechnung-ü", "query-1", "run-2", 1 << 45)],
     ),
     m.TransactionInfo(

@@ -100,7 +100,8 @@ class MemoryLog:
             self._write()
         self._is_open = False
 
-    def submit(self, run: AppendRun) -> None:
+    def submit(self, run: AppendRun, *, is_followed: bool = False) -> None:
+        del is_followed  # all runs of a turn are one batch
         if not self._is_open:
             raise LogClosedError("the log is closed")
         if len(run.frames) > self.run_size_bytes_max:

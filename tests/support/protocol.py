@@ -218,6 +218,14 @@ class Peer:
 
     async def append(self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: Any) -> list[int]:
         """Send appends of one event each, numbered from `event_number` on; return their request ids."""
+        request_ids, frames = self.packed(segment_id, *payloads, event_number=event_number, **fields)
+        await self.send(frames)
+        return request_ids
+
+    def packed(
+        self, segment_id: int, *payloads: bytes, event_number: int = 0, **fields: Any
+    ) -> tuple[list[int], bytes]:
+        """Return the request ids and the frames of appends, which the caller sends."""
         first = self.next_id(len(payloads))
         self._sizes |= {first + index: len(payload) for index, payload in enumerate(payloads)}
         frames = [
@@ -230,8 +238,7 @@ class Peer:
             )
             for index, payload in enumerate(payloads)
         ]
-        await self.send(b"".join(frames))
-        return list(range(first, first + len(payloads)))
+        return list(range(first, first + len(payloads))), b"".join(frames)
 
     async def settled(self, request_ids: Sequence[int]) -> list[Outcome]:
         """Return the outcomes of appends, in the order asked for.

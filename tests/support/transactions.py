@@ -119,9 +119,9 @@ async def reserve(peer: Peer, count: int) -> list[int]:
 def begin_request(
     number: int, *streams: str, name: str = "", lease_ms: int = 30_000, producer: Producer | None = None
 ) -> m.BeginTransaction:
-    named = [m.NamedStream(stream) for stream in streams]
+    routed = [m.RoutedStream(stream, 0, 0) for stream in streams]
     producers = [] if producer is None else [m.ProducerClaim(*producer)]
-    return m.BeginTransaction(number=number, name=name, lease_ms=lease_ms, streams=named, producers=producers)
+    return m.BeginTransaction(number=number, name=name, lease_ms=lease_ms, streams=routed, producers=producers)
 
 
 async def outcome_of(peer: Peer, *, number: int = 0, name: str = "") -> m.TransactionInfo:

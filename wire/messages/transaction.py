@@ -94,18 +94,28 @@ class ProducerClaim(NamedTuple):
     sequence: I64
 
 
+class RoutedStream(NamedTuple):
+    """A stream of a transaction, and which of its segments the client has routed by."""
+
+    name: StreamName
+    stream_id: U64  # 0: it has not routed yet, and takes what the reply says
+    epoch: U32  # of that stream
+
+
 @message(82, kw_only=True)
 class BeginTransaction(Request[TransactionInfo]):
     """Begin a transaction over streams; where one of that name is open, join it, and the reply has its number.
 
-    Refused with TRANSACTION_COMMITTED if one of that name was committed. Sent again, it is the same request. The first
-    one of a run of a producer lets that run take over, whatever the answer.
+    What belongs to it may be sent right behind it: it is carried out in that order, and refused if this is. Refused
+    with TRANSACTION_COMMITTED if one of that name was committed, with EPOCH_CHANGED if a stream is another one than the
+    client has routed by, or has another epoch. Sent again, it is the same request. The first one of a run of a producer
+    lets that run take over, whatever the answer.
     """
 
     number: TransactionNumber  # from a reserved range
     name: TransactionName  # any text; empty: only its number names it
     lease_ms: U32  # it ends by itself when nothing names it for so long
-    streams: List16[NamedStream]
+    streams: List16[RoutedStream]
     producers: List16[ProducerClaim] = field(default_factory=list)  # one, or none
 
 

@@ -3,20 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from millrace.model.key_range import KeyRange
-from millrace.model.names import internal_name
-from millrace.model.producer import Producer
-from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.model.transaction import TransactionState
 from millrace.wire import messages as m
 
 from .apply_producers import commit_producer
-from .apply_segments import CurrentBatch, create_segment, merge_segment, seal_segments
+from .apply_segments import CurrentBatch, merge_segment, seal_segments
 from .apply_streams import begin_epoch
 from .container_state import ContainerState
-from .transaction import Transaction
+from .transaction import Transaction, parts_of, segment_of_part, transaction_of
 
-PART_KIND: Final = "part"
-"""Of the internal segments that are parts."""
 _EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
 
 
@@ -29,14 +24,7 @@ def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
     if state.transactions.loaded(record.number) is not None:
         return
     _free_name(state, record.name)
-    transaction = Transaction(
-        number=record.number,
-        name=record.name,
-        begun_us=record.begun_us,
-        lease_ms=record.lease_ms,
-        streams=record.streams,
-        producer=Producer(*record.producers[0]) if record.producers else None,
-    )
+    transaction = state.admitted_transactions.pop(record.number, None) or transaction_of(record)
     state.use_id(transaction.number)
     state.transactions.add(transaction)
     state.open_transactions.add(transaction)
@@ -55,18 +43,14 @@ def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
     transaction = state.transactions.loaded(record.number)
     if transaction is None or transaction.state.is_final:
         return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
-    added = [part for part in record.parts if part.segment_id not in transaction.parts]
-    for segment_id, stream_id, low, last in added:
-        create_segment(batch, segment_id, name=internal_name(PART_KIND, str(segment_id)), created_us=record.added_us)
-        part = TransactionPart(
-            segment_id=segment_id,
-            branch=record.branch,
-            stream_id=stream_id,
-            key_range=KeyRange.inclusive(low, last),
-        )
-        transaction.parts[segment_id] = transaction.admitted_parts[segment_id] = part
+    added = {number: part for number, part in parts_of(record).items() if number not in transaction.parts}
+    for segment_id in added:
+        segment = state.admitted_segments.pop(segment_id, None) or segment_of_part(segment_id, record)
+        if state.segments.peek(segment_id) is None:
+            state.add_segment(segment)
         state.touch("parts", transaction.number, segment_id)
-    state.open_transactions.add_parts(transaction, [part.segment_id for part in added])
+    transaction.parts |= added
+    state.open_transactions.add_parts(transaction, added)
     state.transactions.changed(transaction)
 
 
@@ -79,7 +63,6 @@ def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
     state.open_transactions.drop_parts(transaction, record.dropped)
     for segment_id in record.dropped:
         if transaction.parts.pop(segment_id, None) is not None:
-            transaction.admitted_parts.pop(segment_id, None)
             state.touch("parts", transaction.number, segment_id)
     transaction.state = TransactionState.PREPARED
     transaction.digest, transaction.branches = record.digest, record.branches

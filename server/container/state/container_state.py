@@ -25,6 +25,7 @@ from millrace.wire import messages as m
 from .clock_history import ClockHistory
 from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
+from .id_ranges import IdRanges
 from .producer import KnownProducer
 from .segment import Segment
 from .stream import Stream
@@ -87,6 +88,8 @@ class ContainerState:
 
     def __init__(self, stored: StoredState, *, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
         self.next_id = stored.next_id
+        # Those of clients. Nothing has such a number before it is used, so none is looked for in the archive.
+        self.reserved_ids = IdRanges()
         self.idle = IdleBudget(idle_bytes_max)
         # By kind, as the checkpoint names it.
         self.caches: dict[str, EntityCache[Any]] = {
@@ -98,6 +101,7 @@ class ContainerState:
                 stored_below=stored.next_id,
                 size_of=attrgetter("memory_bytes"),
                 idle=self.idle,
+                is_unused=self.reserved_ids.is_unused,
             )
             for kind, number, name in KINDS
         }
@@ -116,6 +120,10 @@ class ContainerState:
         self.admitted_writers: dict[str, Writer] = {}
         # Producers whose first record is queued, by writer id.
         self.admitted_producers: dict[str, KnownProducer] = {}
+        # Transactions whose beginning is queued, and their parts whose creation is, by number. The record that creates
+        # one takes it from here, with all that was admitted of it meanwhile.
+        self.admitted_transactions: dict[int, Transaction] = {}
+        self.admitted_segments: dict[int, Segment] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
         self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
@@ -165,6 +173,20 @@ class ContainerState:
             stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
             if stream is not None:
                 yield self.segments, stream.segment_ids
+
+    def admitted_segment(self, segment_id: int) -> Segment | None:
+        """Return a segment, also one whose creation is queued; None if there is none. Blocks if it must be loaded."""
+        return self.segments.get(segment_id) or self.admitted_segments.get(segment_id)
+
+    def admitted_transaction(self, number: int, name: str = "") -> Transaction | None:
+        """Return a transaction by its number, or by its name if that is 0, also one whose beginning is queued.
+
+        Blocks if it must be loaded.
+        """
+        if number:
+            return self.transactions.get(number) or self.admitted_transactions.get(number)
+        begun = [each for each in self.admitted_transactions.values() if name and each.name == name]
+        return begun[-1] if begun else self.transactions.find(name)
 
     def pin_required(self, required: m.Required, *, into: Pins) -> None:
         """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""

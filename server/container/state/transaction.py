@@ -3,6 +3,9 @@
 While it is open, or prepared, a transaction is in memory with its parts: it is pinned by the state, so that any frame
 that names a part finds whose it is. When it is over, what is left is its outcome: a row of the checkpoint, found by
 number and by name, until it is forgotten.
+
+A transaction and its parts are there in the admitted view before their records are durable, so that all of it can be
+one batch of the log, up to its commit. The record that creates one makes the very object of the admitted view durable.
 """
 
 from collections import Counter
@@ -11,6 +14,8 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
+from millrace.model.key_range import KeyRange
+from millrace.model.names import internal_name
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.entity_cache import EntityCache, Pins
@@ -23,6 +28,8 @@ PART_SIZE_BYTES: Final = 300
 RANGE_SIZE_BYTES: Final = 150
 POSITION_SIZE_BYTES: Final = 120
 """Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
+PART_KIND: Final = "part"
+"""Of the internal segments that are parts."""
 NO_SESSION: Final = b""
 """Of a transaction that was begun before the server started."""
 
@@ -90,6 +97,37 @@ class Transaction:
         )
 
 
+def transaction_of(record: m.TransactionBegun) -> Transaction:
+    """Return the transaction that a record begins."""
+    return Transaction(
+        number=record.number,
+        name=record.name,
+        begun_us=record.begun_us,
+        lease_ms=record.lease_ms,
+        streams=record.streams,
+        producer=Producer(*record.producers[0]) if record.producers else None,
+    )
+
+
+def parts_of(record: m.PartsAdded) -> dict[int, TransactionPart]:
+    """Return the parts that a record adds, by the ids of their segments."""
+    return {
+        segment_id: TransactionPart(
+            segment_id=segment_id,
+            branch=record.branch,
+            stream_id=stream_id,
+            key_range=KeyRange.inclusive(low, last),
+        )
+        for segment_id, stream_id, low, last in record.parts
+    }
+
+
+def segment_of_part(segment_id: int, record: m.PartsAdded) -> Segment:
+    """Return the segment of a part that a record adds."""
+    name = internal_name(PART_KIND, str(segment_id))
+    return Segment(segment_id=segment_id, name=name, created_us=record.added_us)
+
+
 class OpenTransactions:
     """The transactions that are not over, and whose each of their parts is; keeps both in memory.
 
@@ -124,7 +162,7 @@ class OpenTransactions:
 
     @property
     def parts_count(self) -> int:
-        """How many parts they have together."""
+        """How many parts they have together, those included whose creation is queued."""
         return len(self._of_part)
 
     @property
@@ -163,10 +201,15 @@ class OpenTransactions:
         self._pins[number] = self._transactions.pin([number])
         self.add_parts(transaction, transaction.parts)
 
-    def add_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
-        """Add segments that are parts of one from now on."""
+    def admit_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
+        """Know of segments whose parts they are from now on; nothing happens if that is known."""
         for segment_id in segment_ids:
             self._of_part[segment_id] = transaction
+
+    def add_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
+        """Add segments that are parts of one from now on."""
+        self.admit_parts(transaction, segment_ids)
+        for segment_id in segment_ids:
             self._segments.pin([segment_id], into=self._pins[transaction.number])
 
     def drop_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:

@@ -336,12 +336,15 @@ async def test_no_hole_is_committed_with_a_transaction() -> None:
         parts: dict[str, list[int]] = {}
         for name in ("open", "prepared"):
             number = await transactions.reserve_ids(3)
-            await transactions.begin(number, name, lease_ms=30_000, stream_names=["shop/orders"])
+            routed = [m.RoutedStream("shop/orders", 0, 0)]
+            begun = transactions.begin_now(number, name, lease_ms=30_000, streams=routed)
+            assert begun is not None
             parts[name] = [number + 1, number + 2]
             added = [m.NewPart(*each) for each in zip(parts[name], stream.segment_ids, strict=True)]
-            await transactions.add_parts(number, 0, added)
+            await transactions.settled(transactions.add_parts_now(number, 0, added))
             await streams.append(parts[name][0], b"event", **fields)
-        await transactions.prepare(number, [m.BranchCount(0, 1)], drops_others=False)
+        prepared = transactions.prepare_now(number, [m.BranchCount(0, 1)], drops_others=False)
+        await transactions.settled(prepared)
         await streams.opened.flusher.flush()
         await streams.opened.flusher.checkpoint()
         await streams.append(stream.segment_ids[0], b"lost")
@@ -354,8 +357,9 @@ async def test_no_hole_is_committed_with_a_transaction() -> None:
         container, transactions = streams.opened.container, transactions_of(streams)
         assert transactions.outcome(0, "open").state == TransactionState.ABORTED
         assert not any(container.state.segments.get(segment_id) for segment_id in parts["open"])
-        committed, _ = await transactions.commit(0, (), drops_others=False, name="prepared")
-        ((_, length),) = committed.cuts[0].positions
+        committed = await transactions.commit(0, (), drops_others=False, name="prepared")
+        await transactions.settled(committed)
+        ((_, length),) = committed.transaction.cuts[0].positions
         target, _ = streams.controller.find("shop/orders").open_parts
         assert length == container.segment(target.segment_id).length == len(b"event")
         (content,) = await container.reads.read(container.segment(target.segment_id), 0, 100)

@@ -7,7 +7,7 @@ from typing import get_type_hints
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.front.handlers import Handlers
+from millrace.server.front.handlers import BEFORE_APPENDS, DECIDED_IN_ORDER, Handlers
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -18,9 +18,10 @@ from tests.support.waiting import settled
 HANDLED = [
     cls
     for cls in m.MESSAGES.values()
-    if issubclass(cls, m.Request) and cls not in {m.Hello, m.Append, m.SequencedAppend, m.Read, m.Subscribe}
+    if issubclass(cls, m.Request)
+    and cls not in {m.Hello, m.Append, m.SequencedAppend, m.Read, m.Subscribe, *BEFORE_APPENDS}
 ]
-"""Requests that the connection does not answer itself."""
+"""Requests that the connection does not answer itself, and that appends do not depend on."""
 
 
 @pytest.mark.parametrize("cls", HANDLED, ids=lambda cls: str(cls.__name__))
@@ -28,6 +29,12 @@ def test_every_request_has_a_method_that_returns_its_reply(cls: type[m.Request[m
     hints = get_type_hints(getattr(Handlers, f"_{cls.type.name.lower()}"))
 
     assert hints == {"message": cls, "return": cls.reply}
+
+
+@pytest.mark.parametrize("cls", DECIDED_IN_ORDER, ids=lambda cls: str(cls.__name__))
+def test_what_is_decided_in_order_is_decided_by_its_message(cls: type[m.Request[m.Message]]) -> None:
+    assert get_type_hints(DECIDED_IN_ORDER[cls])["message"] is cls
+    assert set(BEFORE_APPENDS) < set(DECIDED_IN_ORDER)
 
 
 async def listed(peer: Peer, prefix: str, *, page: int) -> list[str]:

@@ -159,7 +159,7 @@ async def test_a_full_log_takes_the_end_of_what_is_open(tmp_path: Path, what: st
         for _ in range(300):  # it would use up what is reserved
             assert await code_of(reserve(peer, 1)) is ErrorCode.NO_SPACE
         begin = m.BeginTransaction(
-            number=committed.ids[-1], name="new", lease_ms=30_000, streams=[m.NamedStream("a/b")]
+            number=committed.ids[-1], name="new", lease_ms=30_000, streams=[m.RoutedStream("a/b", 0, 0)]
         )
         assert await code_of(peer.ask(begin, m.TransactionInfo)) is ErrorCode.NO_SPACE
         assert await code_of(committed.add_parts(committed.routed_ids, branch=1)) is ErrorCode.NO_SPACE

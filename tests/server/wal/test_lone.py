@@ -82,8 +82,8 @@ async def test_after_a_batch_of_several_the_thread_writes_one_more(files: Watche
     await asyncio.to_thread(files.stalled.wait)
     files.resume()
     await asyncio.gather(first, second, third)
-    while len(log.durable[-1][0]) == 1:  # the thread may have been quick to take the first alone
-        await asyncio.gather(log.submit(b"a"), log.submit(b"b"), log.submit(b"c"))
+    while len(log.durable[-1][0]) == 1:  # the thread may have been quick to take those before the last alone
+        await asyncio.gather(*[log.submit(b"%d" % number) for number in range(4)])
     await asleep(log)
     files.taken()
     await log.append(b"d")

@@ -1,8 +1,8 @@
 import pytest
 
+from millrace.server.container.state import id_ranges
+from millrace.server.container.state.id_ranges import IdRanges
 from millrace.server.errors import InvalidArgumentError
-from millrace.server.streams import id_ranges
-from millrace.server.streams.id_ranges import IdRanges
 
 
 def test_each_number_of_a_range_is_used_once() -> None:

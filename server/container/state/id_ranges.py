@@ -40,8 +40,8 @@ class IdRanges:
         index = number - self._firsts[place]
         return index < len(unused) and bool(unused[index])
 
-    def use(self, numbers: Sequence[int]) -> None:
-        """Use numbers: all of them, or none.
+    def check(self, numbers: Sequence[int]) -> None:
+        """Raise unless all of these numbers can be used.
 
         Raises:
             InvalidArgumentError: one is not in a range, was used, or is given twice.
@@ -50,6 +50,10 @@ class IdRanges:
             raise InvalidArgumentError(
                 "each number is one that was reserved since the server started, and is used once"
             )
+
+    def use(self, numbers: Sequence[int]) -> None:
+        """Use numbers: all of them, or none. Raises like `check`."""
+        self.check(numbers)
         for number in numbers:
             place = bisect_right(self._firsts, number) - 1
             self._unused[place][number - self._firsts[place]] = 0
