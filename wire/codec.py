@@ -22,6 +22,7 @@ known flag) is for the caller to check.
 
 import struct
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final, TypeGuard
 
@@ -49,12 +50,13 @@ class Codec:
     Attributes:
         names: the fields a caller gives and gets, in order; constants are left out.
         size_min: the fewest bytes of the structure.
+        only_struct: the struct of all fields, if they are only numbers; else None.
 
     Raises:
         TypeError: the declaration uses a construct that has no derivation (see the module docstring).
     """
 
-    __slots__ = ("_is_terminated", "_name", "_parts", "names", "size_min")
+    __slots__ = ("_is_terminated", "_name", "_parts", "names", "only_struct", "size_min")
 
     def __init__(self, declaration: c.Struct, *, name: str, cls: type[Any] | None = None) -> None:
         self._name = name
@@ -75,6 +77,8 @@ class Codec:
             part.index = len(names)
             names += part.names
         self.names = tuple(names)
+        only = self._parts[0] if len(self._parts) == 1 and not self._is_terminated else None
+        self.only_struct = only.struct if isinstance(only, _FixedFields) and only.is_plain else None
         if not all(self.names):
             raise TypeError(f"{name}: a field has no name")
         self.size_min = sum(part.size_min for part in self._parts)
@@ -193,6 +197,16 @@ class _FixedFields(_Part):
         super().__init__(name, names, size_min=self._struct.size)
         self._count = len(names)
 
+    @property
+    def struct(self) -> struct.Struct:
+        """What packs all of them."""
+        return self._struct
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `struct` alone says what fits, and holds no constants."""
+        return not self._constants and not self._sizes
+
     def pack(self, values: Values) -> Buffer:
         values = values[self.index : self.index + self._count]
         if self._constants:
@@ -303,10 +317,18 @@ class _Structures(_Bytes):
         super().__init__(name, field, prefix, item_size_min=self._codec.size_min)
 
     def _packed(self, value: Any) -> tuple[int, bytes]:
+        if self._codec.only_struct is not None:
+            pack = self._codec.only_struct.pack
+            with suppress(struct.error):  # what does not fit is named below
+                return len(value), b"".join([pack(*item) for item in value])
         # An item that is no sequence, or one of another length, is a TypeError.
         return len(value), b"".join([self._codec.pack(*item) for item in value])
 
     def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        only_struct = self._codec.only_struct
+        if only_struct is not None:
+            end = start + count * only_struct.size
+            return [self._make(item) for item in only_struct.iter_unpack(memoryview(data)[start:end])], end
         items = []
         for _ in range(count):
             item, start = self._codec.unpack_from(data, start, end)

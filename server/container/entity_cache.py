@@ -184,7 +184,7 @@ class EntityCache(Generic[Item]):
         for key in keys:
             number = self._find_number(key) if isinstance(key, str) else key
             if number > 0:
-                if number not in self._resident:
+                if number not in self._resident and number not in self._pin_counts:
                     self._load(number)
                 self._pin(number, into)
         return into

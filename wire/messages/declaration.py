@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import (
     Annotated,
     Any,
@@ -77,6 +78,10 @@ ProducerNumber = Annotated[int, c.Int64ul, Entity.PRODUCER]
 ProducerId = Annotated[str, _TEXT, Entity.PRODUCER]
 
 
+_EntityPath = tuple[str, Callable[[Any], Any] | None, str]
+"""A field that names entities, what takes the name of an item if it is a list of such, and the kind of entity."""
+
+
 class FrameType(int):
     """The number of a frame on the wire, with the name that people read.
 
@@ -100,6 +105,7 @@ class Message:
         layout: of the body of its frames; byte for byte what is sent or stored.
         entity_fields: fields that name what must be in memory to carry it out, each with what it names; `list.field`
             where the items of a list do.
+        entity_paths: the same, taken apart.
         flags: the bits that the header of its frames may have set.
     """
 
@@ -107,6 +113,7 @@ class Message:
     type: ClassVar[FrameType]
     layout: ClassVar[c.Struct]
     entity_fields: ClassVar[tuple[tuple[str, Entity], ...]]
+    entity_paths: ClassVar[tuple[_EntityPath, ...]]
     flags: ClassVar[int] = 0
 
 
@@ -172,6 +179,7 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
         hints = get_type_hints(made, include_extras=True)
         made.layout = layout_of(made, hints)
         made.entity_fields = _entity_fields(hints)
+        made.entity_paths = tuple(_path_of(name, entity) for name, entity in made.entity_fields)
         if issubclass(made, Request):
             (made.reply,) = get_args(made.__orig_bases__[0])  # type: ignore[attr-defined]  # every generic class has it
         MESSAGES[number] = made
@@ -215,6 +223,11 @@ def _entity_fields(hints: dict[str, Any]) -> tuple[tuple[str, Entity], ...]:
     return tuple((name, mark) for name, mark in marks if isinstance(mark, Entity))
 
 
+def _path_of(name: str, entity: Entity) -> _EntityPath:
+    name, _, field = name.partition(".")
+    return name, attrgetter(field) if field else None, entity.value
+
+
 def _item_of(hint: Any) -> Any:
     """Return the annotation of the items where an annotation is that of a list, else None."""
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else None
@@ -243,12 +256,11 @@ def required_entities(message: Message) -> Required:
     A record names all that it lists.
     """
     keys: dict[str, tuple[int | str, ...]] = {}
-    for name, entity in message.entity_fields:
-        name, _, field = name.partition(".")
+    for name, of_item, kind in message.entity_paths:
         value = getattr(message, name)
-        if field:
-            value = [getattr(item, field) for item in value]
+        if of_item is not None:
+            value = list(map(of_item, value))
         named = tuple(value) if isinstance(value, list) else (value,)
         if len(named) <= SEGMENTS_PER_STREAM_MAX or isinstance(message, Record):
-            keys[entity.value] = keys.get(entity.value, ()) + tuple(filter(None, named))
+            keys[kind] = keys.get(kind, ()) + tuple(filter(None, named))
     return Required(**keys)
