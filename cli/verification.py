@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.model.names import INTERNAL_MARK
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_RUN
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.loss import ACCEPTED_SOURCE
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.transaction import PART_KIND
+from millrace.server.container.state.transaction import PART_NAME
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
@@ -39,7 +38,6 @@ from .figures import count_text
 from .survey import Container, log_files, logged_ranges, missing_ranges, opened_copy, survey
 
 CHUNK_PREFIX: Final = "segments/"
-_PARTS: Final = f"{INTERNAL_MARK}{PART_KIND}/"
 
 OnStep = Callable[[str, int], None]
 """Called with what is being checked, and how many bytes of it are done."""
@@ -211,7 +209,7 @@ def _judge_transactions(result: Verification, found: Container, *, file: str) ->
             if segment_id not in state.segments:
                 result.find(file, f"{name} has segment {segment_id} as a part, which is not there")
     for segment in state.segments.values():
-        is_part = segment.name.startswith(_PARTS) and segment.link is None
+        is_part = segment.name.startswith(PART_NAME) and segment.link is None
         if is_part and state.open_transactions.owner(segment.segment_id) is None:
             result.find(file, f"{segment.name} is a part of no transaction that is open")
 

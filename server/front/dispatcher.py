@@ -20,7 +20,7 @@ from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.server_session import Received
 
 from .flow_control import FlowControl, Reason
-from .handlers import BEFORE_APPENDS, Handlers, Reply
+from .handlers import BEFORE_APPENDS, Decided, Handlers, Reply
 from .options import FrontOptions
 from .outlet import Outlet
 from .reader_memory import ReaderMemory
@@ -195,24 +195,32 @@ class Dispatcher:
             return self._answer(reply, request_id)
         if isinstance(message, BEFORE_APPENDS):
             self._flow.set(Reason.LOADING, True)
-            return self._answer(partial(self._reply_in_order, message), request_id)
+            return self._answer_in_order(message, request_id)
         return self._answer(partial(self._handlers.handle, message), request_id)
 
-    async def _reply_in_order(self, message: m.Message) -> m.Message:
-        """Return the reply to a request that had to wait before it was decided; what follows it is read then."""
+    async def _answer_in_order(self, message: m.Message, request_id: int) -> None:
+        """Answer a request that has to wait before it is decided; what follows it is read then."""
         try:
             reply = await self._handlers.admitted(message)
+        except Exception as error:  # noqa: BLE001  # as in `_answer`
+            self._outlet.send_error(request_id, error)
+            return
         finally:
             self._flow.set(Reason.LOADING, False)
-        return await reply()
+        await self._answer(reply, request_id)
 
     async def _answer(self, reply: Reply, request_id: int) -> None:
         try:
-            frame = encode(await reply(), request_id=request_id)
+            if isinstance(reply, Decided):
+                # Encoded while the disk is waited for.
+                frame = encode(reply.message, request_id=request_id)
+                await reply.durable()
+            else:
+                frame = encode(await reply(), request_id=request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
             self._outlet.send_error(request_id, error)
         else:
-            self._outlet.send(frame)
+            self._outlet.send_soon(frame)
 
     def _take_when_loaded(
         self,

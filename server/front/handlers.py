@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import astuple
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import AFTER_INTERNAL
@@ -40,8 +40,17 @@ EPOCH_SIZE_BYTES: Final = 18
 HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 4
 
 Handler = Callable[[Any], Awaitable[m.Message]]
-Reply = Callable[[], Awaitable[m.Message]]
-"""Waits until a request that is decided is durable, and returns its reply."""
+
+
+class Decided(NamedTuple):
+    """The reply to a request that is decided: it is known, and told when that is durable."""
+
+    message: m.Message
+    durable: Callable[[], Awaitable[object]]
+
+
+Reply = Decided | Callable[[], Awaitable[m.Message]]
+"""What is told of a request that is decided; or what waits until that is durable, and returns it."""
 BEFORE_APPENDS: Final = (m.BeginTransaction, m.AddParts)
 """Appends that follow are refused if these are; so they are not even looked at before."""
 
@@ -114,7 +123,8 @@ class Handlers:
         with await self.pin(message):
             try:
                 if isinstance(message, m.BeginTransaction):
-                    return self._begun(await self._begin(message))
+                    admitted = await self._begin(message)
+                    return self._told(admitted, admitted.info)
                 assert isinstance(message, m.AddParts)
                 return self._decide_parts(message)
             except ServerError as error:
@@ -363,7 +373,7 @@ class Handlers:
             session_id=self._session_id,
             producer=_producer_of(message),
         )
-        return None if admitted is None else self._begun(admitted)
+        return None if admitted is None else self._told(admitted, admitted.info)
 
     async def _begin(self, message: m.BeginTransaction) -> Admitted:
         return await self._transactions.begin(
@@ -375,15 +385,9 @@ class Handlers:
             producer=_producer_of(message),
         )
 
-    def _begun(self, admitted: Admitted) -> Reply:
-        # A new one is told as it begins: when that is durable, it may be over already.
-        if admitted.durable is None:
-            return partial(self._told_as_it_is, admitted)
-        return partial(self._told, admitted, self._transactions.describe(admitted.transaction, changed=True))
-
     def _decide_parts(self, message: m.AddParts) -> Reply:
         admitted = self._transactions.add_parts_now(message.number, message.branch, message.parts)
-        return partial(self._told, admitted, m.Done(int(admitted.durable is not None)))
+        return self._told(admitted, m.Done(int(admitted.durable is not None)))
 
     def _decide_commit(self, message: m.CommitTransaction) -> Reply | None:
         # The places of cursors have to be looked up, and what a name leads to has to be loaded.
@@ -392,18 +396,19 @@ class Handlers:
         admitted = self._transactions.commit_now(
             message.number, message.branches, drops_others=bool(message.drops_others)
         )
-        return None if admitted is None else partial(self._told_as_it_is, admitted)
+        return None if admitted is None else self._told(admitted, admitted.info)
 
     def _prepared(self, message: m.PrepareTransaction) -> Admitted:
         return self._transactions.prepare_now(message.number, message.branches, drops_others=bool(message.drops_others))
 
     def _decide_prepare(self, message: m.PrepareTransaction) -> Reply:
-        return partial(self._told_as_it_is, self._prepared(message))
+        return self._told(self._prepared(message), None)
 
-    async def _told(self, admitted: Admitted, reply: m.Message) -> m.Message:
-        """Return a reply when it is durable."""
-        await self._transactions.settled(admitted)
-        return reply
+    def _told(self, admitted: Admitted, message: m.Message | None) -> Reply:
+        """Return the reply to a step: the message, or else the transaction as it is when that is durable."""
+        if message is None:
+            return partial(self._told_as_it_is, admitted)
+        return Decided(message, partial(self._transactions.settled, admitted))
 
     async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionInfo:
         """Return a transaction as it is when a step of it is durable."""

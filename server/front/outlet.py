@@ -26,7 +26,9 @@ class Outlet:
         is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
     """
 
-    __slots__ = ("_clock", "account", "counters", "is_full", "requests", "session", "transport")
+    __slots__ = (
+        "_clock", "_is_flushing_soon", "account", "counters", "is_full", "requests", "session", "transport",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,10 +46,22 @@ class Outlet:
         self.requests = requests
         self.transport: asyncio.Transport | None = None
         self.is_full = False
+        self._is_flushing_soon = False
 
     def send(self, frame: bytes) -> None:
         """Send one frame."""
         self.session.put(frame)
+        self.flush()
+
+    def send_soon(self, frame: bytes) -> None:
+        """Send one frame with the others of this turn of the loop: of several requests, one system call answers all."""
+        self.session.put(frame)
+        if not self._is_flushing_soon:
+            self._is_flushing_soon = True
+            asyncio.get_running_loop().call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._is_flushing_soon = False
         self.flush()
 
     def flush(self) -> None:

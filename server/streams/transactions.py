@@ -66,10 +66,12 @@ class Admitted:
 
     Attributes:
         durable: resolves when it is; None if it was decided before.
+        info: the transaction right after the step, if that is known now; to be told when it is durable.
     """
 
     transaction: Transaction
     durable: "Future[None] | None"
+    info: m.TransactionInfo | None = None
 
 
 class TransactionController:
@@ -209,7 +211,8 @@ class TransactionController:
         self._ids.use([number])
         begun = self._state.admitted_transactions[number] = transaction_of(record)
         self._state.open_transactions.admit(number, [stream.stream_id for stream in over], session_id=session_id)
-        return Admitted(begun, decided)
+        # As it begins: when that is durable, it may be over already.
+        return Admitted(begun, decided, self.describe(begun, changed=True))
 
     def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
         """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
@@ -422,14 +425,12 @@ class TransactionController:
         commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
         commit.cursors = plan_moves(self._container, self._streams, cursors)
         commit.producers = [] if producer is None else [self.producers.committed(producer)]
-        committed_us = self._container.clock.unix_us()
-        decided = self._container.decide(
-            commit.record(transaction, digest=digest, committed_us=committed_us), transaction.number, is_followed=True
-        )
+        record = commit.record(transaction, digest=digest, committed_us=self._container.clock.unix_us())
+        decided = self._container.decide(record, transaction.number, is_followed=True)
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)
-        return Admitted(transaction, decided)
+        return Admitted(transaction, decided, _committed(transaction, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -597,6 +598,24 @@ class TransactionController:
             )
         if not 1 <= len(stream_names) <= STREAMS_COUNT_MAX or len(set(stream_names)) < len(stream_names):
             raise InvalidArgumentError(f"a transaction is over 1 to {STREAMS_COUNT_MAX} streams, each given once")
+
+
+def _committed(transaction: Transaction, record: m.TransactionCommitted) -> m.TransactionInfo:
+    """Return what is told of a transaction that was just committed."""
+    return m.TransactionInfo(
+        number=transaction.number,
+        state=TransactionState.COMMITTED,
+        changed=1,
+        lease_ms=transaction.lease_ms,
+        begun_us=transaction.begun_us,
+        decided_us=record.committed_us,
+        name=transaction.name,
+        streams=[],
+        branches=[],
+        cuts=record.cuts,
+        size_bytes=0,
+        names=[],
+    )
 
 
 def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:

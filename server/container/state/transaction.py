@@ -28,8 +28,8 @@ PART_SIZE_BYTES: Final = 300
 RANGE_SIZE_BYTES: Final = 150
 POSITION_SIZE_BYTES: Final = 120
 """Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
-PART_KIND: Final = "part"
-"""Of the internal segments that are parts."""
+PART_NAME: Final = internal_name("part", "0")[:-1]
+"""The names of the internal segments that are parts begin so."""
 NO_SESSION: Final = b""
 """Of a transaction that was begun before the server started."""
 
@@ -124,8 +124,7 @@ def parts_of(record: m.PartsAdded) -> dict[int, TransactionPart]:
 
 def segment_of_part(segment_id: int, record: m.PartsAdded) -> Segment:
     """Return the segment of a part that a record adds."""
-    name = internal_name(PART_KIND, str(segment_id))
-    return Segment(segment_id=segment_id, name=name, created_us=record.added_us)
+    return Segment(segment_id=segment_id, name=f"{PART_NAME}{segment_id}", created_us=record.added_us)
 
 
 class OpenTransactions:
