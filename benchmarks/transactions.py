@@ -13,7 +13,7 @@ from .rounds import interleaved, median_by, median_of, spread
 from .server import MillraceServer, millrace_server
 from .session import Session
 from .timing import Latencies, repeat
-from .transaction_client import EVENT_COUNT, SEGMENT_COUNT, TransactionClient
+from .transaction_client import EVENT_COUNT, SEGMENT_COUNT, TransactionClient, through_client
 
 _ROUNDS: Final = 5
 _AT_ONCE_COUNT: Final = 16
@@ -38,6 +38,21 @@ def measure(session: Session) -> Iterator[Row]:
             name=f"transaction of {_EVENTS}, begin to commit: p50",
             figure=Quantity(median_of(commits, _p50_s), Unit.SECONDS),
             reference_name="a plain flush of the same events",
+            reference=Quantity(median_of(flushes, _p50_s), Unit.SECONDS),
+            target=Target(Bound.AT_MOST, 1.5),
+            syncs=usage.sync_rate(1 / median_of(commits, lambda latencies: 1 / latencies.per_s)),
+            conditions=f"{commits[-1].tail()} in the last round; {spread(commits, _p50_s)}",
+        )
+    with millrace_server(session.directory) as server:
+        with server.usage() as usage:
+            written = through_client(
+                server.address, count=part.count(3_000), budget_s=part.seconds(4.0), rounds=_ROUNDS
+            )
+        commits, flushes = written["commit"], written["flush"]
+        yield Row(
+            name=f"transaction of {_EVENTS}, through the client: p50",
+            figure=Quantity(median_of(commits, _p50_s), Unit.SECONDS),
+            reference_name="write_many and flush of the same events",
             reference=Quantity(median_of(flushes, _p50_s), Unit.SECONDS),
             target=Target(Bound.AT_MOST, 1.5),
             syncs=usage.sync_rate(1 / median_of(commits, lambda latencies: 1 / latencies.per_s)),

@@ -23,6 +23,7 @@ from millrace.client.errors import CursorMovedError as CursorMovedError
 from millrace.client.errors import CutTruncatedError as CutTruncatedError
 from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
+from millrace.client.errors import EpochChangedError as EpochChangedError
 from millrace.client.errors import EventNumberError as EventNumberError
 from millrace.client.errors import ForkedClientError as ForkedClientError
 from millrace.client.errors import NoSpaceError as NoSpaceError

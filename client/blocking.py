@@ -217,8 +217,14 @@ class Branch(Blocking[AsyncBranch]):
 
     write = _accepted(AsyncBranch.write)
     write_many = _accepted(AsyncBranch.write_many)
+    write_arrow = _accepted(AsyncBranch.write_arrow)
     flush = waited(AsyncBranch.flush)
     finish = waited(AsyncBranch.finish)
+
+    @property
+    def number(self) -> int:
+        """The server's own number of the transaction."""
+        return self._target.number
 
 
 class Transaction(Opened[AsyncTransaction]):

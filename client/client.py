@@ -221,9 +221,11 @@ class Client(StreamControl):
     ) -> Transaction:
         """Return a transaction over one or several streams, to be entered with `async with`; leaving it commits.
 
-        Entering begins it. If one of that name is open it is joined: its streams must be the same, and what is in it
-        already is committed or deleted by those who know of it (see `Transaction.commit`). If that is prepared, it can
-        be committed or aborted here. After an abort a name is free again.
+        Entering one with a name begins it. One without begins with its first events: what keeps it from beginning is
+        raised by `flush`, `commit` and the futures of its events. If one of that name is open it is joined: its streams
+        must be the same, and what is in it already is committed or deleted by those who know of it (see
+        `Transaction.commit`). If that is prepared, it can be committed or aborted here. After an abort a name is free
+        again.
 
         Args:
             name: says later whether it was committed, and lets another process commit it once it is prepared.
@@ -255,7 +257,7 @@ class Client(StreamControl):
         producer: Producer | tuple[str, str, str, int] | None = None,
         options: WriterOptions | None = None,
     ) -> Transaction:
-        """Return a transaction that has begun; the caller commits or aborts it. See `transaction`."""
+        """Return a transaction that was entered; the caller commits or aborts it. See `transaction`."""
         made = self.transaction(streams, name=name, lease_s=lease_s, producer=producer, options=options)
         return await made.__aenter__()
 

@@ -8,6 +8,8 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from secrets import token_bytes
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
@@ -47,6 +49,7 @@ class ProtocolClient:
         )
         # `receive` answers PINGs, while another may be in the middle of a frame.
         self._sending = threading.Lock()
+        self._is_gathering = False
         try:
             self._session.greet(session_id=token_bytes(SESSION_ID_SIZE_BYTES), client=_CLIENT_NAME, token="")
             self._flush()
@@ -164,9 +167,19 @@ class ProtocolClient:
             raise UnexpectedFrameError(f"{type(event).__name__} for data")
         return event
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is sent in this block in one piece at its end; nothing is received meanwhile."""
+        self._is_gathering = True
+        try:
+            yield
+        finally:
+            self._is_gathering = False
+            self._flush()
+
     def _flush(self) -> None:
         with self._sending:
-            if self._session.outbox_bytes:
+            if self._session.outbox_bytes and not self._is_gathering:
                 self.socket.sendall(b"".join(self._session.take_outbox(time.monotonic())))
 
     def create_segment(self, name: str) -> int:

@@ -10,7 +10,7 @@ So many processes fill one transaction. What a branch has is durable when it is 
 only if the commit lists its token. Who fails starts over with another branch: of one that is not listed nothing stays.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from secrets import randbits
 
@@ -20,6 +20,7 @@ from millrace.client.write.options import WriterOptions
 from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 
+from .beginning import Beginning
 from .branch_writer import BranchWriter
 from .identities import Identities, WriterIdentity
 
@@ -53,18 +54,18 @@ class Branch(BranchWriter):
         self,
         channel: Channel,
         identities: Identities,
-        routes: Mapping[str, m.TransactionStream],
+        streams: Iterable[str],
+        beginning: Beginning,
         identity: WriterIdentity,
         *,
-        number: int,
         options: WriterOptions,
     ) -> None:
-        super().__init__(channel, identities, routes, number=number, options=options)
+        super().__init__(channel, identities, streams, options=options)
         self.branch = new_branch()
         self.token: BranchToken | None = None
         # Why what was written is lost, unless it was finished.
         self._end_error: MillraceError | None = None
-        self._open_writers(routes, identity, branch=self.branch)
+        self._open_writers(beginning, identity, branch=self.branch)
 
     async def finish(self) -> BranchToken:
         """Flush, and return the token that a commit takes; nothing is written after it. Finishing again is the same.
@@ -78,6 +79,9 @@ class Branch(BranchWriter):
         if self.token is None:
             self._refusal = self._refusal or ClientClosedError("the branch is finished: it takes no more")
             await self.flush()
+            assert self._beginning is not None
+            await self._beginning.known_to_server()
+            await self.flush()  # it may have begun again
             self.token = BranchToken(transaction=self.number, branch=self.branch, event_count=self._event_count)
             self._end_writers(self._refusal)
         return self.token

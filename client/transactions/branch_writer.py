@@ -6,7 +6,7 @@ further ones for others to fill.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.client.transport.channel import Channel
@@ -14,8 +14,8 @@ from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
 from millrace.model.block_packing import Headers, Timestamps
 from millrace.model.errors import InvalidArgumentError, MillraceError
-from millrace.wire import messages as m
 
+from .beginning import Beginning
 from .identities import Identities, WriterIdentity
 from .outcome import explained
 from .parts_writer import PartsWriter
@@ -28,11 +28,10 @@ class BranchWriter(ABC):
     """What takes the events of a branch; belongs to one event loop.
 
     Args:
-        streams: of the transaction.
         refusal: why nothing is taken yet; None if events are.
 
     Attributes:
-        number: of the transaction, the server's own; 0 before it has begun.
+        streams: of the transaction.
     """
 
     def __init__(
@@ -41,34 +40,29 @@ class BranchWriter(ABC):
         identities: Identities,
         streams: Iterable[str],
         *,
-        number: int = 0,
         options: WriterOptions,
         refusal: MillraceError | None = None,
     ) -> None:
         self._channel = channel
         self._identities = identities
         self.streams = tuple(streams)
-        self.number = number
         self._options = options
+        self._beginning: Beginning | None = None
         # Of each stream; under None that of the only one.
         self._writers: dict[str | None, PartsWriter] = {}
         # Why nothing is taken any more, or yet.
         self._refusal = refusal
 
-    def _open_writers(
-        self, routes: Mapping[str, m.TransactionStream], identity: WriterIdentity, *, branch: int
-    ) -> None:
+    @property
+    def number(self) -> int:
+        """The server's own of the transaction; 0 before that was entered. Another one if it has to begin again."""
+        return 0 if self._beginning is None else self._beginning.current.number
+
+    def _open_writers(self, beginning: Beginning, identity: WriterIdentity, *, branch: int) -> None:
         """Write to the parts of a branch from now on."""
-        for stream, route in routes.items():
-            writer = PartsWriter(
-                self._channel,
-                stream,
-                route,
-                number=self.number,
-                branch=branch,
-                identities=self._identities,
-                options=self._options,
-            )
+        self._beginning = beginning
+        for stream in self.streams:
+            writer = PartsWriter(self._channel, stream, beginning=beginning, branch=branch, options=self._options)
             writer.start(identity)
             self._writers[stream] = writer
         if len(self.streams) == 1:

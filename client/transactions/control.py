@@ -14,6 +14,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
 from .identities import Identities
+from .known_streams import KnownStreams
 from .outcome import ListedTransaction, TransactionOutcome, listed_transaction, outcome_of
 from .transaction import Transaction
 
@@ -33,6 +34,7 @@ class Transactions:
         self._channel = channel
         self._fetch_tails = fetch_tails
         self._identities = Identities(channel)
+        self._known = KnownStreams(channel)
         self._begun: set[Transaction] = set()
 
     def make(
@@ -56,6 +58,7 @@ class Transactions:
             lease_s=lease_s,
             producer=None if producer is None else checked_producer(producer),
             options=options or WriterOptions(),
+            known=self._known,
             fetch_tails=self._fetch_tails,
             begun=self._begun,
         )
@@ -98,6 +101,7 @@ class Transactions:
         """Write to none any more; those that are open are aborted by their leases."""
         for transaction in list(self._begun):
             transaction.release()
+        self._identities.close()
 
     async def _told(self, info: m.TransactionInfo) -> TransactionOutcome:
         names = [name for (name,) in info.names] if info.state == StoredState.COMMITTED else []

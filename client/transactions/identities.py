@@ -3,21 +3,28 @@
 A number names a transaction or a part of one, and is used once. Those that were reserved are void when the server ends:
 what is refused for that is asked again with fresh ones, once. A request that the server has carried out it recognises,
 whatever became of the other numbers, so nothing is done twice.
+
+Numbers are reserved, and the writer is opened, before they are needed: only the first transaction waits for that.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from millrace.client.transport.channel import Channel
-from millrace.model.errors import InvalidArgumentError
+from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 
 _IDS_COUNT: Final = 1000
 """Reserved at once: a record of the server for each time."""
+_IDS_COUNT_LOW: Final = _IDS_COUNT // 2
+"""Others are reserved when fewer are left."""
 _WRITER_AGE_S_MAX: Final = 3600.0
 """A writer is replaced long before the server may forget it: after a day without a connection, as a rule."""
+_WRITER_AGE_S_HIGH: Final = _WRITER_AGE_S_MAX / 2
+"""Another one is opened, for later, when it is older."""
 
 R = TypeVar("R")
 
@@ -38,6 +45,7 @@ class Identities:
         self._turn = asyncio.Lock()
         self._writer: WriterIdentity | None = None
         self._opened_s = 0.0
+        self._preparing: asyncio.Task[None] | None = None
 
     async def use(self, count: int, request: Callable[[list[int]], Awaitable[R]]) -> R:
         """Return what a request answers that uses so many fresh numbers. Cancelling loses numbers, nothing else.
@@ -46,30 +54,78 @@ class Identities:
             InvalidArgumentError: refused also with numbers that were just reserved; or another answer of the server.
         """
         try:
-            return await request(await self._take(count))
+            return await request(await self.take(count))
         except InvalidArgumentError:
             self._ids.clear()
-        return await request(await self._take(count))
+        return await request(await self.take(count))
+
+    def take_now(self, count: int) -> list[int] | None:
+        """Return fresh numbers; None if there are not so many."""
+        if len(self._ids) < count:
+            return None
+        taken = [self._ids.popleft() for _ in range(count)]
+        if len(self._ids) < _IDS_COUNT_LOW:
+            self._prepare()
+        return taken
+
+    async def take(self, count: int) -> list[int]:
+        """Return fresh numbers, which are reserved if there are not so many. Cancelling is safe."""
+        while (taken := self.take_now(count)) is None:
+            await self.reserve(count)
+        return taken
+
+    async def reserve(self, count: int) -> None:
+        """See to it that so many numbers can be taken. Cancelling is safe. Raises like `Channel.request`."""
+        async with self._turn:
+            if len(self._ids) < count:
+                await self._reserve(max(count, _IDS_COUNT))
+
+    def writer_now(self) -> WriterIdentity | None:
+        """Return a writer that is open; None if there is none."""
+        age_s = self._channel.clock.monotonic_s() - self._opened_s
+        if self._writer is None or age_s > _WRITER_AGE_S_MAX:
+            return None
+        if age_s > _WRITER_AGE_S_HIGH:
+            self._prepare()
+        return self._writer
 
     async def writer(self) -> WriterIdentity:
         """Return a writer that is open; cancelling is safe. Raises like `Channel.request`."""
-        async with self._turn:
-            now_s = self._channel.clock.monotonic_s()
-            if self._writer is None or now_s - self._opened_s > _WRITER_AGE_S_MAX:
-                opened = await self._channel.request(m.OpenWriter("", [], 0))
-                self._writer = WriterIdentity(opened.writer_number, opened.writer_epoch)
-                self._opened_s = now_s
-            return self._writer
+        while (writer := self.writer_now()) is None:
+            async with self._turn:
+                if self.writer_now() is None:
+                    await self._open()
+        return writer
 
     def forget(self) -> None:
         """Use nothing any more that was reserved or opened so far."""
         self._ids.clear()
         self._writer = None
 
-    async def _take(self, count: int) -> list[int]:
-        async with self._turn:
-            if len(self._ids) < count:
-                size = max(count, _IDS_COUNT)
-                first = (await self._channel.request(m.ReserveIds(size))).first
-                self._ids = deque(range(first, first + size))
-            return [self._ids.popleft() for _ in range(count)]
+    def close(self) -> None:
+        """Reserve and open nothing any more."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+
+    def _prepare(self) -> None:
+        if self._preparing is None:
+            self._preparing = asyncio.create_task(self._prepare_in_time(), name="transactions reserve numbers")
+
+    async def _prepare_in_time(self) -> None:
+        """Reserve and open what will be needed; what fails is tried again when it is."""
+        with suppress(MillraceError):
+            async with self._turn:
+                if len(self._ids) < _IDS_COUNT_LOW:
+                    await self._reserve(_IDS_COUNT)
+                if self._channel.clock.monotonic_s() - self._opened_s > _WRITER_AGE_S_HIGH:
+                    await self._open()
+        self._preparing = None
+
+    async def _reserve(self, count: int) -> None:
+        first = (await self._channel.request(m.ReserveIds(count))).first
+        self._ids.extend(range(first, first + count))
+
+    async def _open(self) -> None:
+        opened = await self._channel.request(m.OpenWriter("", [], 0))
+        self._writer = WriterIdentity(opened.writer_number, opened.writer_epoch)
+        self._opened_s = self._channel.clock.monotonic_s()

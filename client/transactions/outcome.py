@@ -1,5 +1,6 @@
 """What is known of a transaction: how it ended, or that it has not."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -154,6 +155,14 @@ async def explained(channel: Channel, number: int, error: MillraceError) -> Mill
             return error
     reason.__cause__ = error
     return reason
+
+
+def cuts_of(tails: Sequence[m.StreamTail]) -> dict[str, StreamCut]:
+    """Return the cuts at the tails of streams, by their names."""
+    return {
+        tail.name: StreamCut.of(tail.name, {segment_id: (offset, 0) for segment_id, offset in tail.positions})
+        for tail in tails
+    }
 
 
 def moment_of(unix_us: int) -> datetime:

@@ -24,11 +24,15 @@ from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
     NotOpenError,
+    OutcomeUnknownError,
     RequestTimeoutError,
     TransactionAbortedError,
+    TransactionCommittedError,
     TransactionPreparedError,
+    TransactionUnknownError,
 )
 from millrace.client.transport.channel import Channel
+from millrace.client.transport.retry import may_resend
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
@@ -36,11 +40,13 @@ from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 
+from .beginning import Beginning, begun
 from .branch import Branch, BranchToken, counts_of, new_branch
 from .branch_writer import BranchWriter
 from .cursor_moves import cursor_move
 from .identities import Identities, WriterIdentity
-from .outcome import Committed, TransactionState, explained, moment_of
+from .known_streams import KnownStreams
+from .outcome import Committed, TransactionState, cuts_of, explained, moment_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +62,8 @@ class Transaction(BranchWriter):
 
     Attributes:
         name: None if only its number names it.
-        number: the server's own; 0 before it has begun.
         joined: it was open, or prepared, before: begun by another process, or an earlier life of this one.
-        state: as far as this object knows: *unknown* before it begins, and once it was left without an end.
+        state: as far as this object knows: *unknown* before it is entered, and once it was left without an end.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Transaction(BranchWriter):
         lease_s: float,
         producer: Producer | None,
         options: WriterOptions,
+        known: KnownStreams,
         fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
         begun: "set[Transaction]",
     ) -> None:
@@ -84,6 +90,7 @@ class Transaction(BranchWriter):
         self.name = name
         self._lease_s = lease_s
         self._producer = producer
+        self._known = known
         self._fetch_tails = fetch_tails
         # All of this client that have begun and not ended.
         self._begun = begun
@@ -91,9 +98,8 @@ class Transaction(BranchWriter):
         self.state = TransactionState.UNKNOWN
         # Of this handle: two that write to one transaction must not count each other's events as their own.
         self._branch = 0
-        # What further branches are made of; set when it begins.
+        # Under which further branches are written; set when it begins.
         self._identity = WriterIdentity(0, 0)
-        self._routes: dict[str, m.TransactionStream] = {}
         self._branches: list[Branch] = []
         self._moves: dict[tuple[str, str], m.CursorMove] = {}
         self._renewing: asyncio.Task[None] | None = None
@@ -127,9 +133,27 @@ class Transaction(BranchWriter):
             self.abandon()
 
     async def begin(self) -> None:
-        """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it."""
-        self._identity = await self._identities.writer()
+        """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it.
+
+        One without a name and a producer begins with its first events.
+        """
         lease_ms = round(self._lease_s * 1000)
+        self._identity = self._identities.writer_now() or await self._identities.writer()
+        if self.name is None and self._producer is None:
+            self._beginning = await Beginning.of_unnamed(
+                self._channel, self._identities, self._known, streams=self.streams, lease_ms=lease_ms
+            )
+        else:
+            self._beginning = await self._begin_at_once(lease_ms)
+            if self.state is TransactionState.PREPARED:
+                return
+        self._open_writers(self._beginning, self._identity, branch=self._branch)
+        self.state, self._refusal = TransactionState.OPEN, None
+        self._begun.add(self)
+        self._renewing = asyncio.create_task(self._renew(), name="a transaction renews its lease")
+
+    async def _begin_at_once(self, lease_ms: int) -> Beginning:
+        """Begin where the answer says more than that it has begun: that another one has the name, or the producer."""
         streams = [m.RoutedStream(stream, 0, 0) for stream in self.streams]
         producers = [] if self._producer is None else [m.ProducerClaim(*self._producer)]
 
@@ -143,19 +167,13 @@ class Transaction(BranchWriter):
             return info
 
         info = await self._identities.use(1, begin)
-        self.number = info.number
         self._branch = new_branch() if self.joined else 0
-        if info.state == StoredState.PREPARED:
-            self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
-            return
         routes = dict(zip(self.streams, info.streams, strict=True))
         if self.joined and len(routes) > 1:
             routes = await self._routes_by_name(info)
-        self._routes = routes
-        self._open_writers(routes, self._identity, branch=self._branch)
-        self.state, self._refusal = TransactionState.OPEN, None
-        self._begun.add(self)
-        self._renewing = asyncio.create_task(self._renew(), name=f"transaction {self.number} renews its lease")
+        if info.state == StoredState.PREPARED:
+            self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
+        return Beginning(self._channel, self._identities, self._known, lease_ms, begun(info.number, routes))
 
     async def _routes_by_name(self, info: m.TransactionInfo) -> dict[str, m.TransactionStream]:
         """Return the routes of one that was begun with its streams in an order of its own."""
@@ -172,8 +190,9 @@ class Transaction(BranchWriter):
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
+        assert self._beginning is not None
         made = Branch(
-            self._channel, self._identities, self._routes, self._identity, number=self.number, options=self._options
+            self._channel, self._identities, self.streams, self._beginning, self._identity, options=self._options
         )
         self._branches.append(made)
         return made
@@ -226,6 +245,7 @@ class Transaction(BranchWriter):
         if self._producer is not None:
             raise InvalidArgumentError("a transaction of a producer cannot be prepared: commit it")
         if self.state is not TransactionState.PREPARED:
+            self._close_for_writing(listed)
             await self._complete(listed)
         request = m.PrepareTransaction(
             number=self.number,
@@ -265,21 +285,80 @@ class Transaction(BranchWriter):
         if self._committed is not None and listed is None:
             return self._committed
         # Else it is prepared, or committed and not known to be: the server knows with which branches.
-        is_open = self.state not in {TransactionState.PREPARED, TransactionState.COMMITTED}
-        if is_open:
+        if self.state in {TransactionState.PREPARED, TransactionState.COMMITTED}:
+            info = await self._channel.request(self._commit_request(listed or [], drop_others=drop_others))
+        elif listed is None:
+            info = await self._commit_open(drop_others=drop_others)
+        else:
+            self._close_for_writing(listed)
             await self._complete(listed)
-        request = m.CommitTransaction(
-            number=self.number,
-            name="",
-            branches=listed if listed is not None else self._counts() if is_open else [],
-            drops_others=int(drop_others or listed is not None),
-            cursors=list(self._moves.values()) if is_open else [],
-        )
-        info = await self._channel.request(request)
+            info = await self._ask_for_commit(lambda: listed, drop_others=True)
         self._refuse(TransactionState.COMMITTED, ClientClosedError("the transaction is committed"))
         if self._committed is None:
-            self._committed = Committed(cuts=await self._fetch_tails(self.streams), at=moment_of(info.decided_us))
+            # One that was committed before, or began epochs, is not told with the tails.
+            cuts = cuts_of(info.tails) or await self._fetch_tails(self.streams)
+            self._committed = Committed(cuts=cuts, at=moment_of(info.decided_us))
         return self._committed
+
+    async def _commit_open(self, *, drop_others: bool) -> m.TransactionInfo:
+        """Commit what was written, right after the events that are on their way."""
+        self._close_for_writing(None)
+        beginning = self._beginning
+        assert beginning is not None
+        for stream in self.streams:
+            await self._writers[stream].sent()
+        try:
+            with beginning.held():
+                if (connection := self._channel.live) is not None:
+                    beginning.announce(connection)
+                info = await self._ask_for_commit(self._counts, drop_others=drop_others)
+        except RequestError as error:
+            # What was sent before it was refused, or lost with its connection. Sent again, it is stored; or it is said
+            # why it cannot be, or that it is committed by now.
+            logger.debug("transaction not committed at once number=%d error=%s", self.number, error)
+            self._send_again()
+            with suppress(TransactionCommittedError):
+                await self._complete(None)
+            return await self._ask_for_commit(self._counts, drop_others=drop_others)
+        except BaseException:
+            self._send_again()
+            raise
+        for stream in self.streams:
+            self._writers[stream].all_stored()
+        return info
+
+    async def _complete(self, listed: Sequence[m.BranchCount] | None) -> None:
+        """Wait until it has begun, with all that was written unless what is committed is listed."""
+        assert self._beginning is not None
+        if listed is None:
+            await self.flush()
+        await self._beginning.known_to_server()
+        if listed is None:
+            await self.flush()  # it may have begun again
+
+    def _send_again(self) -> None:
+        """Send what was held back while the commit was asked for."""
+        for stream in self.streams:
+            self._writers[stream].send_again()
+
+    async def _ask_for_commit(
+        self, branches: Callable[[], list[m.BranchCount]], *, drop_others: bool
+    ) -> m.TransactionInfo:
+        """Commit what was written; asked again it is the same, so an unknown outcome is asked for."""
+        with self._channel.retry(is_transient=may_resend) as retry:
+            while True:
+                request = self._commit_request(branches(), drop_others=drop_others, cursors=list(self._moves.values()))
+                try:
+                    return await self._channel.request(request)
+                except OutcomeUnknownError as error:
+                    await retry.wait(error)
+
+    def _commit_request(
+        self, branches: list[m.BranchCount], *, drop_others: bool, cursors: list[m.CursorMove] | None = None
+    ) -> m.CommitTransaction:
+        return m.CommitTransaction(
+            number=self.number, name="", branches=branches, drops_others=int(drop_others), cursors=cursors or []
+        )
 
     async def abort(self) -> None:
         """Delete what the transaction has; also if it is prepared. Aborting again is fine. Cancelling is safe.
@@ -288,9 +367,15 @@ class Transaction(BranchWriter):
             TransactionCommittedError: it was committed.
             TransactionUnknownError: how it ended is not known any more.
         """
-        if not self.number:
+        beginning = self._beginning
+        if beginning is None:
             self._check_open()
-        await self._channel.request(m.AbortTransaction(self.number, ""))
+        elif beginning.current.announcement.was_sent:
+            try:
+                await self._channel.request(m.AbortTransaction(self.number, ""))
+            except TransactionUnknownError:
+                if beginning.current.announcement.is_known:
+                    raise
         self._refuse(TransactionState.ABORTED, TransactionAbortedError("the transaction was aborted"))
 
     async def ping(self) -> None:
@@ -300,6 +385,8 @@ class Transaction(BranchWriter):
             TransactionAbortedError, TransactionCommittedError: it is not.
         """
         self._check_open()
+        assert self._beginning is not None
+        await self._beginning.known_to_server()
         if not (await self._channel.request(m.RenewTransactions([self.number]))).changed:
             raise await explained(
                 self._channel, self.number, TransactionAbortedError(f"transaction {self.number} is not open")
@@ -308,7 +395,8 @@ class Transaction(BranchWriter):
     def abandon(self) -> None:
         """Abort without waiting for it. Where the server cannot be reached, the lease does it."""
         connection = self._channel.live
-        if self.state is TransactionState.OPEN and connection is not None:
+        was_sent = self._beginning is not None and self._beginning.current.announcement.was_sent
+        if self.state is TransactionState.OPEN and was_sent and connection is not None:
             with suppress(MillraceError):
                 connection.send_request(m.AbortTransaction(self.number, "")).add_done_callback(_forget)
         self.release()
@@ -339,8 +427,8 @@ class Transaction(BranchWriter):
         own = [m.BranchCount(self._branch, self._event_count)] if self._event_count else []
         return own + counts_of(tokens, number=self.number)
 
-    async def _complete(self, listed: Sequence[m.BranchCount] | None) -> None:
-        """Flush, and take nothing after it: the commit names exactly what is there. With a list nothing is flushed."""
+    def _close_for_writing(self, listed: Sequence[m.BranchCount] | None) -> None:
+        """Take nothing more: the commit names exactly what is there."""
         self._check_open()
         unfinished = sum(branch.token is None for branch in self._branches)
         if listed is None and unfinished:
@@ -348,8 +436,6 @@ class Transaction(BranchWriter):
                 f"{unfinished} branches of the transaction are not finished: finish them, or list those to be committed"
             )
         self._refusal = ClientClosedError("the transaction is being committed: it takes no more")
-        if listed is None:
-            await self.flush()
 
     def _check_open(self) -> None:
         if self.state is not TransactionState.OPEN:

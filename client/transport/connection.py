@@ -120,15 +120,18 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests ---
 
-    def send_request(self, message: m.Message) -> "asyncio.Future[Any]":
+    def send_request(self, message: m.Message, *, is_followed: bool = False) -> "asyncio.Future[Any]":
         """Send a request now; the future holds its reply. Cancelling the future only forgets the reply.
+
+        Args:
+            is_followed: send it with what follows in this turn of the loop.
 
         Raises:
             InvalidArgumentError: a value in it is none that can be sent; nothing was.
             MillraceError: the connection is not open.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._send(message, FutureReply(future))
+        self._send(message, FutureReply(future), is_followed=is_followed)
         return future
 
     async def request(self, message: m.Request[Reply]) -> Reply:
@@ -139,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read; see `Read`. Cancelling forgets the reply."""
         return cast("Piece", await self._answer(message, Piece))
 
-    def _send(self, message: m.Message, subject: FutureReply | Subscriber) -> int:
+    def _send(self, message: m.Message, subject: FutureReply | Subscriber, *, is_followed: bool = False) -> int:
         """Send a message whose answer goes to `subject`; return its request id. Raises like `send_request`."""
         if self._lost is not None:
             raise self._lost.with_traceback(None)  # or each raise would add to it
@@ -148,7 +151,10 @@ class Connection(asyncio.BufferedProtocol):
         except CodecError as error:
             # The caller's own mistake, in the client's words.
             raise InvalidArgumentError(f"{error.field or error.structure}: {error.reason}") from None
-        self._writer.send()
+        if is_followed:
+            self._writer.send_with_next()
+        else:
+            self._writer.send()
         return request_id
 
     async def _answer(self, message: m.Message, kind: type) -> object:

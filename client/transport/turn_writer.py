@@ -1,7 +1,8 @@
 """When what a connection sends leaves: in two system calls for each turn of the loop, at most.
 
 The first frame of a turn leaves at once, so that a lonely request does not wait; the others leave together at the start
-of the next turn. Small pieces are joined, large payloads never: a copy of those costs more than a system call.
+of the next turn, and so does a first one that is said to be followed. Small pieces are joined, large payloads never: a
+copy of those costs more than a system call.
 """
 
 import asyncio
@@ -46,6 +47,12 @@ class TurnWriter:
             self._flush()
         elif self._session.outbox_bytes >= GATHER_SIZE_BYTES_MAX:
             self._flush()
+
+    def send_with_next(self) -> None:
+        """Send what is in the outbox with what follows in this turn."""
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._loop.call_soon(self._end_turn)
 
     def close(self) -> None:
         """Send what is in the outbox now, and nothing any more."""

@@ -214,6 +214,31 @@ class Delivery:
                 return
             # What was waited for was moved to other segments: wait there.
 
+    def pack_gathered(self) -> None:
+        """Pack what was gathered, and send it as far as there is room."""
+        for segment in self.targets.segments:
+            self.send_gathered(segment)
+
+    def pump_all(self) -> None:
+        """Send what may be sent now and was held back before."""
+        for segment in self.targets.segments:
+            self.sender.pump(segment)
+
+    async def sent(self) -> None:
+        """Wait until everything written before this call is in flight or has its outcome. Cancelling is safe."""
+        while self.refusal is None:
+            self.pack_gathered()
+            if all(segment.is_all_sent for segment in self.targets.segments):
+                return
+            await self._next_answer()
+
+    def all_stored(self) -> None:
+        """Know that everything is stored that was sent and is not in flight now, whatever became of its acks."""
+        for segment in self.targets.segments:
+            for block in segment.take_stored():
+                self._settle(block, Stored(segment.segment_id, None, block.event_number, block.event_count))
+        self._answered.set()
+
     async def _next_answer(self) -> None:
         self._answered.clear()
         await self._answered.wait()
@@ -333,6 +358,11 @@ class Delivery:
 
     # --- a stream that is scaled ---
 
+    def reroute(self) -> None:
+        """Find successors, if there are some though no segment has rejected anything."""
+        if self._rerouter.is_needed:
+            self._reroute_later()
+
     def _reroute_later(self) -> None:
         if self._rerouting is None and self.refusal is None:
             self._rerouting = self._start(self._reroute(), "finds successors")
@@ -343,7 +373,9 @@ class Delivery:
             self._reroute_retry = self._channel.retry(self._limit_s, is_transient=may_resend)
         retry = self._reroute_retry
         try:
-            while any(segment.answered_state is SenderState.REJECTED for segment in self.targets.segments):
+            while self._rerouter.is_needed or any(
+                segment.answered_state is SenderState.REJECTED for segment in self.targets.segments
+            ):
                 successors = await self._rerouter.find(self.targets.segments, retry)
                 if successors is None:
                     for segment in self.targets.segments:

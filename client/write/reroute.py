@@ -65,6 +65,11 @@ class Rerouter:
         self._writer_id = writer_id
         self._epoch = epoch
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are successors, also where no segment has rejected anything."""
+        return False
+
     async def find(self, segments: Sequence[SegmentWriter], retry: Retry) -> Successors | None:
         """Fetch where to send from now on; None if it has to be fetched again, after a wait of `retry`.
 

@@ -151,6 +151,11 @@ class SegmentWriter:
         return unanswered + sum(each.event_count for each in answered if each.last_number <= self._unknown_through)
 
     @property
+    def is_all_sent(self) -> bool:
+        """Whether every block that it holds is in flight."""
+        return not (self._queue or self._returned)
+
+    @property
     def is_drained(self) -> bool:
         """Whether nothing of what it holds is stored, or ever will be without being sent again."""
         return not (self._sent or self.has_unknown)
@@ -165,6 +170,15 @@ class SegmentWriter:
         return bool(self._returned) or any(
             bool(blocks) and blocks[0].event_number <= event_number for blocks in (self._sent, self._queue)
         )
+
+    def take_stored(self) -> list[Block]:
+        """Remove what is held and not in flight, in the order written: all of it is known to be stored."""
+        blocks = sorted([*self._returned, *self._queue], key=_EVENT_NUMBER)
+        self._returned.clear()
+        self._queue.clear()
+        if blocks:
+            self.last_acked_number = max(self.last_acked_number, blocks[-1].last_number)
+        return blocks
 
     # --- blocks out ---
 

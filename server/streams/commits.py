@@ -23,6 +23,9 @@ from millrace.wire import messages as m
 IMPLICIT_BRANCH: Final = 0
 """The branch that every transaction has."""
 
+TAIL_POSITIONS_COUNT_MAX: Final = 4096
+"""In the reply to a commit; who wants more asks for the tails."""
+
 _Source = tuple[TransactionPart, Segment]
 
 
@@ -162,3 +165,22 @@ def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit
             sealed = segments.get(segment_id)
             if sealed is not None:
                 sealed.closing = True
+
+
+def tails_after(state: ContainerState, transaction: Transaction, record: m.TransactionCommitted) -> list[m.StreamTail]:
+    """Return where the streams of a transaction end right after its commit, which was admitted in this step.
+
+    What is admitted now is durable when the commit is. Nothing is returned where the commit begins epochs, or where
+    that is too much for its reply.
+    """
+    tails: list[m.StreamTail] = []
+    if record.epochs:
+        return tails
+    for stream_id in [each.stream_id for each in transaction.streams]:
+        stream = state.streams.get(stream_id)
+        ends = [] if stream is None else [state.segments.get(part.segment_id) for part in stream.open_parts]
+        if stream is None or None in ends:  # damage has taken it
+            return []
+        places = [m.CutPosition(end.segment_id, end.next_offset) for end in ends if end is not None]
+        tails.append(m.StreamTail(stream.name, stream_id, places))
+    return tails if sum(len(tail.positions) for tail in tails) <= TAIL_POSITIONS_COUNT_MAX else []

@@ -20,6 +20,7 @@ from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import (
@@ -39,7 +40,7 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 
-from .commits import admit_commit, chosen_parts, plan_transaction
+from .commits import admit_commit, chosen_parts, plan_transaction, tails_after
 from .controller import StreamController
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
@@ -430,7 +431,7 @@ class TransactionController:
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)
-        return Admitted(transaction, decided, _committed(transaction, record))
+        return Admitted(transaction, decided, _committed(self._state, transaction, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -545,6 +546,7 @@ class TransactionController:
             cuts=transaction.cuts,
             size_bytes=size_bytes,
             names=[],
+            tails=[],
         )
 
     async def outcome_with_names(self, number: int, name: str = "") -> m.TransactionInfo:
@@ -582,6 +584,7 @@ class TransactionController:
             cuts=[],
             size_bytes=0,
             names=[],
+            tails=[],
         )
 
     def _found(self, number: int, name: str = "") -> Transaction:
@@ -600,7 +603,7 @@ class TransactionController:
             raise InvalidArgumentError(f"a transaction is over 1 to {STREAMS_COUNT_MAX} streams, each given once")
 
 
-def _committed(transaction: Transaction, record: m.TransactionCommitted) -> m.TransactionInfo:
+def _committed(state: ContainerState, transaction: Transaction, record: m.TransactionCommitted) -> m.TransactionInfo:
     """Return what is told of a transaction that was just committed."""
     return m.TransactionInfo(
         number=transaction.number,
@@ -615,6 +618,7 @@ def _committed(transaction: Transaction, record: m.TransactionCommitted) -> m.Tr
         cuts=record.cuts,
         size_bytes=0,
         names=[],
+        tails=tails_after(state, transaction, record),
     )
 
 

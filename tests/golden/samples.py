@@ -171,6 +171,7 @@ _MESSAGES: Final[list[m.Message]] = [
         cuts=[m.TransactionCut(31, 9, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 7)])],
         size_bytes=1 << 34,
         names=[m.NamedStream("shop/orders")],
+        tails=[m.StreamTail("shop/orders", 31, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 9)])],
     ),
     m.AddParts(number=51, branch=9, parts=[m.NewPart(52, 32), m.NewPart(53, 33)]),
     m.CommitTransaction(

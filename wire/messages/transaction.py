@@ -26,7 +26,7 @@ from .declaration import (
     message,
 )
 from .session import Done
-from .stream import CutPosition, NamedStream, SavedPosition, SegmentRangeRecord
+from .stream import CutPosition, NamedStream, SavedPosition, SegmentRangeRecord, StreamTail
 
 
 @message(81)
@@ -83,6 +83,8 @@ class TransactionInfo(FromServer):
     cuts: List16[TransactionCut]  # once it is committed
     size_bytes: U64  # while it is open: what is stored of it
     names: List16[NamedStream]  # of its streams, as far as they are known: only in the answer to GET_TRANSACTION
+    # By the commit that this answers: where its streams ended right after it, all of them; none if that is not known.
+    tails: List16[StreamTail]
 
 
 class ProducerClaim(NamedTuple):
@@ -106,7 +108,7 @@ class RoutedStream(NamedTuple):
 class BeginTransaction(Request[TransactionInfo]):
     """Begin a transaction over streams; where one of that name is open, join it, and the reply has its number.
 
-    What belongs to it may be sent right behind it: it is carried out in that order, and refused if this is. Refused
+    What belongs to it may be sent right after it: it is carried out in that order, and refused if this is. Refused
     with TRANSACTION_COMMITTED if one of that name was committed, with EPOCH_CHANGED if a stream is another one than the
     client has routed by, or has another epoch. Sent again, it is the same request. The first one of a run of a producer
     lets that run take over, whatever the answer.

@@ -306,9 +306,12 @@ async def test_odd_input(client: Client, name: str) -> None:
             transaction.write(b"elsewhere", stream="a/elsewhere")
         with pytest.raises(TypeError):
             transaction.write("text", stream=name)  # type: ignore[arg-type]
-    for arguments in ({"name": ""}, {"lease_s": 0.5}, {"name": "a\nb"}):
+    for arguments in ({"name": ""}, {"name": f"{name}-t", "lease_s": 0.5}, {"name": "a\nb"}):
         with pytest.raises(millrace.InvalidArgumentError):
             await client.begin_transaction(name, **arguments)
+    # What has no name begins with its first events, or when it ends.
+    with pytest.raises(millrace.InvalidArgumentError, match="the lease of a transaction"):
+        await (await client.begin_transaction(name, lease_s=0.5)).commit()
     with pytest.raises(millrace.StreamNotFoundError):
         await client.begin_transaction("a/nothing")
     assert await state_of(client, f"{name}-never") == "unknown"

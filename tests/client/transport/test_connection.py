@@ -47,6 +47,27 @@ async def test_pipelined_appends_are_stored_in_the_order_sent(client: Client, na
     assert result.data == b"".join(pieces)
 
 
+async def test_what_is_followed_leaves_with_what_follows_it(client: Client) -> None:
+    """The first frame of a turn leaves at once, unless it says that others come; then all leave with the turn."""
+    connection = await open_connection(client.address, client.options, bytes(16))
+
+    def sent_bytes() -> int:
+        return connection.statistics().sent_bytes
+
+    start = sent_bytes()
+    replies = [connection.send_request(m.GetTails([]), is_followed=True)]
+    replies.append(connection.send_request(m.GetTails([])))
+    assert sent_bytes() == start
+    await asyncio.sleep(0)
+    size = sent_bytes() - start
+    assert size
+    await asyncio.gather(*replies)
+    replies.append(connection.send_request(m.GetTails([])))
+    assert sent_bytes() == start + size * 3 // 2
+    await replies[-1]
+    await connection.close()
+
+
 async def test_a_failed_append_breaks_its_pipeline_and_not_the_connection(client: Client, name: str) -> None:
     """Behaviour 6 and 11: acks of earlier appends first, then the error; later ones in flight fail; the next works."""
     await client.segments.create(name)

@@ -97,7 +97,7 @@ class ClientProcess:
         return process
 
     async def _end(self, process: Process) -> None:
-        """Leave no process behind, whatever failed."""
+        """Leave no process, whatever failed."""
         self._process = None
         if process.returncode is None:
             kill(process.pid)

@@ -1,4 +1,4 @@
-"""Many commits to one segment: what they leave behind does not grow with their number.
+"""Many commits to one segment: what they leave does not grow with their number.
 
 `python -m benchmarks.many_commits` measures memory and checkpoint after 50,000 and after 100,000.
 """

@@ -77,6 +77,7 @@ async def test_a_whole_transaction_is_one_sync(tmp_path: Path, segment_count: in
         assert (begun.number, begun.state, begun.changed) == (number, TransactionState.OPEN, 1)
         assert [each.segment_id for each in begun.streams[0].ranges] == segments
         assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
+        assert committed.tails == (await peer.ask(m.GetTails([m.NamedStream("a/b")]), m.StreamTails)).tails
 
 
 async def test_several_that_arrive_together_are_one_sync(peer: Peer, server: Server) -> None:
@@ -111,7 +112,7 @@ async def test_what_is_left_open_is_durable_without_more_frames(peer: Peer) -> N
 
 
 async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, server: Server) -> None:
-    """Behaviour 30: what the prepare drops is no part of the commit behind it."""
+    """Behaviour 30: what the prepare drops is no part of the commit after it."""
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
     number = pipeline.begin("a/b")
@@ -357,8 +358,8 @@ async def test_a_stream_that_was_scaled_since_it_was_fetched_refuses_the_beginni
     assert (await pipeline.told()).names() == ["TransactionInfo"] * 2
 
 
-async def test_a_beginning_behind_a_scale_waits_for_it(peer: Peer) -> None:
-    """The scale is in flight: the stream has its new epoch for what was sent behind it, and appends do not overtake."""
+async def test_a_beginning_after_a_scale_waits_for_it(peer: Peer) -> None:
+    """The scale is in flight: the stream has its new epoch for what was sent after it, and appends do not overtake."""
     info = await peer.ask(m.CreateStream("a/b", 1, "{}"), m.StreamInfo)
     (segment,) = info.segments
     pipeline = await Pipeline.open(peer)
@@ -453,7 +454,7 @@ async def test_numbers_that_were_reserved_before_a_checkpoint_need_no_load(peer:
     assert sequence_of(server) == sequence + 1
 
 
-async def test_a_lost_connection_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_lost_connection_leaves_nothing(tmp_path: Path) -> None:
     """Cut at any byte of what was sent, it is open with what arrived, and can be continued."""
     async with Server(server_options(tmp_path), clock=ManualClock()) as server:
         async with await Peer.connect(server.address) as peer:

@@ -1,0 +1,207 @@
+"""The beginning of a transaction: what the server must know of it before its events, and is not waited for.
+
+An *announcement* is a request (BEGIN, or parts) that leaves together with the events after it. Until it is answered it
+is sent again on each new connection, before them; the server recognises it. What it refuses, it refuses with all that
+was sent after it, so then nothing of that is stored.
+
+A transaction may have to begin again: its streams were scaled since the client fetched them, its numbers were void, or
+as many transactions were open as may be. That is another *attempt*, under another number, with the same events.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millrace.client.errors import ConnectionLostError, EpochChangedError
+from millrace.client.transport.channel import Channel
+from millrace.client.transport.connection import Connection
+from millrace.client.transport.retry import Retry, may_resend
+from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.wire import messages as m
+
+from .identities import Identities
+from .known_streams import KnownStreams
+
+_ATTEMPTS_COUNT_MAX: Final = 20
+"""In a row, each refused since a stream was scaled in between."""
+
+
+@dataclass(slots=True, eq=False)
+class Announcement:
+    """A request that is sent once on each connection until it is answered."""
+
+    request: m.Request[Any]
+    _is_known: bool = False
+    _connection: Connection | None = None
+    _answer: "asyncio.Future[Any] | None" = None
+
+    def send(self, connection: Connection) -> None:
+        """Send it with what follows in this turn of the loop, unless it was sent on this connection or is known."""
+        if not self.is_known and self._connection is not connection:
+            self._connection = connection
+            self._answer = connection.send_request(self.request, is_followed=True)
+            self._answer.add_done_callback(_retrieve)
+
+    def send_again(self) -> None:
+        """Send it once more, also where it was refused."""
+        self._connection = self._answer = None
+
+    @classmethod
+    def of_known(cls, request: m.Request[Any]) -> "Announcement":
+        """Return one that the server has answered."""
+        return cls(request, _is_known=True)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server has said that it knows it: it is sent no more."""
+        answer = self._answer
+        if answer is not None and answer.done() and not answer.cancelled() and answer.exception() is None:
+            self._is_known = True
+        return self._is_known
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the server may know of it."""
+        return self.is_known or self._answer is not None
+
+    async def answered(self, channel: Channel, retry: Retry) -> None:
+        """Wait until the server knows it; it is sent again after a lost connection. Cancelling is safe.
+
+        Raises:
+            MillraceError: why it was refused, or that no connection could be made.
+        """
+        while not self.is_known:
+            try:
+                self.send(await channel.connection_by(retry))
+                assert self._answer is not None
+                await asyncio.shield(self._answer)
+            except ConnectionLostError as error:
+                await retry.wait(error)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A transaction as it was begun, or is to be, under one number.
+
+    Attributes:
+        routes: by stream, the segments by which its events are routed.
+        is_over: it was refused, and so was all that belongs to it.
+    """
+
+    number: int
+    routes: Mapping[str, m.TransactionStream]
+    announcement: Announcement
+    is_over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Beginning:
+    """The attempts to begin one transaction.
+
+    Attributes:
+        current: the last one.
+        is_held: its commit is being asked for: nothing is sent again before that is answered.
+        is_ending: its commit was asked for, of all that was written.
+        listeners: called after it began again.
+    """
+
+    channel: Channel
+    identities: Identities
+    known: KnownStreams
+    lease_ms: int
+    current: Attempt
+    is_held: bool = False
+    is_ending: bool = False
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    async def of_unnamed(
+        cls, channel: Channel, identities: Identities, known: KnownStreams, *, streams: Sequence[str], lease_ms: int
+    ) -> "Beginning":
+        """Return the beginning of a transaction of which nothing is sent yet. Waits only for what is not known.
+
+        Raises:
+            StreamNotFoundError, StreamSealedError: of one of the streams.
+            MillraceError: as `Channel.request`.
+        """
+        routes = {name: known.route_of(name) or await known.fetch(name) for name in streams}
+        numbers = identities.take_now(1) or await identities.take(1)
+        attempt = _attempt(numbers[0], routes, lease_ms=lease_ms)
+        return cls(channel, identities, known, lease_ms, attempt)
+
+    def announce(self, connection: Connection) -> None:
+        """Send what begins the transaction, if that is not known or on its way."""
+        self.current.announcement.send(connection)
+
+    async def known_to_server(self) -> Attempt:
+        """Wait until the transaction has begun, in as many attempts as that takes; return the one. Cancelling is safe.
+
+        Raises:
+            MillraceError: why it cannot begin.
+        """
+        async with self._turn:
+            scaled_count, was_void = 0, False
+            with self.channel.retry(is_transient=may_resend) as retry:
+                while True:
+                    attempt = self.current
+                    try:
+                        await attempt.announcement.answered(self.channel, retry)
+                        return attempt
+                    except EpochChangedError:
+                        scaled_count += 1
+                        if scaled_count == _ATTEMPTS_COUNT_MAX:
+                            raise
+                        was_void = False
+                        await self._fetch_all()
+                    except InvalidArgumentError:
+                        if was_void:
+                            raise
+                        # As a rule the server was started again since the numbers were reserved.
+                        was_void = True
+                        self.identities.forget()
+                    except MillraceError as error:
+                        was_void = False
+                        await retry.wait(error)
+                    await self._begin_again()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nothing be sent again meanwhile: the answer to the commit says what is stored."""
+        self.is_held = self.is_ending = True
+        try:
+            yield
+        finally:
+            self.is_held = False
+
+    async def _fetch_all(self) -> None:
+        for name in self.current.routes:
+            await self.known.fetch(name)
+
+    async def _begin_again(self) -> None:
+        (number,) = await self.identities.take(1)
+        routes = {name: self.known.route_of(name) or await self.known.fetch(name) for name in self.current.routes}
+        self.current.is_over = True
+        self.current = _attempt(number, routes, lease_ms=self.lease_ms)
+        for begun_again in self.listeners:
+            begun_again()
+
+
+def _attempt(number: int, routes: Mapping[str, m.TransactionStream], *, lease_ms: int) -> Attempt:
+    streams = [m.RoutedStream(name, route.stream_id, route.epoch) for name, route in routes.items()]
+    request = m.BeginTransaction(number=number, name="", lease_ms=lease_ms, streams=streams)
+    return Attempt(number, routes, Announcement(request))
+
+
+def begun(number: int, routes: Mapping[str, m.TransactionStream]) -> Attempt:
+    """Return the attempt of a transaction that the server knows."""
+    attempt = _attempt(number, routes, lease_ms=0)
+    attempt.announcement = Announcement.of_known(attempt.announcement.request)
+    return attempt
+
+
+def _retrieve(answer: "asyncio.Future[Any]") -> None:
+    if not answer.cancelled():
+        answer.exception()  # what was refused comes out where its events are
