@@ -221,6 +221,8 @@ class Dispatcher:
             self._outlet.send_error(request_id, error)
         else:
             self._outlet.send_soon(frame)
+        finally:
+            del reply  # a refusal has the error, whose traceback has this frame: a cycle, which would hold the message
 
     def _take_when_loaded(
         self,

@@ -133,9 +133,12 @@ class Handlers:
     async def _refused(self, message: m.Message, error: Exception) -> m.Message:
         """Raise why a request is refused, once what that can rest on is durable."""
         # Refused in this very turn of the loop: what it can rest on is durable already, or in flight now.
-        if isinstance(error, ServerError) and error.tells_state and not isinstance(message, m.Query):
-            await self.container.in_flight.settled()
-        raise error
+        try:
+            if isinstance(error, ServerError) and error.tells_state and not isinstance(message, m.Query):
+                await self.container.in_flight.settled()
+            raise error
+        finally:
+            del error  # its traceback has this frame: a cycle, which would hold the message until it is collected
 
     async def pin(self, message: m.Message) -> Pins:
         """Load what a request names, and keep it in memory until that is released.
