@@ -48,6 +48,10 @@ class Announcement:
         """Send it once more, also where it was refused."""
         self._connection = self._answer = None
 
+    def note_known(self) -> None:
+        """Know that the server knows it, though the answer is not there yet."""
+        self._is_known = True
+
     @classmethod
     def of_known(cls, request: m.Request[Any]) -> "Announcement":
         """Return one that the server has answered."""
@@ -104,7 +108,7 @@ class Beginning:
         current: the last one.
         is_held: its commit is being asked for: nothing is sent again before that is answered.
         is_ending: its commit was asked for, of all that was written.
-        listeners: called after it began again.
+        listeners: of each who writes, called after it began again.
     """
 
     channel: Channel
@@ -114,7 +118,7 @@ class Beginning:
     current: Attempt
     is_held: bool = False
     is_ending: bool = False
-    listeners: list[Callable[[], None]] = field(default_factory=list)
+    listeners: dict[object, Callable[[], None]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
@@ -185,7 +189,7 @@ class Beginning:
         routes = {name: self.known.route_of(name) or await self.known.fetch(name) for name in self.current.routes}
         self.current.is_over = True
         self.current = _attempt(number, routes, lease_ms=self.lease_ms)
-        for begun_again in self.listeners:
+        for begun_again in list(self.listeners.values()):
             begun_again()
 
 

@@ -50,6 +50,8 @@ class Transactions:
         names = [streams] if isinstance(streams, str) else list(streams)
         if name == "":
             raise InvalidArgumentError("the name of a transaction is not empty; None is for none")
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError("the streams of a transaction are each given once")
         return Transaction(
             self._channel,
             self._identities,

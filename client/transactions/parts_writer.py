@@ -43,9 +43,10 @@ class Part(SegmentWriter):
         attempt: to which it was announced; None before that.
         announcement: what tells the server of it.
         had_void_number: it was announced under a number that was void.
+        is_early: something was sent to it before it was known that the server has it.
     """
 
-    __slots__ = ("_is_ready", "announcement", "attempt", "had_void_number", "routed_id")
+    __slots__ = ("_is_ready", "announcement", "attempt", "had_void_number", "is_early", "routed_id")
 
     def __init__(self, routed_id: int, accumulator: Accumulator, *, is_ready: "Callable[[Part], bool]") -> None:
         super().__init__(routed_id, accumulator)
@@ -54,6 +55,7 @@ class Part(SegmentWriter):
         self.attempt: Attempt | None = None
         self.announcement: Announcement | None = None
         self.had_void_number = False
+        self.is_early = False
 
     def next_block(self) -> Block | None:
         """Return the block to be sent now; before the part is announced, see to that and return None."""
@@ -68,6 +70,13 @@ class Part(SegmentWriter):
     def has_unknown(self) -> bool:
         """As of any segment; but of an attempt that was refused nothing is stored."""
         return super().has_unknown and not (self.attempt is not None and self.attempt.is_over)
+
+    def acked(self, block: Block) -> list[Block]:
+        """As of any segment; and what has stored something the server knows, whatever becomes of the other answers."""
+        if self.attempt is not None and self.announcement is not None:
+            self.attempt.announcement.note_known()
+            self.announcement.note_known()
+        return super().acked(block)
 
     def failed(self, block: Block, error: MillraceError) -> None:
         """Keep a block that has no ack. Where there is no part nothing is stored, or the transaction is over."""
@@ -133,13 +142,12 @@ class PartsWriter(Writer):
         )
         rerouter = _PartsRerouter(self, self._channel, self.stream, stream_id=route.stream_id, epoch=identity.epoch)
         self._delivery.start(opening, rerouter)
-        self._beginning.listeners.append(self._delivery.reroute)
+        self._beginning.listeners[self] = self._delivery.reroute
 
     @property
     def event_count(self) -> int:
-        """How many events were written: so many the parts have once all is stored, whichever they are by then."""
-        gathered = [segment.accumulator for segment in self._targets.segments]
-        return sum(each.last_number + len(each.values) for each in gathered)
+        """How many events were taken: so many the parts have if all is stored. Those that were given up count too."""
+        return self._delivery.taken_count
 
     @property
     def has_taken(self) -> bool:
@@ -175,6 +183,7 @@ class PartsWriter(Writer):
         """Take nothing more; what has no outcome yet fails with `error`."""
         if self._reserving is not None:
             self._reserving.cancel()
+        self._beginning.listeners.pop(self, None)
         self._delivery.stop(error)
 
     async def recover(self, retry: Retry) -> Successors | None:
@@ -222,6 +231,10 @@ class PartsWriter(Writer):
             await retry.wait(error)
             announcement.send_again()
         else:
+            if part.is_early:  # refused with the announcement, which was sent again for another part meanwhile
+                part.is_early = False
+                part.resume()
+                return
             refused = SegmentNotFoundError(f"{self.stream}: the transaction has lost what it wrote")
             raise await explained(self._channel, self._attempt.number, refused)
         part.resume()
@@ -236,8 +249,10 @@ class PartsWriter(Writer):
             if part not in self._missing:
                 self._missing.append(part)
             return False
-        if not part.announcement.is_known and (connection := self._channel.live) is not None:
-            self._send_announcements(part.announcement, connection)
+        if not part.announcement.is_known:
+            part.is_early = True
+            if (connection := self._channel.live) is not None:
+                self._send_announcements(part.announcement, connection)
         return True
 
     def _announce_missing(self) -> None:

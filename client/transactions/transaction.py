@@ -466,6 +466,9 @@ class Transaction(BranchWriter):
     async def _renew(self) -> None:
         while True:
             await self._channel.clock.sleep(self._lease_s / _RENEWALS_PER_LEASE)
+            assert self._beginning is not None
+            if not self._beginning.current.announcement.is_known:
+                continue  # it has not begun yet, or begins again
             try:
                 if not (await self._channel.request(m.RenewTransactions([self.number]))).changed:
                     return

@@ -45,7 +45,8 @@ class Delivery:
 
     Attributes:
         pending_bytes: what was written and has no outcome yet; `Writer.write` adds what it takes.
-        stored_count: events that are known to be stored.
+        stored_count: events that are known to be stored,
+        lost_count: and that were given up, stored or not.
         refusal: why nothing more can be written; set once.
         failure: why events were lost, until a caller was told.
         append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
@@ -58,7 +59,7 @@ class Delivery:
         "_answered", "_channel", "_drain_turn", "_draining_count", "_last_order", "_limit_s", "_loop",
         "_notice", "_number", "_options", "_outcomes", "_reroute_retry", "_rerouter", "_rerouting",
         "_resuming", "_retry", "_sequences", "_stream", "append_size_max", "block_size_bytes",
-        "event_size_unchecked", "failure", "pending_bytes", "refusal", "reroutes", "retries", "sender",
+        "event_size_unchecked", "failure", "lost_count", "pending_bytes", "refusal", "reroutes", "retries", "sender",
         "stored_count", "targets",
     )  # fmt: skip
 
@@ -92,6 +93,7 @@ class Delivery:
         self.event_size_unchecked = 0
         self.pending_bytes = 0
         self.stored_count = 0
+        self.lost_count = 0
         self.retries = 0
         self.reroutes = 0
         # The attempts since a block was stored last; None as long as none failed.
@@ -128,6 +130,11 @@ class Delivery:
     def has_taken(self) -> bool:
         """Whether an event was taken since the writer was opened."""
         return self._last_order > 0 or any(segment.accumulator.values for segment in self.targets.segments)
+
+    @property
+    def taken_count(self) -> int:
+        """How many events were taken since the writer was opened, whatever became of them."""
+        return self.stored_count + self.lost_count + sum(segment.held_count for segment in self.targets.segments)
 
     # --- events in ---
 
@@ -316,8 +323,10 @@ class Delivery:
         """Tell those who wait, and give the memory back."""
         if isinstance(outcome, Stored):
             self.stored_count += block.event_count
-        elif block.sequences is not None:
-            self._sequences.fail(block.sequences[0])
+        else:
+            self.lost_count += block.event_count
+            if block.sequences is not None:
+                self._sequences.fail(block.sequences[0])
         self._outcomes.settle(block, outcome)
         self.pending_bytes -= block.cost_bytes
         assert self.pending_bytes >= 0

@@ -14,6 +14,7 @@ import millrace
 from millrace import TransactionState
 from millrace.client.client import Client
 from millrace.client.options import Backoff, ClientOptions
+from millrace.client.transactions.parts_writer import Part
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.streams import TransactionsOptions
@@ -195,7 +196,97 @@ async def test_the_commit_names_all_that_was_written(client: Client) -> None:
     assert len(await values_of(client, STREAM)) == len(KEYS) + 6
 
 
+async def test_an_event_that_was_given_up_is_not_left_out_of_the_commit(server: Server) -> None:
+    """Behaviour 28: not even where all is stored that was sent, and only what waited for it is lost."""
+    async with (
+        relay_to(server.address) as relay,
+        millrace.connect(relay.address, options=IMPATIENT) as client,
+    ):
+        await client.create_stream(STREAM, FOUR)
+        transaction = await client.begin_transaction(STREAM, options=millrace.WriterOptions(delivery_timeout_s=0.5))
+        transaction.write(b"0", key="k")
+        await transaction.flush()
+        await client.ping()
+        relay.lead_to("127.0.0.1:1")
+        relay.cut_after(0, to_server=False)
+        transaction.write(b"stored", key="k")
+        await asyncio.sleep(0)
+        lost = transaction.write(b"lost", key="k")  # gathered while the one before is on its way
+        with pytest.raises(millrace.DeliveryTimeoutError):
+            await lost
+        relay.lead_to(server.address)
+        with pytest.raises(millrace.DeliveryTimeoutError):
+            await transaction.commit()
+        with pytest.raises(millrace.DeliveryTimeoutError):
+            await transaction.commit()
+        await transaction.abort()
+        assert await values_of(client, STREAM) == []
+
+
+async def test_what_has_stored_an_event_has_begun(client: Client) -> None:
+    """Also before that is answered: it must not begin again then, or the event would be left where it is."""
+    async with client.transaction(STREAM):
+        pass
+    async with client.transaction(STREAM) as transaction:
+        for key in KEYS:
+            await transaction.write(b"x", key=key)
+            assert transaction._beginning is not None
+            assert transaction._beginning.current.announcement.is_known
+            for part in transaction._writers[STREAM]._targets.segments:
+                assert isinstance(part, Part)
+                assert part.announcement is None or part.announcement.is_known
+
+
+# --- the lease ---
+
+
+async def test_the_lease_is_kept_of_one_that_begins_late(tmp_path: Path) -> None:
+    """Behaviour 30: its first event is written long after it was entered, and the last one long after that."""
+    clock = ManualClock()
+    async with Server(server_options(tmp_path), clock=clock) as server, millrace.connect(server.address) as client:
+        await client.create_stream(STREAM, FOUR)
+        client._writes.clock = clock
+
+        async def pass_minutes() -> None:
+            for _ in range(90):
+                await clock.advance(1.0)
+                await client.ping()
+
+        async with client.transaction(STREAM) as transaction:
+            await pass_minutes()
+            transaction.write(b"first", key="k")
+            await transaction.flush()
+            await pass_minutes()
+            transaction.write(b"last", key="k")
+        assert await values_of(client, STREAM) == [b"first", b"last"]
+
+
 # --- what is refused ---
+
+
+async def test_parts_that_found_no_room_are_added_later(tmp_path: Path) -> None:
+    """Those of several ranges of keys were announced together: what refused one of them says nothing of the others."""
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=4))
+    async with Server(options) as server, millrace.connect(server.address) as client:
+        await client.create_stream(STREAM, FOUR)
+        first = await client.begin_transaction(STREAM)
+        first.write(b"1", key="k")
+        await first.flush()
+        second = await client.begin_transaction(STREAM)
+        second.write_many([b"2"] * len(KEYS), keys=KEYS)
+        flushed = asyncio.create_task(second.flush())
+        await client.ping()
+        await client.ping()
+        await first.commit()
+        await flushed
+        await second.commit()
+        assert sorted(await values_of(client, STREAM)) == [b"1"] + [b"2"] * len(KEYS)
+
+
+async def test_a_stream_is_given_once(client: Client) -> None:
+    for arguments in ({}, {"name": "twice"}):
+        with pytest.raises(millrace.InvalidArgumentError, match="each given once"):
+            await client.begin_transaction([STREAM, STREAM], **arguments)  # type: ignore[arg-type]
 
 
 async def test_a_stream_that_was_scaled_is_fetched_and_begun_again(client: Client, server: Server) -> None:
