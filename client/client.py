@@ -228,7 +228,8 @@ class Client(StreamControl):
         again.
 
         Args:
-            name: says later whether it was committed, and lets another process commit it once it is prepared.
+            name: says later whether it was committed, and lets another process commit it once it is prepared; without
+                one it cannot be prepared.
             lease_s: the server aborts it when it has heard nothing of it for so long, 1 s to a day as a rule; the
                 client sees to that by itself.
             producer: as whom it is committed, once and not again, however long ago that was; entering lets its run take

@@ -234,7 +234,8 @@ class Transaction(BranchWriter):
 
         Raises:
             InvalidArgumentError: a cursor moves with it, or it has a producer: what is prepared can always be
-                committed, whatever has happened. The transaction stays open.
+                committed, whatever has happened. Or it has no name, by which others could do so. The transaction stays
+                open.
             MillraceError: as `commit`.
         """
         listed = self._listed(branches)
@@ -244,6 +245,11 @@ class Transaction(BranchWriter):
             raise InvalidArgumentError("a transaction that moves cursors cannot be prepared: commit it")
         if self._producer is not None:
             raise InvalidArgumentError("a transaction of a producer cannot be prepared: commit it")
+        if self.name is None and self.state is TransactionState.OPEN:
+            raise InvalidArgumentError(
+                "a transaction without a name cannot be prepared: if this client dies, nobody can commit or abort it;"
+                " give it a name"
+            )
         if self.state is not TransactionState.PREPARED:
             self._close_for_writing(listed)
             await self._complete(listed)

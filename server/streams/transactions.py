@@ -303,7 +303,8 @@ class TransactionController:
             BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
             TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
             TransactionPreparedError: it was prepared with other branches.
-            InvalidArgumentError: a branch is given twice, or it has a producer, which may keep it from its commit.
+            InvalidArgumentError: a branch is given twice; it has a producer, which may keep it from its commit; or it
+                has no name, so that nobody else could end it.
         """
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
@@ -328,6 +329,12 @@ class TransactionController:
                 segment.leaving = True
             del transaction.admitted_parts[segment_id]
         return Admitted(transaction, decided)
+        if not transaction.name:
+            raise InvalidArgumentError(
+                "a transaction without a name cannot be prepared: if its client dies, nobody can commit or abort it;"
+                " give it a name when it begins",
+                subject=_subject(transaction),
+            )
 
     async def commit(
         self,

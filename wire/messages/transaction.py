@@ -165,7 +165,8 @@ class CommitTransaction(Request[TransactionInfo]):
 class PrepareTransaction(Request[TransactionInfo]):
     """Let a transaction take no more, and never end by itself: from now on nothing but an abort keeps it from a commit.
 
-    Refused unless the branches have so many events. Sent again with the same branches, it changes nothing.
+    Refused unless the branches have so many events, and it has a name. Sent again with the same branches, it changes
+    nothing.
     """
 
     number: TransactionNumber

@@ -130,7 +130,7 @@ async def test_what_moves_a_cursor_is_not_prepared(client: Client, name: str) ->
         assert (await client.transaction_outcome(f"{name}-t")).state == "open"
         transaction.write(b"event", key="k")
     assert await cursor_of(client, source) == tail
-    async with client.transaction(target) as prepared:
+    async with client.transaction(target, name=f"{name}-u") as prepared:
         await prepared.prepare()
         with pytest.raises(millrace.TransactionPreparedError):
             prepared.advance(source, "job", tail, expected=tail)

@@ -175,6 +175,20 @@ async def test_committed_by_name_after_it_was_prepared(client: Client, server: T
         assert (await transaction.commit()).at == first.decided_at
 
 
+async def test_one_without_a_name_is_not_prepared(client: Client, name: str) -> None:
+    """Behaviour 30: nobody could end it after this client; it stays open, and takes more."""
+    await create(client, name)
+    async with client.transaction(name) as transaction:
+        transaction.write(b"event", key="k")
+        token = await transaction.branch().finish()
+        for branches in (None, [token]):
+            with pytest.raises(millrace.InvalidArgumentError, match="give it a name"):
+                await transaction.prepare(branches=branches)
+        assert transaction.state is TransactionState.OPEN
+        transaction.write(b"more", key="k")
+    assert await values_of(client, name) == [b"event", b"more"]
+
+
 async def test_a_prepared_one_is_resumed_by_its_name(client: Client, name: str) -> None:
     await create(client, name)
     async with client.transaction(name, name=f"{name}-t") as transaction:

@@ -49,6 +49,7 @@ class Walk:
         self.dice = Random(seed)
         self.expected: list[list[bytes]] = [[] for _ in range(KEYS_COUNT)]
         self.begun: list[Begun] = []
+        self.begun_count = 0
         self.events_count = 0
 
     async def step(self, peer: Peer) -> None:
@@ -76,7 +77,9 @@ class Walk:
 
     async def _begin(self, peer: Peer) -> None:
         if len(self.begun) < 4:
-            self.begun.append(Begun(await PeerTransaction.begin(peer, STREAM, lease_ms=LEASE_MS)))
+            self.begun_count += 1
+            begun = await PeerTransaction.begin(peer, STREAM, name=f"t{self.begun_count}", lease_ms=LEASE_MS)
+            self.begun.append(Begun(begun))
 
     async def _write(self, peer: Peer) -> None:
         if not (begun := self._one()) or begun.prepared:

@@ -115,7 +115,7 @@ async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, server: Serve
     """Behaviour 30: what the prepare drops is no part of the commit after it."""
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
-    number = pipeline.begin("a/b")
+    number = pipeline.begin("a/b", name="order-7")
     for branch in (5, 6):
         (part_id,) = pipeline.parts(number, [segment_id], branch=branch)
         pipeline.append(part_id, b"branch %d" % branch)

@@ -637,7 +637,8 @@ async def test_those_that_are_not_over_are_listed_in_pages(peer: Peer) -> None:
     assert (await peer.ask(m.ListTransactions(0, 0), m.TransactionList)).transactions == listed
 
 
-async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
+async def test_one_without_a_name_is_not_prepared(peer: Peer) -> None:
+    """Behaviour 30: if its client dies, nobody can end it; it stays open."""
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b")
     await transaction.write(b"event")
@@ -715,8 +716,18 @@ async def test_of_two_commits_at_once_that_move_one_cursor_one_is_made(peer: Pee
 
 async def test_no_cursor_moves_with_a_prepared_transaction(peer: Peer) -> None:
     """What is prepared can always be committed."""
+    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .*give it a name"):
+        await transaction.prepare()
+    assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.OPEN
+    await transaction.commit()
+
+
+async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
+    await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+    await transaction.write(b"event")
     (segment_id,) = await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b")
+    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
     await transaction.write(b"event")
     await transaction.prepare()
 
