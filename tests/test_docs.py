@@ -142,6 +142,7 @@ def test_the_bounds_of_transactions_are_told_as_they_are() -> None:
         f"| bytes of one | {ContainerOptions().transaction_size_bytes_max >> 30} GiB |",
         f"| parts of one | {PARTS_COUNT_MAX:,} |",
         f"| parts of all | {options.open_parts_count_max:,} |",
+        f"| memory of all, with their parts | {options.open_size_bytes_max >> 20} MiB |",
         f"| lease | 1 s to {options.lease_s_max // 3600} h |",
     ):
         assert row in text

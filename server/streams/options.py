@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from millrace.server.errors import ConfigurationError
+from millrace.wire.limits import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class TransactionsOptions:
         open_per_stream_count_max: of them over one stream,
         open_per_session_count_max: and begun by one client since the server started.
         open_parts_count_max: parts that the open ones may have together; each is a segment in memory.
+        open_size_bytes_max: memory that the open ones may take with their parts, as it is estimated.
         lease_s_max: the longest lease that a client may ask for.
         tick_s: leases are looked at this often.
         named_outcome_s: for how long it is known how one with a name ended, counted while the server runs,
@@ -61,6 +63,7 @@ class TransactionsOptions:
     open_per_stream_count_max: int = 2_000
     open_per_session_count_max: int = 1_000
     open_parts_count_max: int = 200_000
+    open_size_bytes_max: int = 512 * MIB
     lease_s_max: int = 24 * 3600
     tick_s: float = 0.25
     named_outcome_s: int = 7 * 24 * 3600
@@ -74,6 +77,7 @@ class TransactionsOptions:
             self.open_per_stream_count_max,
             self.open_per_session_count_max,
             self.open_parts_count_max,
+            self.open_size_bytes_max,
             self.lease_s_max,
             self.outcomes_count_max,
             self.producers_count_max,

@@ -25,6 +25,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import (
     NO_SESSION,
+    OPEN_PART_SIZE_BYTES,
     Transaction,
     parts_of,
     segment_of_part,
@@ -160,7 +161,8 @@ class TransactionController:
             WriterExcludedError: one of the streams has an exclusive writer.
             TransactionCommittedError: one of that name was committed.
             TransactionAbortedError: the one of that number was aborted.
-            TransactionsFullError: too many are open, over one of the streams, by the client, or in all.
+            TransactionsFullError: too many are open, over one of the streams, by the client, or in all; or they would
+                take too much memory.
             NoSpaceError, ThrottledError: there is no room for what is new.
         """
         checked_transaction_name(name)
@@ -195,9 +197,11 @@ class TransactionController:
             if holder is not None:
                 raise WriterExcludedError.of(holder, subject=stream.name)
         self._check_open_count(over, session_id)
-        routes = [_routes_of(stream) for stream in over]
+        opened = self._state.open_transactions
+        routes = [opened.shared(stream.stream_id, stream.epoch) or _routes_of(stream) for stream in over]
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
+        self._check_memory(opened.growth_bytes(routes))
         self._container.check_room()
         self._ids.check([number])
         record = m.TransactionBegun(
@@ -211,7 +215,7 @@ class TransactionController:
         decided = self._container.decide(record, name or number, is_followed=True)
         self._ids.use([number])
         begun = self._state.admitted_transactions[number] = transaction_of(record)
-        self._state.open_transactions.admit(number, [stream.stream_id for stream in over], session_id=session_id)
+        opened.admit(begun, session_id=session_id)
         # As it begins: when that is durable, it may be over already.
         return Admitted(begun, decided, self.describe(begun, changed=True))
 
@@ -232,6 +236,16 @@ class TransactionController:
                     retry_after_ms=RETRY_AFTER_MS,
                 )
 
+    def _check_memory(self, more_bytes: int) -> None:
+        """Raise TransactionsFullError if all that are open may not take so much more memory."""
+        size_bytes, size_max = self._state.open_transactions.size_bytes, self._options.open_size_bytes_max
+        if size_bytes + more_bytes > size_max:
+            raise TransactionsFullError(
+                f"the open transactions take {size_bytes} bytes of memory with their parts, and may take {size_max};"
+                f" {more_bytes} more are asked for: some have to end first",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+
     def add_parts_now(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> Admitted:
         """Create segments for events of a branch, one for each range of keys, unless it has just these.
 
@@ -239,7 +253,7 @@ class TransactionController:
             TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
             InvalidArgumentError: a number was not reserved or is used, a range is none of the transaction or has a part
                 in the branch already, or there would be too many parts.
-            TransactionsFullError: all open transactions together would have too many parts.
+            TransactionsFullError: all open transactions together would have too many parts, or take too much memory.
             NoSpaceError, ThrottledError: there is no room for what is new.
         """
         transaction = self._found(number)
@@ -295,6 +309,7 @@ class TransactionController:
                 f" {self._options.open_parts_count_max}; some have to end first",
                 retry_after_ms=RETRY_AFTER_MS,
             )
+        self._check_memory(OPEN_PART_SIZE_BYTES * count)
 
     def prepare_now(self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool) -> Admitted:
         """Let a transaction take no more, and never end by itself, unless it was prepared so before.
@@ -314,6 +329,12 @@ class TransactionController:
         check_open(transaction, but=", with other branches")
         if transaction.producer is not None:
             raise InvalidArgumentError("a transaction of a producer cannot be prepared", subject=transaction.name)
+        if not transaction.name:
+            raise InvalidArgumentError(
+                "a transaction without a name cannot be prepared: if its client dies, nobody can commit or abort it;"
+                " give it a name when it begins",
+                subject=_subject(transaction),
+            )
         chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
         dropped = sorted(transaction.admitted_parts.keys() - {part.segment_id for part, _ in chosen})
         decided = self._container.decide(
@@ -329,12 +350,6 @@ class TransactionController:
                 segment.leaving = True
             del transaction.admitted_parts[segment_id]
         return Admitted(transaction, decided)
-        if not transaction.name:
-            raise InvalidArgumentError(
-                "a transaction without a name cannot be prepared: if its client dies, nobody can commit or abort it;"
-                " give it a name when it begins",
-                subject=_subject(transaction),
-            )
 
     async def commit(
         self,

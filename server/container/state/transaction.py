@@ -6,6 +6,8 @@ number and by name, until it is forgotten.
 
 A transaction and its parts are there in the admitted view before their records are durable, so that all of it can be
 one batch of the log, up to its commit. The record that creates one makes the very object of the admitted view durable.
+
+The ranges of keys that a stream has in one epoch are the same to all that begin in it: those that are open share them.
 """
 
 from collections import Counter
@@ -21,13 +23,15 @@ from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.wire import messages as m
 
-from .segment import Segment
+from .segment import SEGMENT_SIZE_BYTES, Segment
 
 TRANSACTION_SIZE_BYTES: Final = 900
 PART_SIZE_BYTES: Final = 300
 RANGE_SIZE_BYTES: Final = 150
 POSITION_SIZE_BYTES: Final = 120
 """Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
+OPEN_PART_SIZE_BYTES: Final = PART_SIZE_BYTES + SEGMENT_SIZE_BYTES
+"""Of a part that is open, with its segment."""
 PART_NAME: Final = internal_name("part", "0")[:-1]
 """The names of the internal segments that are parts begin so."""
 NO_SESSION: Final = b""
@@ -88,11 +92,10 @@ class Transaction:
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory this takes, without its segments."""
+        """About how much memory this takes, without its segments, and the ranges that it shares while it is open."""
         return (
             TRANSACTION_SIZE_BYTES
             + PART_SIZE_BYTES * len(self.parts)
-            + RANGE_SIZE_BYTES * sum(len(stream.ranges) for stream in self.streams)
             + POSITION_SIZE_BYTES * sum(len(cut.positions) for cut in self.cuts)
         )
 
@@ -127,6 +130,18 @@ def segment_of_part(segment_id: int, record: m.PartsAdded) -> Segment:
     return Segment(segment_id=segment_id, name=f"{PART_NAME}{segment_id}", created_us=record.added_us)
 
 
+@dataclass(slots=True)
+class _Shared:
+    """The ranges of a stream in one epoch, and how many open transactions have them."""
+
+    stream: m.TransactionStream
+    users_count: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return RANGE_SIZE_BYTES * len(self.stream.ranges)
+
+
 class OpenTransactions:
     """The transactions that are not over, and whose each of their parts is; keeps both in memory.
 
@@ -143,6 +158,10 @@ class OpenTransactions:
         # Admitted: by number, over which streams it is and which session began it, and how many there are of each.
         self._begun: dict[int, list[int | bytes]] = {}
         self._counts: Counter[int | bytes] = Counter()
+        # Admitted: by number what it shares, by stream and epoch that itself, and its memory.
+        self._shares: dict[int, list[tuple[int, int]]] = {}
+        self._shared: dict[tuple[int, int], _Shared] = {}
+        self._shared_bytes = 0
         # How many were decided to end in each way since the server started.
         self.decided_totals: dict[TransactionState, int] = dict.fromkeys(TransactionState, 0)
 
@@ -177,11 +196,51 @@ class OpenTransactions:
         """Return how many of these were begun by a session."""
         return self._counts[session_id]
 
-    def admit(self, number: int, stream_ids: Iterable[int], *, session_id: bytes = NO_SESSION) -> None:
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory these take, with their parts and the segments of these, what is queued included."""
+        parts_bytes = OPEN_PART_SIZE_BYTES * len(self._of_part)
+        return TRANSACTION_SIZE_BYTES * len(self._begun) + parts_bytes + self._shared_bytes
+
+    def shared(self, stream_id: int, epoch: int) -> m.TransactionStream | None:
+        """Return the ranges of a stream in an epoch, if one of these has them."""
+        shared = self._shared.get((stream_id, epoch))
+        return None if shared is None else shared.stream
+
+    def growth_bytes(self, streams: Iterable[m.TransactionStream]) -> int:
+        """Return how much more memory these would take with another one over streams."""
+        return TRANSACTION_SIZE_BYTES + sum(
+            _Shared(stream).size_bytes for stream in streams if self.shared(stream.stream_id, stream.epoch) is None
+        )
+
+    def admit(self, transaction: Transaction, *, session_id: bytes = NO_SESSION) -> None:
         """Count one from now on, whose beginning is queued; nothing happens if it is counted."""
+        number = transaction.number
         if number not in self._begun:
-            counted = self._begun[number] = [*stream_ids, session_id]
+            counted = self._begun[number] = [*(stream.stream_id for stream in transaction.streams), session_id]
             self._counts.update(counted)
+            self._shares[number] = []
+            transaction.streams = [self._share(number, stream) for stream in transaction.streams]
+
+    def _share(self, number: int, stream: m.TransactionStream) -> m.TransactionStream:
+        """Return the one of these that all have who began in its epoch, and count that this one has it, too."""
+        key = (stream.stream_id, stream.epoch)
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = _Shared(stream)
+            self._shared_bytes += shared.size_bytes
+        shared.users_count += 1
+        self._shares[number].append(key)
+        return shared.stream
+
+    def _release(self, number: int) -> None:
+        """Give back what one shares that is over."""
+        for key in self._shares.pop(number):
+            shared = self._shared[key]
+            shared.users_count -= 1
+            if not shared.users_count:
+                self._shared_bytes -= shared.size_bytes
+                del self._shared[key]
 
     @property
     def pins_count(self) -> int:
@@ -196,7 +255,7 @@ class OpenTransactions:
         """Add one that is in the cache, with the parts that it has; blocks if they must be loaded."""
         number = transaction.number
         self._by_number[number] = transaction
-        self.admit(number, (stream.stream_id for stream in transaction.streams))
+        self.admit(transaction)
         self._pins[number] = self._transactions.pin([number])
         self.add_parts(transaction, transaction.parts)
 
@@ -223,6 +282,7 @@ class OpenTransactions:
             for segment_id in transaction.parts:
                 del self._of_part[segment_id]
             self._pins.pop(transaction.number).release()
+            self._release(transaction.number)
             for key in self._begun.pop(transaction.number):
                 self._counts[key] -= 1
                 if not self._counts[key]:

@@ -12,6 +12,12 @@ from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
+from millrace.server.container.state.transaction import (
+    OPEN_PART_SIZE_BYTES,
+    RANGE_SIZE_BYTES,
+    TRANSACTION_SIZE_BYTES,
+    OpenTransactions,
+)
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -454,6 +460,74 @@ async def test_a_lease_that_runs_out_aborts(tmp_path: Path) -> None:
         assert (await renewed.abort()).state == TransactionState.ABORTED
 
 
+async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
+    """Whether they were begun just now, or come from the log or from the checkpoint; the last one gives them back."""
+
+    def opened(server: Server) -> OpenTransactions:
+        assert server._open is not None
+        return server._open.container.state.open_transactions
+
+    def over(server: Server) -> list[m.TransactionStream]:
+        streams = [each.streams[0] for _, each in sorted(opened(server).by_number.items())]
+        assert streams[0] is streams[1]
+        assert streams[1] is not streams[2]
+        assert streams[2] is streams[3]
+        assert [len(each.ranges) for each in streams] == [2, 2, 3, 3]
+        assert opened(server).size_bytes == 4 * TRANSACTION_SIZE_BYTES + 5 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
+        return streams
+
+    options = server_options(tmp_path)
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        first, last = await create_stream(peer, "a/b", 2)
+        begun = [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2)]
+        await begun[1].write(b"event")
+        middle = KEY_SPACE // 4
+        ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE // 2 - 1)]
+        await peer.ask(m.ScaleStream("a/b", [first], ranges), m.StreamInfo)
+        begun += [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2, 4)]
+        assert [each.info.streams for each in begun] == [[each] for each in over(server)]
+        assert begun[3].routed_ids[-1] == last
+    async with Server(options) as server:
+        over(server)
+        assert server._open is not None
+        await server._open.flusher.flush()
+        await server._open.flusher.checkpoint()
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        over(server)
+        for each in begun:
+            await peer.ask(m.AbortTransaction(each.number, ""), m.TransactionInfo)
+        assert opened(server).size_bytes == 0
+
+
+async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
+    """With what is queued; what one gives back, by its end or when it is prepared, others may take."""
+    bound = 2 * TRANSACTION_SIZE_BYTES + 2 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_size_bytes_max=bound))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 2)
+        first = await PeerTransaction.begin(peer, "a/b", name="order-7")
+        await first.add_parts(first.routed_ids[:1], branch=5)
+        await first.append(first.routed_ids[0], b"kept", branch=5)
+        await first.add_parts(first.routed_ids[:1], branch=6)
+        second = await PeerTransaction.begin(peer, "a/b")
+        assert server._open is not None
+        assert server._open.container.state.open_transactions.size_bytes == bound
+        for request in (
+            peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo),
+            second.add_parts(second.routed_ids[:1]),
+        ):
+            with pytest.raises(RefusedError, match=rf"TRANSACTIONS_FULL: .*{bound} bytes of memory"):
+                await request
+
+        await first.prepare(5, drops_others=True)
+        await second.add_parts(second.routed_ids[:1])
+        assert await code_of(second.add_parts(second.routed_ids[1:])) is ErrorCode.TRANSACTIONS_FULL
+        await first.abort()
+        await second.add_parts(second.routed_ids[1:])
+        await second.commit()
+        assert server._open.container.state.open_transactions.size_bytes == 0
+
+
 async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path) -> None:
     """Also of those whose beginning is not durable yet, and of those from before the start, which were nobody's."""
     bounds = TransactionsOptions(open_per_stream_count_max=4, open_per_session_count_max=3)
@@ -642,6 +716,16 @@ async def test_one_without_a_name_is_not_prepared(peer: Peer) -> None:
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b")
     await transaction.write(b"event")
+    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .*give it a name"):
+        await transaction.prepare()
+    assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.OPEN
+    await transaction.commit()
+
+
+async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
+    await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+    await transaction.write(b"event")
     await transaction.prepare()
 
     assert (await transaction.abort()).state == TransactionState.ABORTED
@@ -716,16 +800,6 @@ async def test_of_two_commits_at_once_that_move_one_cursor_one_is_made(peer: Pee
 
 async def test_no_cursor_moves_with_a_prepared_transaction(peer: Peer) -> None:
     """What is prepared can always be committed."""
-    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .*give it a name"):
-        await transaction.prepare()
-    assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.OPEN
-    await transaction.commit()
-
-
-async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
-    await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
-    await transaction.write(b"event")
     (segment_id,) = await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
     await transaction.write(b"event")
