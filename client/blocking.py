@@ -29,6 +29,7 @@ from millrace.client.admin.segments import Segments as AsyncSegments
 from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
 from millrace.client.transactions.branch import Branch as AsyncBranch
+from millrace.client.transactions.branch import BranchToken
 from millrace.client.transactions.outcome import TransactionState
 from millrace.client.transactions.transaction import Transaction as AsyncTransaction
 from millrace.client.write.arguments import owned
@@ -222,9 +223,24 @@ class Branch(Blocking[AsyncBranch]):
     finish = waited(AsyncBranch.finish)
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """Those of the transaction."""
+        return self._target.streams
+
+    @property
     def number(self) -> int:
         """The server's own number of the transaction."""
         return self._target.number
+
+    @property
+    def branch(self) -> int:
+        """The number of this one in the transaction."""
+        return self._target.branch
+
+    @property
+    def token(self) -> BranchToken | None:
+        """What a commit takes; None until it is finished."""
+        return self._target.token
 
 
 class Transaction(Opened[AsyncTransaction]):
@@ -260,6 +276,15 @@ class Transaction(Opened[AsyncTransaction]):
 
         self._loop.call(release)
 
+    @documented(AsyncTransaction.abandon)
+    def abandon(self) -> None:
+        """Abort without waiting for it."""
+
+        async def abandon() -> None:
+            self._target.abandon()
+
+        self._loop.call(abandon)
+
     @documented(AsyncTransaction.advance)
     def advance(self, stream: str, cursor: str, cut: StreamCut, *, expected: StreamCut | None) -> None:
         """Let a cursor move with the commit."""
@@ -268,6 +293,11 @@ class Transaction(Opened[AsyncTransaction]):
             self._target.advance(stream, cursor, cut, expected=expected)
 
         self._loop.call(advance)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """That it is over."""
+        return self._target.streams
 
     @property
     def name(self) -> str | None:

@@ -10,7 +10,8 @@ So many processes fill one transaction. What a branch has is durable when it is 
 only if the commit lists its token. Who fails starts over with another branch: of one that is not listed nothing stays.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from secrets import randbits
 
@@ -45,6 +46,9 @@ class Branch(BranchWriter):
 
     It ends with `finish`, or with its transaction object: what was not finished then is not committed by anybody.
 
+    Args:
+        on_finished: told of the token: after that this is not needed any more.
+
     Attributes:
         branch: the number of it in the transaction.
         token: None until it is finished.
@@ -59,8 +63,11 @@ class Branch(BranchWriter):
         identity: WriterIdentity,
         *,
         options: WriterOptions,
+        on_finished: Callable[[BranchToken], None],
     ) -> None:
         super().__init__(channel, identities, streams, options=options)
+        self._on_finished = on_finished
+        self._turn = asyncio.Lock()
         self.branch = new_branch()
         self.token: BranchToken | None = None
         # Why what was written is lost, unless it was finished.
@@ -76,15 +83,17 @@ class Branch(BranchWriter):
             TransactionAbortedError: the transaction was aborted, by somebody or since its lease ran out.
             MillraceError: why events were lost.
         """
-        if self.token is None:
-            self._refusal = self._refusal or ClientClosedError("the branch is finished: it takes no more")
-            await self.flush()
-            assert self._beginning is not None
-            await self._beginning.known_to_server()
-            await self.flush()  # it may have begun again
-            self.token = BranchToken(transaction=self.number, branch=self.branch, event_count=self._event_count)
-            self._end_writers(self._refusal)
-        return self.token
+        async with self._turn:
+            if self.token is None:
+                self._refusal = self._refusal or ClientClosedError("the branch is finished: it takes no more")
+                await self.flush()
+                assert self._beginning is not None
+                await self._beginning.known_to_server()
+                await self.flush()  # it may have begun again
+                self.token = BranchToken(transaction=self.number, branch=self.branch, event_count=self._event_count)
+                self._end_writers(self._refusal)
+                self._on_finished(self.token)
+            return self.token
 
     def end(self, error: MillraceError) -> None:
         """Take nothing more; unless it is finished, what was written is lost. The transaction calls this."""

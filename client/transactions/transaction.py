@@ -100,7 +100,8 @@ class Transaction(BranchWriter):
         self._branch = 0
         # Under which further branches are written; set when it begins.
         self._identity = WriterIdentity(0, 0)
-        self._branches: list[Branch] = []
+        # By number, in the order in which they were made: those that are not finished, and the tokens of the others.
+        self._branches: dict[int, Branch | BranchToken] = {}
         self._moves: dict[tuple[str, str], m.CursorMove] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._committed: Committed | None = None
@@ -192,10 +193,20 @@ class Transaction(BranchWriter):
             raise self._refusal.with_traceback(None)
         assert self._beginning is not None
         made = Branch(
-            self._channel, self._identities, self.streams, self._beginning, self._identity, options=self._options
+            self._channel,
+            self._identities,
+            self.streams,
+            self._beginning,
+            self._identity,
+            options=self._options,
+            on_finished=self._note_finished,
         )
-        self._branches.append(made)
+        self._branches[made.branch] = made
         return made
+
+    def _note_finished(self, token: BranchToken) -> None:
+        """Keep of a branch what its commit takes."""
+        self._branches[token.branch] = token
 
     # --- what was read ---
 
@@ -429,14 +440,14 @@ class Transaction(BranchWriter):
 
     def _counts(self) -> list[m.BranchCount]:
         """Return the branches of this object, all flushed, with the one that is written to directly at the front."""
-        tokens = [branch.token for branch in self._branches if branch.token is not None]
+        tokens = [each for each in self._branches.values() if isinstance(each, BranchToken)]
         own = [m.BranchCount(self._branch, self._event_count)] if self._event_count else []
         return own + counts_of(tokens, number=self.number)
 
     def _close_for_writing(self, listed: Sequence[m.BranchCount] | None) -> None:
         """Take nothing more: the commit names exactly what is there."""
         self._check_open()
-        unfinished = sum(branch.token is None for branch in self._branches)
+        unfinished = sum(isinstance(each, Branch) for each in self._branches.values())
         if listed is None and unfinished:
             raise InvalidArgumentError(
                 f"{unfinished} branches of the transaction are not finished: finish them, or list those to be committed"
@@ -457,8 +468,9 @@ class Transaction(BranchWriter):
             self._renewing.cancel()
             self._renewing = None
         self._end_writers(error)
-        for branch in self._branches:
-            branch.end(error)
+        for each in self._branches.values():
+            if isinstance(each, Branch):
+                each.end(error)
         self._begun.discard(self)
 
     async def _abort_after_error(self) -> None:

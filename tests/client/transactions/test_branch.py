@@ -2,10 +2,12 @@
 # mypy: disable-error-code="unused-awaitable"
 
 import asyncio
+import gc
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from weakref import WeakSet
 
 import pytest
 
@@ -97,6 +99,28 @@ async def test_a_finished_branch_takes_no_more(client: Client, name: str) -> Non
             branch.write_many([b"late"], key="k", stream=name)
     assert await values_of(client, name) == [b"one"]
     assert await values_of(client, other) == [b"two"] * 3
+
+
+async def test_what_is_left_of_a_finished_branch_is_its_token(client: Client, name: str) -> None:
+    """So a transaction may make any number of them; those of this object are committed in the order of making."""
+    await create(client, name)
+    async with client.transaction(name) as transaction:
+        late = transaction.branch()
+        left = WeakSet([late])
+        for number in range(20):
+            branch = transaction.branch()
+            left.add(branch)
+            branch.write(b"%d" % number, key="k")
+            first, second = await asyncio.gather(branch.finish(), branch.finish())
+            assert first is second
+        late.write(b"late", key="k")
+        del branch
+        gc.collect()
+        assert list(left) == [late]
+        assert transaction._beginning is not None
+        assert len(transaction._beginning.listeners) == 2
+        await late.finish()
+    assert await values_of(client, name) == [b"late", *(b"%d" % number for number in range(20))]
 
 
 async def test_a_branch_without_events_leaves_nothing(client: Client, name: str) -> None:
@@ -304,13 +328,20 @@ def _use_blocking(address: str, name: str) -> None:
             branch.write(b"one", key="k").result()
             branch.write_many([b"two"], key="k")
             branch.flush()
+            assert branch.token is None
             token = branch.finish()
+            assert branch.token == token
+            assert (branch.number, branch.branch) == (token.transaction, token.branch)
+            assert branch.streams == transaction.streams == (name,)
             with client.transaction(name, name=f"{name}-t") as joined:
                 joined.branch()
                 joined.release()
             transaction.commit(branches=[token])
         with client.reader(name, end=millrace.TAIL) as reader:
             assert [event.value for event in reader] == [b"one", b"two"]
+        left = client.begin_transaction(name, name=f"{name}-u")
+        left.abandon()
+        assert not client.abort_transaction(f"{name}-u")  # which was aborted before
 
 
 async def test_for_threads(server: TestServer, name: str) -> None:
