@@ -120,6 +120,8 @@ class Beginning:
     is_ending: bool = False
     listeners: dict[object, Callable[[], None]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Why it does not begin any more, if it has not.
+    _end_error: MillraceError | None = None
 
     @classmethod
     async def of_unnamed(
@@ -151,6 +153,8 @@ class Beginning:
             with self.channel.retry(is_transient=may_resend) as retry:
                 while True:
                     attempt = self.current
+                    if self._end_error is not None and not attempt.announcement.is_known:
+                        raise self._end_error.with_traceback(None)
                     try:
                         await attempt.announcement.answered(self.channel, retry)
                         return attempt
@@ -170,6 +174,10 @@ class Beginning:
                         was_void = False
                         await retry.wait(error)
                     await self._begin_again()
+
+    def end(self, error: MillraceError) -> None:
+        """Begin no more, for whoever waits for it: the transaction is over."""
+        self._end_error = error
 
     @contextmanager
     def held(self) -> Iterator[None]:

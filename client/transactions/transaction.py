@@ -388,6 +388,7 @@ class Transaction(BranchWriter):
         if beginning is None:
             self._check_open()
         elif beginning.current.announcement.was_sent:
+            beginning.end(TransactionAbortedError("the transaction is being aborted"))
             try:
                 await self._channel.request(m.AbortTransaction(self.number, ""))
             except TransactionUnknownError:
@@ -467,6 +468,8 @@ class Transaction(BranchWriter):
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
+        if self._beginning is not None:
+            self._beginning.end(error)
         self._end_writers(error)
         for each in self._branches.values():
             if isinstance(each, Branch):

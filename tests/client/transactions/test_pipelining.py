@@ -432,6 +432,28 @@ async def test_too_many_are_open(tmp_path: Path) -> None:
         assert sorted(await values_of(client, STREAM)) == [b"kept", b"kept, too"]
 
 
+@pytest.mark.parametrize("end", ["abort", "abandon", "release"])
+async def test_what_is_over_does_not_begin_any_more(tmp_path: Path, end: str) -> None:
+    """Behaviour 30: though somebody waits for its beginning, which is tried again."""
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=1))
+    async with Server(options) as server, millrace.connect(server.address) as client:
+        await client.create_stream(STREAM, FOUR)
+        first = await client.begin_transaction(STREAM, name="first")
+        second = await client.begin_transaction(STREAM)
+        second.write(b"lost", key="k")
+        waiting = [asyncio.create_task(each) for each in (second.ping(), second.branch().finish())]
+        await until(lambda: client.statistics().waiting)
+        if end == "abort":
+            await second.abort()
+        else:
+            getattr(second, end)()
+        await first.commit()
+        for each in waiting:
+            with pytest.raises(millrace.MillraceError):
+                await each
+        assert [each.number async for each in client.list_transactions()] == []
+
+
 async def test_too_large_a_transaction_is_not_committed_in_part(tmp_path: Path) -> None:
     """Behaviour 28: the commit that was sent after the events is refused, and says what the event was refused for."""
     options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=2000))
