@@ -25,7 +25,7 @@ from millrace.wire import messages as m
 
 from .segment import SEGMENT_SIZE_BYTES, Segment
 
-TRANSACTION_SIZE_BYTES: Final = 900
+TRANSACTION_SIZE_BYTES: Final = 1200
 PART_SIZE_BYTES: Final = 300
 RANGE_SIZE_BYTES: Final = 150
 POSITION_SIZE_BYTES: Final = 120
