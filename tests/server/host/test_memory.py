@@ -1,6 +1,8 @@
 """When freed memory is given back."""
 
 import platform
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -62,14 +64,22 @@ def test_little_is_not_given_back(freed: FreedMemory) -> None:
 
 
 def test_the_system_tells_the_use_of_memory() -> None:
+    """In a process of its own: what other tests have freed here would be used again, and nothing would grow."""
     library, version = platform.libc_ver()
     tells = library == "glibc" and tuple(map(int, version.split("."))) >= (2, 33)
-    before = memory_use()
-    held = b"x" * (100 * MIB)
-    after = memory_use()
-    del held
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        before, after = pool.submit(use_around_allocation, 100 * MIB).result()
 
     assert (before is not None, after is not None) == (tells, tells)
     if before is not None and after is not None:
         assert 100 * MIB <= after.used_bytes - before.used_bytes < 120 * MIB
         assert after.resident_bytes - before.resident_bytes >= 90 * MIB
+
+
+def use_around_allocation(size_bytes: int) -> tuple[MemoryUse | None, MemoryUse | None]:
+    """Return the use of memory of this process before and after so much was allocated."""
+    before = memory_use()
+    held = b"x" * size_bytes
+    after = memory_use()
+    del held
+    return before, after

@@ -147,8 +147,10 @@ def an_outcome_is_not_looked_up_first(patch: Patch) -> None:
 
 @mutant
 def a_refused_commit_drops_nothing(patch: Patch) -> None:
-    async def ended(*_: object) -> None:
-        pass
+    def ended(*_: object) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
 
     patch.setattr(transactions, "end_transactions", ended)
 
