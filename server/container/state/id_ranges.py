@@ -12,7 +12,8 @@ from typing import Final
 from millrace.server.errors import InvalidArgumentError
 
 RANGES_COUNT_MAX: Final = 10_000
-"""The oldest range is void when there are more: its client asks for another one."""
+NUMBERS_COUNT_MAX: Final = 32 * 1024 * 1024
+"""In all ranges; each takes a byte. The oldest range is void when there are more: its client asks for another one."""
 
 
 class IdRanges:
@@ -22,13 +23,16 @@ class IdRanges:
         # By their first numbers, which ascend; with a byte for each number: 1 while it is unused.
         self._firsts: list[int] = []
         self._unused: list[bytearray] = []
+        self._count = 0
 
     def add(self, first: int, count: int) -> None:
         """Add a range above all that were added."""
         assert not self._firsts or first > self._firsts[-1]
         self._firsts.append(first)
         self._unused.append(bytearray(b"\1" * count))
-        if len(self._firsts) > RANGES_COUNT_MAX:
+        self._count += count
+        while len(self._firsts) > RANGES_COUNT_MAX or self._count > NUMBERS_COUNT_MAX:
+            self._count -= len(self._unused[0])
             del self._firsts[0], self._unused[0]
 
     def is_unused(self, number: int) -> bool:

@@ -34,3 +34,14 @@ def test_the_oldest_range_is_void_when_there_are_too_many(monkeypatch: pytest.Mo
         ranges.add(first, 1)
 
     assert [first for first in (10, 20, 30) if ranges.is_unused(first)] == [20, 30]
+
+
+def test_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the ranges are: they are memory that any client can ask for."""
+    monkeypatch.setattr(id_ranges, "NUMBERS_COUNT_MAX", 100)
+    ranges = IdRanges()
+    for first in range(1, 501, 50):
+        ranges.add(first, 50)
+    assert [number for number in range(1, 501) if ranges.is_unused(number)] == list(range(401, 501))
+    ranges.add(501, 100)
+    assert [number for number in range(1, 601) if ranges.is_unused(number)] == list(range(501, 601))
