@@ -50,6 +50,7 @@ class ProducerControl:
         Raises:
             ProducerFencedError, ProducerHeldError, ProducersFullError: it is not taken over.
             ProducerCommittedError: the sequence is committed; the run has taken over all the same.
+            NoSpaceError, ThrottledError: there is no room for a run that takes over.
             InvalidNameError, model.InvalidArgumentError: it is no producer.
         """
         checked_producer(producer)
@@ -147,6 +148,7 @@ class ProducerControl:
         if row.run != producer.run:
             if known is None:
                 self._check_count(producer)
+            self._container.check_room()
             number = self._state.take_id() if known is None else known.number
             decided = self._container.decide(
                 m.ProducerTaken(

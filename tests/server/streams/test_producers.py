@@ -9,6 +9,7 @@ import pytest_asyncio
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, Producer
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
+from millrace.server.errors import NoSpaceError
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -271,6 +272,29 @@ async def test_odd_requests(peer: Peer) -> None:
     await peer.ask(request, m.TransactionInfo)
     assert (await peer.ask(request, m.TransactionInfo)).changed == 0  # sent again
     assert await code_of(reset(peer, H, "x" * 256)) is ErrorCode.INVALID_NAME
+
+
+async def test_no_run_takes_over_while_the_log_is_full(
+    peer: Peer, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What begins leaves the headroom of the log to what ends something; who has taken over goes on."""
+    first = await written(peer, Producer(W, H, "r1", 0), b"zero")
+    assert server._open is not None
+    container = server._open.container
+
+    def full() -> None:
+        raise NoSpaceError("the log is full", retry_after_ms=1000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(container, "check_room", full)
+        sequence = container.state.sequence
+        for number in first.ids[:5]:
+            request = begin_request(number, "a/b", producer=Producer(W, H, f"run {number}", 0))
+            assert await code_of(peer.ask(request, m.TransactionInfo)) is ErrorCode.NO_SPACE
+        assert container.state.sequence == sequence
+        await first.commit()
+    assert (await info_of(peer)).run == "r1"
+    assert await code_of(begun(peer, Producer(W, H, "r2", 0))) is ErrorCode.PRODUCER_COMMITTED
 
 
 async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
