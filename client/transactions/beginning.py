@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millrace.client.errors import ConnectionLostError, EpochChangedError
+from millrace.client.errors import ConnectionLostError, EpochChangedError, TransactionUnknownError
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.connection import Connection
 from millrace.client.transport.retry import Retry, may_resend
@@ -173,6 +173,7 @@ class Beginning:
                     except MillraceError as error:
                         was_void = False
                         await retry.wait(error)
+                        await self._give_up(attempt, retry)
                     await self._begin_again()
 
     def end(self, error: MillraceError) -> None:
@@ -187,6 +188,25 @@ class Beginning:
             yield
         finally:
             self.is_held = False
+
+    async def _give_up(self, attempt: Attempt, retry: Retry) -> None:
+        """See to it that an attempt that was refused for now is never carried out, and then wait no more for it.
+
+        All of it, with its commit, may also have been sent on a connection that was lost, and arrive later than this.
+
+        Raises:
+            TransactionCommittedError: it has arrived before, and is committed.
+            MillraceError: the server does not say what became of it.
+        """
+        while True:
+            try:
+                await self.channel.request(m.AbortTransaction(attempt.number, ""))
+            except TransactionUnknownError:
+                return  # its number is void
+            except MillraceError as error:
+                await retry.wait(error)
+            else:
+                return
 
     async def _fetch_all(self) -> None:
         for name in self.current.routes:

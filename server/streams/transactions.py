@@ -500,6 +500,9 @@ class TransactionController:
     async def abort(self, number: int, name: str = "") -> tuple[Transaction, bool]:
         """Delete what a transaction has; return it, and False if it was aborted before.
 
+        A number that was reserved and not used is void from then on: what its client has sent for it on a connection
+        that it lost, and that arrives only now, begins nothing.
+
         Args:
             number: 0: the transaction is that with the name.
 
@@ -507,6 +510,8 @@ class TransactionController:
             TransactionCommittedError: it was committed.
             TransactionUnknownError: there is none, or its outcome was forgotten.
         """
+        if self._ids.is_unused(number):
+            self._ids.use([number])
         transaction = self._found(number, name)
         if transaction.admitted_state is TransactionState.COMMITTED:
             check_open(transaction)

@@ -22,6 +22,9 @@ class Relay:
         self._left: dict[bool, int | None] = {True: None, False: None}
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Those of clients, with that to the server; and what is held back for the latter.
+        self._pairs: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
+        self._held: dict[asyncio.StreamWriter, list[bytes]] = {}
 
     def lead_to(self, server_address: str) -> None:
         """Lead connections from now on to this server."""
@@ -31,6 +34,28 @@ class Relay:
     def cut_after(self, count: int, *, to_server: bool) -> None:
         """Cut all connections once so many more bytes have gone in this direction; those after it live."""
         self._left[to_server] = count
+
+    def hold(self) -> None:
+        """Hold back what is sent to the server on the connections that there are now."""
+        self._held |= {up_writer: [] for up_writer in self._pairs.values()}
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is held back."""
+        return sum(len(data) for held in self._held.values() for data in held)
+
+    def cut_held(self) -> None:
+        """Let clients lose the connections of which something is held back; the server does not know yet."""
+        for writer, up_writer in self._pairs.items():
+            if up_writer in self._held:
+                writer.transport.abort()
+
+    def deliver(self) -> None:
+        """Pass on what was held back, and the end of its connections after it."""
+        held, self._held = self._held, {}
+        for up_writer, data in held.items():
+            up_writer.write(b"".join(data))
+            up_writer.close()
 
     def cut(self) -> None:
         """Cut all connections now."""
@@ -48,6 +73,7 @@ class Relay:
         try:
             up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
             self._writers |= {writer, up_writer}
+            self._pairs[writer] = up_writer
             await asyncio.gather(
                 self._pass_on(reader, up_writer, to_server=True), self._pass_on(up_reader, writer, to_server=False)
             )
@@ -70,6 +96,9 @@ class Relay:
             elif left is not None:
                 self._left[to_server] = left - len(data)
             self.passed[to_server] += len(data)
+            if writer in self._held:
+                self._held[writer].append(data)
+                continue
             writer.write(data)
             if is_last:
                 await writer.drain()
@@ -77,7 +106,8 @@ class Relay:
                 self.cut()
                 return
             await writer.drain()
-        writer.close()
+        if writer not in self._held:
+            writer.close()
 
 
 @asynccontextmanager

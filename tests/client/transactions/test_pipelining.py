@@ -167,6 +167,39 @@ async def test_a_connection_is_lost_between_the_writes(server: Server) -> None:
         assert sorted(await values_of(client, STREAM)) == sorted(b"%d" % turn for turn in range(6) for _ in range(4))
 
 
+async def test_all_of_it_arrives_late_after_it_was_begun_again(tmp_path: Path) -> None:
+    """The server was full when it was asked on a new connection; what is still on the old one is not a second time."""
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2))
+    async with (
+        Server(options) as server,
+        relay_to(server.address) as relay,
+        millrace.connect(server.address) as other,
+        millrace.connect(relay.address, options=ClientOptions(backoff=Backoff(first_s=0.01, limit_s=0.1))) as client,
+    ):
+        await client.create_stream(STREAM, FOUR)
+        async with client.transaction(STREAM) as transaction:
+            transaction.write(b"first", key="k")
+        relay.hold()
+        transaction = await client.begin_transaction(STREAM)
+        number = transaction.number
+        for key in KEYS:
+            transaction.write(b"once", key=key)
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: relay.held_bytes > len(KEYS) * len(b"once"))
+        await asyncio.sleep(0.05)  # so that the commit is there, too
+        blockers = [await other.begin_transaction(STREAM) for _ in range(2)]
+        for blocker in blockers:
+            await blocker.ping()
+        relay.cut_held()
+        await until(lambda: transaction.number != number)
+        for blocker in blockers:
+            await blocker.abort()
+        relay.deliver()
+        await commit
+        await asyncio.sleep(0.2)  # so that what was late has been carried out
+        assert sorted(await values_of(other, STREAM)) == [b"first", *[b"once"] * len(KEYS)]
+
+
 async def test_what_is_committed_is_not_sent_again(server: Server) -> None:
     """Where only the answers are lost, that of the commit is asked for before anything else."""
     async with relay_to(server.address) as relay, millrace.connect(relay.address) as client:

@@ -287,6 +287,22 @@ async def test_numbers_that_are_void_refuse_what_follows(peer: Peer) -> None:
     assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND] * 2
 
 
+async def test_what_arrives_after_the_abort_of_its_number_begins_nothing(peer: Peer) -> None:
+    """Its client has lost the connection, and has begun again under another number."""
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    pipeline = await Pipeline.open(peer)
+    late = pipeline.ids[0]
+    assert await code_of(peer.ask(m.AbortTransaction(late, ""), m.TransactionInfo)) is ErrorCode.TRANSACTION_UNKNOWN
+    pipeline.whole("a/b", [segment_id], b"lost")
+    pipeline.whole("a/b", [segment_id], b"kept")
+
+    told = await pipeline.told()
+
+    assert told.names() == ["INVALID_ARGUMENT", "TRANSACTION_UNKNOWN", "TRANSACTION_UNKNOWN", *WHOLE]
+    assert await content_of(peer, "a/b") == {segment_id: b"kept"}
+    assert (await outcome_of(peer, number=late)).state == TransactionState.ABORTED
+
+
 async def test_frames_sent_again_are_recognised(peer: Peer, server: Server) -> None:
     """Behaviour 29: on another connection, and while the first ones are on their way."""
     (segment_id,) = await create_stream(peer, "a/b", 1)
