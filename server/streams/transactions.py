@@ -183,7 +183,8 @@ class TransactionController:
                 raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
             check_producer(found, producer)
             found.is_renewed = True
-            return Admitted(found, None)
+            # As it is joined, with its routes: it may be over when that is told.
+            return Admitted(found, None, self.describe(found))
         for stream, routed in zip(over, streams, strict=True):
             if stream.sealed:
                 raise StreamSealedError("the stream is sealed", subject=stream.name)

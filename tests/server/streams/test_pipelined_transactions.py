@@ -175,6 +175,37 @@ async def test_it_is_not_said_to_be_over_before_it_is_durable(tmp_path: Path) ->
         assert (await outcome_of(other, number=number)).state == TransactionState.OPEN
 
 
+async def test_one_is_joined_as_it_was_and_committed_meanwhile(tmp_path: Path) -> None:
+    """Who joins needs its routes; that it is over is told by what comes next."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    async with (
+        Server(server_options(tmp_path), clock=ManualClock(), files=files) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address) as other,
+    ):
+        await create_stream(peer, "a/b", 1)
+        transaction = await PeerTransaction.begin(peer, "a/b", name="x")
+        pipeline = await Pipeline.open(other)
+        assert server._open is not None
+        in_flight = server._open.container.in_flight
+        files.stall()
+        await peer.start(m.CreateSegment("raw/a"))
+        await until(files.stalled.is_set)
+        pipeline.begin("a/b", name="x")
+        await pipeline.send()
+        await until(lambda: in_flight._followers_count == 1)
+        committed = await peer.start(transaction.commit_request())
+        await until(lambda: any(isinstance(each, m.TransactionCommitted) for each in in_flight.records()))
+        files.resume()
+
+        (joined,) = (await pipeline.told()).replies
+        await peer.reply(committed, m.TransactionInfo)
+        assert isinstance(joined, m.TransactionInfo)
+        assert (joined.number, joined.state, joined.changed) == (transaction.number, TransactionState.OPEN, 0)
+        assert joined.streams == transaction.info.streams
+
+
 # --- refusals inside of it ---
 
 
