@@ -485,14 +485,18 @@ class Transaction(BranchWriter):
             self.release()
 
     async def _renew(self) -> None:
+        beginning = self._beginning
+        assert beginning is not None
         while True:
             await self._channel.clock.sleep(self._lease_s / _RENEWALS_PER_LEASE)
-            assert self._beginning is not None
-            if not self._beginning.current.announcement.is_known:
-                continue  # it has not begun yet, or begins again
+            attempt = beginning.current
+            if not attempt.announcement.was_sent:
+                continue  # it begins with its first events
+            is_known = attempt.announcement.is_known
             try:
-                if not (await self._channel.request(m.RenewTransactions([self.number]))).changed:
-                    return
+                renewed = await self._channel.request(m.RenewTransactions([attempt.number]))
+                if not renewed.changed and is_known and attempt is beginning.current:
+                    return  # it is over
             except (ConnectionLostError, RequestTimeoutError) as error:
                 logger.debug("lease not renewed number=%d error=%s", self.number, error)
             except MillraceError as error:

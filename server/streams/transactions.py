@@ -523,8 +523,9 @@ class TransactionController:
         return transaction, True
 
     def renew(self, numbers: Sequence[int]) -> bool:
-        """Let the leases of those of some transactions start over that are open; whether all of them are."""
-        found = [self._state.open_transactions.by_number.get(number) for number in numbers]
+        """Let the leases of those of some transactions start over that are open; whether all are, or are about to."""
+        opened, begun = self._state.open_transactions.by_number, self._state.admitted_transactions
+        found = [opened.get(number) or begun.get(number) for number in numbers]
         for transaction in found:
             if transaction is not None:
                 transaction.is_renewed = True

@@ -167,6 +167,17 @@ async def test_a_connection_is_lost_between_the_writes(server: Server) -> None:
         assert sorted(await values_of(client, STREAM)) == sorted(b"%d" % turn for turn in range(6) for _ in range(4))
 
 
+async def test_one_that_begins_late_is_kept_open(client: Client) -> None:
+    """Its lease is renewed also where nothing was written when that was first done."""
+    async with client.transaction(STREAM, lease_s=1) as transaction:
+        await asyncio.sleep(0.5)
+        transaction.write(b"one", key="k")
+        await transaction.flush()
+        await asyncio.sleep(2.0)
+        transaction.write(b"two", key="k")
+    assert await values_of(client, STREAM) == [b"one", b"two"]
+
+
 async def test_all_of_it_arrives_late_after_it_was_begun_again(tmp_path: Path) -> None:
     """The server was full when it was asked on a new connection; what is still on the old one is not a second time."""
     options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2))

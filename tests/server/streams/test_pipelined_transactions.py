@@ -175,6 +175,27 @@ async def test_it_is_not_said_to_be_over_before_it_is_durable(tmp_path: Path) ->
         assert (await outcome_of(other, number=number)).state == TransactionState.OPEN
 
 
+async def test_the_lease_of_one_that_is_about_to_begin_is_renewed(tmp_path: Path) -> None:
+    """Else its client would take it for over."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    async with (
+        Server(server_options(tmp_path), clock=ManualClock(), files=files) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address) as other,
+    ):
+        await create_stream(peer, "a/b", 1)
+        pipeline = await Pipeline.open(peer)
+        files.stall()
+        number = pipeline.begin("a/b")
+        await pipeline.send()
+        await until(files.stalled.is_set)
+
+        assert (await other.ask(m.RenewTransactions([number]), m.Done)).changed == 1
+        files.resume()
+        assert (await pipeline.told()).names() == ["TransactionInfo"]
+
+
 async def test_one_is_joined_as_it_was_and_committed_meanwhile(tmp_path: Path) -> None:
     """Who joins needs its routes; that it is over is told by what comes next."""
     (tmp_path / "containers" / "0000").mkdir(parents=True)
