@@ -465,11 +465,15 @@ class TransactionController:
         if producer is not None and not self._state.producers.is_resident(producer.writer_id):
             return False
         streams, segments = self._state.streams, self._state.segments
-        for stream_id in (each.stream_id for each in transaction.streams):
-            if not streams.is_resident(stream_id):
+        for routed in transaction.streams:
+            if not streams.is_resident(routed.stream_id):
                 return False
-            stream = streams.get(stream_id)
-            if stream is not None and not all(segments.is_resident(part.segment_id) for part in stream.open_parts):
+            stream = streams.get(routed.stream_id)
+            if stream is None:
+                continue
+            # A commit that may begin epochs keeps all segments of the stream in memory until it is durable.
+            needed = stream.parts if stream.epoch != routed.epoch else stream.open_parts
+            if not all(segments.is_resident(part.segment_id) for part in needed):
                 return False
         return True
 

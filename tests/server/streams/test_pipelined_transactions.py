@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from threading import get_ident
 
 import pytest
 import pytest_asyncio
@@ -507,6 +508,46 @@ async def test_what_is_on_disk_is_loaded_before_what_follows(tmp_path: Path) -> 
 
             for name in idle[:3]:
                 assert await content_of(peer, name) == dict.fromkeys(streams[name], b"event")
+
+
+async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream and the open segments are in memory, but not those that were scaled away before."""
+    options = server_options(tmp_path, container=replace(BUSY, checkpoint_interval_s=3600.0))
+    async with Server(options, clock=ManualClock()) as server, await Peer.connect(server.address) as peer:
+        info = await peer.ask(m.CreateStream("a/b", 1, "{}"), m.StreamInfo)
+        last = info.segments[0].last
+        halves = [m.KeyRangeRecord(0, last // 2), m.KeyRangeRecord(last // 2 + 1, last)]
+        transaction = None
+        for ranges in [halves, [m.KeyRangeRecord(0, last)]] * 5 + [halves]:
+            opened = [segment.segment_id for segment in info.segments if not segment.sealed]
+            if len(info.segments) == 16:
+                transaction = await PeerTransaction.begin(peer, "a/b")
+                await transaction.write(b"event")
+            info = await peer.ask(m.ScaleStream("a/b", opened, ranges), m.StreamInfo)
+        assert transaction is not None
+        assert server._open is not None
+        state, loader = server._open.container.state, server._open.container.loader
+        await server._open.flusher.flush()
+        await server._open.flusher.checkpoint()
+        for number in range(60):
+            await peer.ask(m.CreateSegment(f"raw/{number}"), m.SegmentInfo)
+        opened = [segment.segment_id for segment in info.segments if not segment.sealed]
+        with await loader.pin(segments=opened) as pins:
+            await loader._pin(state.streams, ["a/b"], pins)
+            assert not all(state.segments.is_resident(segment.segment_id) for segment in info.segments)
+            loop, loads = get_ident(), []
+            load = state.segments.archive.load
+
+            def watched_load(number: int) -> object:
+                loads.append(get_ident())
+                return load(number)
+
+            monkeypatch.setattr(state.segments.archive, "load", watched_load)
+            assert (await transaction.commit()).cuts[0].epoch == info.epoch + 2
+            assert loads
+            assert loop not in loads
 
 
 async def test_numbers_that_were_reserved_before_a_checkpoint_need_no_load(peer: Peer, server: Server) -> None:
