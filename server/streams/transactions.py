@@ -279,24 +279,25 @@ class TransactionController:
         admitted = transaction.admitted_parts
         if all(admitted.get(segment_id) == part for segment_id, part in wanted.items()):
             return Admitted(transaction, None)
-        self._check_new_parts(transaction, list(wanted.values()), count=len(parts))
+        self._check_new_parts(transaction, branch, list(wanted.values()), count=len(parts))
         self._container.check_room()
         segment_ids = [segment_id for segment_id, _ in parts]
         self._ids.check(segment_ids)
         decided = self._container.decide(record, number, is_followed=True)
         self._ids.use(segment_ids)
-        admitted.update(wanted)
+        transaction.admit_parts(wanted)
         self._state.admitted_segments.update({each: segment_of_part(each, record) for each in segment_ids})
         self._state.open_transactions.admit_parts(transaction, segment_ids)
         return Admitted(transaction, decided)
 
-    def _check_new_parts(self, transaction: Transaction, parts: Sequence[TransactionPart], *, count: int) -> None:
-        admitted = transaction.admitted_parts
-        present = {(part.branch, part.stream_id, part.key_range) for part in admitted.values()}
-        new = {(part.branch, part.stream_id, part.key_range) for part in parts}
-        if len(new) < count or new & present:
+    def _check_new_parts(
+        self, transaction: Transaction, branch: int, parts: Sequence[TransactionPart], *, count: int
+    ) -> None:
+        admitted, places = transaction.admitted_parts, transaction.places()
+        new = {(part.stream_id, part.key_range) for part in parts}
+        if len(new) < count or new & places.get(branch, set()):
             raise InvalidArgumentError("a branch has one part for a range of keys", subject=_subject(transaction))
-        if len({part.branch for part in (*admitted.values(), *parts)}) > BRANCHES_COUNT_MAX:
+        if len(places) + (branch not in places) > BRANCHES_COUNT_MAX:
             raise InvalidArgumentError(
                 f"a transaction has at most {BRANCHES_COUNT_MAX} branches", subject=_subject(transaction)
             )

@@ -150,7 +150,8 @@ def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionStat
     state.open_transactions.end(transaction)
     for segment_id in transaction.parts:
         state.touch("parts", transaction.number, segment_id)
-    transaction.parts, transaction.admitted_parts, transaction.streams = {}, {}, []
+    transaction.forget_parts()
+    transaction.streams = []
     if outcome is TransactionState.COMMITTED:
         transaction.producer = None  # else it says why it is never committed, whenever that is asked for again
     transaction.state = transaction.admitted_state = outcome

@@ -26,7 +26,7 @@ from millrace.wire import messages as m
 from .segment import SEGMENT_SIZE_BYTES, Segment
 
 TRANSACTION_SIZE_BYTES: Final = 1200
-PART_SIZE_BYTES: Final = 300
+PART_SIZE_BYTES: Final = 500
 RANGE_SIZE_BYTES: Final = 150
 POSITION_SIZE_BYTES: Final = 120
 """Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
@@ -78,6 +78,9 @@ class Transaction:
     holders_count: int = 0
     # At least so many bytes may be appended yet, as far as that was counted.
     room_bytes: int = 0
+    # By branch, streams and keys of the admitted parts, as far as that was looked at: of so many parts.
+    _places: dict[int, set[tuple[int, KeyRange]]] = field(default_factory=dict, init=False, repr=False)
+    _placed_count: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
@@ -89,6 +92,26 @@ class Transaction:
         self.admitted_digest = self.digest
         self.admitted_branches = self.branches
         self.admitted_parts = dict(self.parts)
+
+    def admit_parts(self, parts: dict[int, TransactionPart]) -> None:
+        """Have these parts, too, in the admitted view; none of them was there."""
+        places = self.places()
+        self.admitted_parts |= parts
+        for part in parts.values():
+            places.setdefault(part.branch, set()).add((part.stream_id, part.key_range))
+        self._placed_count = len(self.admitted_parts)
+
+    def places(self) -> dict[int, set[tuple[int, KeyRange]]]:
+        """Return for each branch the streams and keys of its admitted parts; one has many, and gets them one by one."""
+        if self._placed_count != len(self.admitted_parts):
+            self._places, self._placed_count = {}, len(self.admitted_parts)
+            for part in self.admitted_parts.values():
+                self._places.setdefault(part.branch, set()).add((part.stream_id, part.key_range))
+        return self._places
+
+    def forget_parts(self) -> None:
+        """Have none any more: it is over."""
+        self.parts, self.admitted_parts, self._places, self._placed_count = {}, {}, {}, 0
 
     @property
     def memory_bytes(self) -> int:
