@@ -259,7 +259,6 @@ class TransactionController:
         """
         transaction = self._found(number)
         check_open(transaction)
-        transaction.is_renewed = True
         routes = {
             routed_id: (stream.stream_id, low, last)
             for stream in transaction.streams
@@ -622,10 +621,14 @@ class TransactionController:
         )
 
     def _found(self, number: int, name: str = "") -> Transaction:
-        """Return a transaction by its number, or by its name if that is 0; also one that is about to begin."""
+        """Return a transaction by its number, or by its name if that is 0; also one that is about to begin.
+
+        Its lease starts over, whatever becomes of the request.
+        """
         transaction = self._state.admitted_transaction(number, name)
         if transaction is None:
             raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
+        transaction.is_renewed = True
         return transaction
 
     def _check_bounds(self, lease_ms: int, stream_names: Sequence[str]) -> None:

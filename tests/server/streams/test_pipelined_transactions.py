@@ -197,6 +197,19 @@ async def test_the_lease_of_one_that_is_about_to_begin_is_renewed(tmp_path: Path
         assert (await pipeline.told()).names() == ["TransactionInfo"]
 
 
+async def test_what_is_refused_renews_the_lease(peer: Peer, server: Server) -> None:
+    """It is named by it; its client has to have the time to send what is missing."""
+    await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    assert server._open is not None
+    found = server._open.container.state.transactions[transaction.number]
+    transaction.counts[0] = 5
+    for refused in (transaction.commit, transaction.prepare):
+        found.is_renewed = False
+        assert await code_of(refused()) in {ErrorCode.BRANCHES_DIFFER, ErrorCode.INVALID_ARGUMENT}
+        assert found.is_renewed
+
+
 async def test_one_is_joined_as_it_was_and_committed_meanwhile(tmp_path: Path) -> None:
     """Who joins needs its routes; that it is over is told by what comes next."""
     (tmp_path / "containers" / "0000").mkdir(parents=True)
