@@ -334,7 +334,8 @@ class Transaction(BranchWriter):
             # why it cannot be, or that it is committed by now.
             logger.debug("transaction not committed at once number=%d error=%s", self.number, error)
             self._send_again()
-            with suppress(TransactionCommittedError):
+            # If it is over, the server says how, and why: by then its parts are gone, which says neither.
+            with suppress(TransactionCommittedError, TransactionAbortedError):
                 await self._complete(None)
             return await self._ask_for_commit(self._counts, drop_others=drop_others)
         except BaseException:
