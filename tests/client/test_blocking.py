@@ -28,8 +28,7 @@ LEFT_OUT = {
     Cursors: set(),
     # `write` waits for room, and `client.writer` opens.
     Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
-    # `write` waits for room, and `client.transaction` begins. Who leaves `with` without an end says so by an error.
-    Transaction: {"begin", "send", "drain", "abandon"},
+    Transaction: {"begin", "send", "drain"},  # `write` waits for room, and `client.transaction` begins
     Branch: {"send", "drain", "end"},  # `write` waits for room, and the transaction ends it
     # `__next__` takes blocks of events; the others are what a reader of several streams asks of that of each.
     Reader: {"next_events", "poll", "is_over", "begin", "rest", "leave", "take_batch"},
