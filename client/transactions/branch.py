@@ -77,7 +77,7 @@ class Branch(BranchWriter):
     async def finish(self) -> BranchToken:
         """Flush, and return the token that a commit takes; nothing is written after it. Finishing again is the same.
 
-        The transaction may go on elsewhere: this process is not needed for it any more. Cancelling is safe.
+        The transaction may continue elsewhere: this process is not needed for it any more. Cancelling is safe.
 
         Raises:
             TransactionAbortedError: the transaction was aborted, by somebody or since its lease ran out.

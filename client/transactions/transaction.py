@@ -423,7 +423,7 @@ class Transaction(BranchWriter):
     def release(self) -> None:
         """Write and renew nothing any more; the transaction stays as it is on the server, until its lease ends.
 
-        For one that others go on with, or commit. What was not flushed is lost. Leaving the context does nothing then.
+        For one that others continue, or commit. What was not flushed is lost. Leaving the context does nothing then.
         """
         state = TransactionState.UNKNOWN if self.state is TransactionState.OPEN else self.state
         self._refuse(state, ClientClosedError("the transaction was left"))

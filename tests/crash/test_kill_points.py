@@ -4,7 +4,7 @@
                                                           -> checkpointed -> flushed -> part deleted
 
 What is left is looked at by two servers, one after the other, on a copy of the folder, before anybody tries again. Then
-the server starts where it died. Its client, which has waited, goes on by itself.
+the server starts where it died. Its client, which has waited, continues by itself.
 """
 
 # Nobody needs to look at the future of a write: flush and commit raise what went wrong.

@@ -64,7 +64,7 @@ async def test_the_listed_branches_are_committed_and_nothing_else(client: Client
 
 
 async def test_without_a_list_all_finished_branches_are_committed(client: Client, name: str) -> None:
-    """It is refused while one is not finished, and goes on after that."""
+    """It is refused while one is not finished, and continues after that."""
     await create(client, name)
     async with client.transaction(name, name=f"{name}-t") as transaction:
         transaction.write(b"of the transaction itself", key="k")

@@ -277,7 +277,7 @@ async def test_odd_requests(peer: Peer) -> None:
 async def test_no_run_takes_over_while_the_log_is_full(
     peer: Peer, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What begins leaves the headroom of the log to what ends something; who has taken over goes on."""
+    """What begins leaves the headroom of the log to what ends something; who has taken over continues."""
     first = await written(peer, Producer(W, H, "r1", 0), b"zero")
     assert server._open is not None
     container = server._open.container
@@ -298,7 +298,7 @@ async def test_no_run_takes_over_while_the_log_is_full(
 
 
 async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
-    """None is forgotten: those that are known go on, and another one is refused."""
+    """None is forgotten: those that are known continue, and another one is refused."""
     options = server_options(tmp_path, transactions=TransactionsOptions(producers_count_max=2))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         await create_stream(peer, "a/b", 1)
