@@ -361,9 +361,24 @@ class TransactionController:
         name: str = "",
         cursors: Sequence[m.CursorMove] = (),
     ) -> Admitted:
-        """Commit a transaction when that can be decided. See `commit_now`; cancelling is safe.
+        """Let the events of branches be part of their streams, when that can be decided; cancelling is safe.
+
+        Args:
+            number: 0: the transaction is the prepared one with the name.
+            branches: of a prepared one those with which it was prepared, or none.
+            cursors: move with the commit; none of one that is prepared.
 
         Raises:
+            BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
+            TransactionUnknownError, TransactionAbortedError: it is not open.
+            TransactionCommittedError: it was committed with other branches.
+            TransactionPreparedError: it was prepared with other branches.
+            CursorMovedError: a cursor is not where it is expected.
+            ProducerFencedError, ProducerHeldError, ProducerCommittedError: its producer keeps it from being committed,
+                forever: nothing of it is left.
+            InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
+                prepared is meant by its name alone.
+            StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cursor cannot be where it is to be moved.
         """
         transaction = self._found(number, name)
@@ -385,34 +400,12 @@ class TransactionController:
         branches: Sequence[m.BranchCount],
         *,
         drops_others: bool,
-        name: str = "",
-        cursors: Sequence[m.CursorMove] = (),
     ) -> Admitted | None:
-        """Let the events of branches be part of their streams; None: something has to become durable before.
+        """Commit a transaction by its number, without cursors; None: something has to become durable before.
 
-        Its streams are in memory, with their open segments; and cursors can be where they are to be moved.
-
-        Args:
-            number: 0: the transaction is the prepared one with the name.
-            branches: of a prepared one those with which it was prepared, or none.
-            cursors: move with the commit; none of one that is prepared.
-
-        Raises:
-            BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
-            TransactionUnknownError, TransactionAbortedError: it is not open.
-            TransactionCommittedError: it was committed with other branches.
-            TransactionPreparedError: it was prepared with other branches.
-            CursorMovedError: a cursor is not where it is expected.
-            ProducerFencedError, ProducerHeldError, ProducerCommittedError: its producer keeps it from being committed,
-                forever: nothing of it is left.
-            InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
-                prepared is meant by its name alone.
-            StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
+        Its streams are in memory, with their open segments. Arguments and errors are those of `commit`.
         """
-        transaction = self._found(number, name)
-        return self._commit_now(
-            transaction, branches, drops_others=drops_others, is_by_name=not number, cursors=cursors
-        )
+        return self._commit_now(self._found(number), branches, drops_others=drops_others, is_by_name=False, cursors=())
 
     def _commit_now(
         self,
