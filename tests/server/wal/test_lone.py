@@ -78,12 +78,12 @@ async def test_runs_of_one_turn_are_one_batch_of_the_thread(files: WatchedFiles)
 async def test_after_a_batch_of_several_the_thread_writes_one_more(files: WatchedFiles) -> None:
     log = await opened(files)
     files.stall()
-    first, second, third = log.submit(b"a"), log.submit(b"b"), log.submit(b"c")
+    large = log.submit(bytes(LONE.lone_size_bytes_max))  # too large for the loop, so it is the thread that stalls
     await asyncio.to_thread(files.stalled.wait)
+    second, third = log.submit(b"b"), log.submit(b"c")
     files.resume()
-    await asyncio.gather(first, second, third)
-    while len(log.durable[-1][0]) == 1:  # the thread may have been quick to take those before the last alone
-        await asyncio.gather(*[log.submit(b"%d" % number) for number in range(4)])
+    await asyncio.gather(large, second, third)
+    assert [len(runs) for runs, _, _ in log.durable[-2:]] == [1, 2]
     await asleep(log)
     files.taken()
     await log.append(b"d")
