@@ -182,11 +182,13 @@ class Life:
         rests_s = time.monotonic() + dice.uniform(0.3, 1.5)
         async with client.writer(STREAM, writer_id=writer_id, options=options) as writer:
             before = sum(writer.last_event_numbers.values())
-            while not self._is_over:
+            while True:  # at least once: on a machine so busy that the life is over before the writer is open, too
                 for _ in range(dice.randint(1, 30)):
                     self._write_some(writer, name, nexts, dice)
                 await asyncio.sleep(dice.random() * 0.04)
                 await writer.drain()
+                if self._is_over:
+                    break
                 if time.monotonic() > rests_s:  # so that there is something to merge
                     await writer.flush()
                     await asyncio.sleep(dice.uniform(0.0, 0.6))

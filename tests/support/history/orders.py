@@ -74,6 +74,8 @@ def check_sequences(streams: Streams, operations: list[Operation], findings: Fin
             findings.add(Rule.SEQUENCE, text, [*event.writes, *other.writes])
     for operation in operations:
         for name in operation.result.get("missing", ()) if operation.call == "open" else ():
+            if name not in streams.events:  # neither written, as far as its writer has come to say, nor read
+                continue
             event = streams.events[name]
             if event.acked < operation.called:
                 findings.add(Rule.SEQUENCE, f"{name} is acknowledged, and said to be missing",
