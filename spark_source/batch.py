@@ -15,8 +15,8 @@ from .options import SourceOptions, segments_of
 from .planning import Planner
 from .positions import RangePartition
 from .reading import read_partition
-from .rows import check_schema
 from .snapshot import StreamSnapshot
+from .typed_rows import check_columns
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class MillraceBatchReader(DataSourceReader):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, bounds: Bounds | None) -> None:
-        check_schema(schema)
+        check_columns(schema, options)
         self._options = options
         self._schema = schema
         self._bounds = bounds

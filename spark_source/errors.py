@@ -5,6 +5,7 @@ SourceError                 the root
 +-- SchemaError             a column that the source does not have; has `column`  (also a ValueError)
 +-- CheckpointError         an offset of a checkpoint that does not fit the stream
 +-- DataLossError           events between two batches were truncated away; has `missing`
++-- MalformedValueError     a value that is not what `valueFormat` and the schema say; has its position
 """
 
 from collections.abc import Sequence
@@ -78,3 +79,29 @@ class DataLossError(SourceError):
             f"{self.stream}: truncated before it was read: {', '.join(map(str, self.missing))}. "
             'Set option "failOnDataLoss" to "false" to continue with what is left.'
         )
+
+
+class MalformedValueError(SourceError):
+    """A value that is not what the option `valueFormat` and the schema say."""
+
+    def __init__(self, stream: str, *, segment: int, offset: int, index: int, reason: str) -> None:
+        super().__init__(stream, segment, offset, index, reason)
+        self.stream = stream
+        self.segment = segment
+        self.offset = offset
+        self.index = index
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy it by its arguments."""
+        return _malformed_value, (self.stream, self.segment, self.offset, self.index, self.reason)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stream}: the value of the event in segment {self.segment} at {self.offset}.{self.index}"
+            f" is malformed: {self.reason}"
+        )
+
+
+def _malformed_value(stream: str, segment: int, offset: int, index: int, reason: str) -> MalformedValueError:
+    return MalformedValueError(stream, segment=segment, offset=offset, index=index, reason=reason)

@@ -4,7 +4,8 @@ import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, CutChoice, StreamCut, parse_choice
@@ -13,6 +14,9 @@ from millrace.model.quantities import parse_duration, parse_size
 from millrace.model.slice import Slice
 
 from .errors import OptionError
+from .values.formats import Mode, ValueFormat
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
@@ -31,6 +35,8 @@ class SourceOptions:
         max_bytes, max_events: the most of one micro-batch; None for no limit.
         partition_bytes: about the bytes that one task reads.
         columns: what is handed to Spark; it cannot ask a Python source for fewer.
+        value_format: None leaves values as they are; else the columns of a schema are decoded from them.
+        mode: what becomes of an event whose value is not of that format and schema.
         outage_timeout_s: how long a query that runs waits, each time, for a server that is away.
     """
 
@@ -43,6 +49,8 @@ class SourceOptions:
     max_events: int | None = None
     partition_bytes: int = PARTITION_SIZE_BYTES
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    value_format: ValueFormat | None = None
+    mode: Mode = Mode.FAILFAST
     fail_on_data_loss: bool = True
     outage_timeout_s: float = math.inf
     token: str = field(default="", repr=False)
@@ -79,6 +87,11 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         values |= {"stream": part.stream, "start_cut": part.start, "end_cut": part.end, "key": part.key}
     if values.pop("with_headers", False) and "headers" not in values.get("columns", ()):
         values["columns"] = (*values.get("columns", DEFAULT_COLUMNS), "headers")
+    if "value_format" not in values and "mode" in given:
+        raise OptionError("mode", "is about values that are decoded: it goes with valueFormat")
+    for name in _OF_PLAIN_ROWS:
+        if "value_format" in values and name in given:
+            raise OptionError(name, "goes without valueFormat: there the schema names the columns")
     for name in ("startCut", "endCut"):
         cut = values.get(_OPTIONS[name][0])
         if isinstance(cut, StreamCut) and cut.stream != values["stream"]:
@@ -140,6 +153,21 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _value_format(text: str) -> ValueFormat:
+    return _one_of(ValueFormat, text.lower())
+
+
+def _mode(text: str) -> Mode:
+    return _one_of(Mode, text.upper())
+
+
+def _one_of(choices: type[Choice], text: str) -> Choice:
+    try:
+        return choices(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is none of {', '.join(choices)}") from None
+
+
 def _flag(text: str) -> bool:
     lowered = text.lower()
     if lowered not in ("true", "false"):
@@ -159,6 +187,8 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "partitionBytes": ("partition_bytes", _size),
     "columns": ("columns", _columns),
     "includeHeaders": ("with_headers", _flag),
+    "valueFormat": ("value_format", _value_format),
+    "mode": ("mode", _mode),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "outageTimeout": ("outage_timeout_s", _duration),
     "token": ("token", str),
@@ -169,4 +199,5 @@ OPTION_NAMES: Final = tuple(_OPTIONS)
 _VERBATIM: Final = ("key", "slice")
 """Options whose blanks belong to them."""
 _OF_A_SLICE: Final = ("stream", "startCut", "endCut", "key")
+_OF_PLAIN_ROWS: Final = ("columns", "includeHeaders")
 _NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}

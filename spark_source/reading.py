@@ -23,7 +23,7 @@ from .errors import DataLossError, MissingRange
 from .link import open_client
 from .options import SourceOptions
 from .positions import RangePartition
-from .rows import BatchMaker
+from .typed_rows import maker_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
 
     Raises:
         DataLossError: what comes next was truncated away, and `failOnDataLoss` is true.
+        MalformedValueError: a value is not of the schema, and `mode` is FAILFAST.
         MillraceError: the server cannot be reached, or the bytes cannot be trusted.
     """
     # Spark reads one partition of its own making where a plan has none.
@@ -40,7 +41,7 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
     if not ranges:
         return
     _freeze()
-    maker = BatchMaker(options.stream, schema)
+    maker = maker_of(options, schema)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         turn = runner.get_loop().run_until_complete
         client = turn(open_client(options, check=False))

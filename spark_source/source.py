@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from .batch import Bounds, MillraceBatchReader, find_bounds
+from .errors import OptionError
 from .link import Link
 from .options import SourceOptions, parse_options
 from .rows import schema_of
@@ -34,6 +35,8 @@ class MillraceDataSource(DataSource):
             OptionError: an option is missing, unknown or wrong, the stream does not exist, or nothing answers.
         """
         options = self._parsed()
+        if options.value_format is not None:
+            raise OptionError("valueFormat", "needs to know the columns: name them with .schema(...) before load()")
         with closing(Link(options)) as link:
             _, self._bounds = link.call(find_bounds)
         return schema_of(options.columns)

@@ -25,8 +25,8 @@ from .options import SourceOptions, segments_of
 from .planning import Planner, check_fits
 from .positions import StreamOffset
 from .reading import read_partition
-from .rows import check_schema
 from .snapshot import Marks, StreamSnapshot
+from .typed_rows import check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -69,7 +69,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream in micro-batches."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema)
+        check_columns(schema, options)
         self._options = options
         self._schema = schema
         self._link = Link(options, is_running=True)

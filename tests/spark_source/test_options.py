@@ -8,6 +8,7 @@ import millrace
 from millrace.model.cut import TimeCut
 from millrace.spark_source.errors import OptionError
 from millrace.spark_source.options import COLUMN_NAMES, SourceOptions, parse_options
+from millrace.spark_source.values import Mode, ValueFormat
 
 GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
 
@@ -91,6 +92,8 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("columns", "key,key", "named twice"),
         ("failOnDataLoss", "yes", "neither true nor false"),
         ("tls", "1", "neither true nor false"),
+        ("valueFormat", "avro", "is none of json, arrow"),
+        ("mode", "FAILFAST", "goes with valueFormat"),
         ("path", "/data", "unknown"),
         ("startCuts", "head", "did you mean startCut"),
     ],
@@ -138,3 +141,21 @@ def test_a_slice_stands_for_stream_cuts_and_key() -> None:
             parse_options({"address": "127.0.0.1", "slice": "a/b@head..", name: "head"})
     with pytest.raises(OptionError, match="no slice"):
         parse_options({"address": "127.0.0.1", "slice": "a/b"})
+
+
+def test_values_can_have_a_format() -> None:
+    options = parse_options({**GIVEN, "valueformat": "JSON", "mode": "dropMalformed"})
+
+    assert (options.value_format, options.mode) == (ValueFormat.JSON, Mode.DROPMALFORMED)
+    assert parse_options({**GIVEN, "valueFormat": "arrow"}).mode is Mode.FAILFAST
+    with pytest.raises(OptionError, match=r'option "mode": .* none of FAILFAST, DROPMALFORMED, PERMISSIVE'):
+        parse_options({**GIVEN, "valueFormat": "arrow", "mode": "lenient"})
+
+
+@pytest.mark.parametrize(("option", "text"), [("columns", "key"), ("includeHeaders", "true")])
+def test_where_values_have_a_format_the_schema_names_the_columns(option: str, text: str) -> None:
+    """Behaviour 60."""
+    with pytest.raises(OptionError, match="goes without valueFormat") as caught:
+        parse_options({**GIVEN, "valueFormat": "json", option: text})
+
+    assert caught.value.option == option
