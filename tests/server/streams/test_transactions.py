@@ -1,32 +1,21 @@
 """Transactions, over a raw connection to a real server."""
 
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from millrace.model.block_packing import pack_block
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.state.transaction import (
-    OPEN_PART_SIZE_BYTES,
-    RANGE_SIZE_BYTES,
-    TRANSACTION_SIZE_BYTES,
-    OpenTransactions,
-)
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
-from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
-from tests.support.protocol import Peer, RefusedError, Stored, code_of
+from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, server_options
 from tests.support.transactions import (
     PeerTransaction,
@@ -38,21 +27,7 @@ from tests.support.transactions import (
 )
 from tests.support.waiting import until
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
-
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    async with Server(server_options(tmp_path)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def peer(server: Server) -> AsyncIterator[Peer]:
-    async with await Peer.connect(server.address) as connected:
-        yield connected
 
 
 async def segments_count(peer: Peer) -> int:
@@ -460,232 +435,6 @@ async def test_a_lease_that_runs_out_aborts(tmp_path: Path) -> None:
         assert (await renewed.abort()).state == TransactionState.ABORTED
 
 
-async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
-    """Whether they were begun just now, or come from the log or from the checkpoint; the last one gives them back."""
-
-    def opened(server: Server) -> OpenTransactions:
-        assert server._open is not None
-        return server._open.container.state.open_transactions
-
-    def over(server: Server) -> list[m.TransactionStream]:
-        streams = [each.streams[0] for _, each in sorted(opened(server).by_number.items())]
-        assert streams[0] is streams[1]
-        assert streams[1] is not streams[2]
-        assert streams[2] is streams[3]
-        assert [len(each.ranges) for each in streams] == [2, 2, 3, 3]
-        assert opened(server).size_bytes == 4 * TRANSACTION_SIZE_BYTES + 5 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
-        return streams
-
-    options = server_options(tmp_path)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        first, last = await create_stream(peer, "a/b", 2)
-        begun = [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2)]
-        await begun[1].write(b"event")
-        middle = KEY_SPACE // 4
-        ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE // 2 - 1)]
-        await peer.ask(m.ScaleStream("a/b", [first], ranges), m.StreamInfo)
-        begun += [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2, 4)]
-        assert [each.info.streams for each in begun] == [[each] for each in over(server)]
-        assert begun[3].routed_ids[-1] == last
-    async with Server(options) as server:
-        over(server)
-        assert server._open is not None
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        over(server)
-        for each in begun:
-            await peer.ask(m.AbortTransaction(each.number, ""), m.TransactionInfo)
-        assert opened(server).size_bytes == 0
-
-
-async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
-    """With what is queued; what one gives back, by its end or when it is prepared, others may take."""
-    bound = 2 * TRANSACTION_SIZE_BYTES + 2 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_size_bytes_max=bound))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        await create_stream(peer, "a/b", 2)
-        first = await PeerTransaction.begin(peer, "a/b", name="order-7")
-        await first.add_parts(first.routed_ids[:1], branch=5)
-        await first.append(first.routed_ids[0], b"kept", branch=5)
-        await first.add_parts(first.routed_ids[:1], branch=6)
-        second = await PeerTransaction.begin(peer, "a/b")
-        assert server._open is not None
-        assert server._open.container.state.open_transactions.size_bytes == bound
-        for request in (
-            peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo),
-            second.add_parts(second.routed_ids[:1]),
-        ):
-            with pytest.raises(RefusedError, match=rf"TRANSACTIONS_FULL: .*{bound} bytes of memory"):
-                await request
-
-        await first.prepare(5, drops_others=True)
-        await second.add_parts(second.routed_ids[:1])
-        assert await code_of(second.add_parts(second.routed_ids[1:])) is ErrorCode.TRANSACTIONS_FULL
-        await first.abort()
-        await second.add_parts(second.routed_ids[1:])
-        await second.commit()
-        assert server._open.container.state.open_transactions.size_bytes == 0
-
-
-async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path) -> None:
-    """Also of those whose beginning is not durable yet, and of those from before the start, which were nobody's."""
-    bounds = TransactionsOptions(open_per_stream_count_max=4, open_per_session_count_max=3)
-    options = server_options(tmp_path, transactions=bounds)
-    async with (
-        Server(options) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address, session_id=bytes(16)) as other,
-    ):
-        await create_stream(peer, "a/b", 1)
-        await create_stream(peer, "a/c", 1)
-        numbers, others = await reserve(peer, 10), await reserve(other, 10)
-
-        # In one piece, so that the server has all of them before the first one is durable.
-        assert await begun_together(peer, numbers[:5], "a/b") == [None] * 3 + [ErrorCode.TRANSACTIONS_FULL] * 2
-        refused = peer.ask(begin_request(numbers[5], "a/c"), m.TransactionInfo)
-        with pytest.raises(RefusedError, match="3 transactions that this client began are open"):
-            await refused
-        assert await begun_together(other, others[:2], "a/c", "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
-        with pytest.raises(RefusedError, match="4 transactions over a/b are open"):
-            await other.ask(begin_request(others[2], "a/b"), m.TransactionInfo)
-        assert await begun_together(other, others[2:3], "a/c") == [None]
-        await peer.ask(m.AbortTransaction(numbers[0], ""), m.TransactionInfo)
-        assert await begun_together(peer, numbers[6:8], "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        numbers = await reserve(peer, 4)
-        assert await begun_together(peer, numbers[:1], "a/b") == [ErrorCode.TRANSACTIONS_FULL]
-        assert await begun_together(peer, numbers[1:3], "a/c") == [None, None]
-
-
-async def begun_together(peer: Peer, numbers: list[int], *streams: str) -> list[ErrorCode | None]:
-    """Begin transactions by frames that arrive together; return how each was refused, None if it was not."""
-    started = [peer.next_id() for _ in numbers]
-    await peer.send(
-        b"".join(
-            encode(begin_request(number, *streams), request_id=request_id)
-            for number, request_id in zip(numbers, started, strict=True)
-        )
-    )
-    outcomes: list[ErrorCode | None] = []
-    for request_id in started:
-        try:
-            await peer.reply(request_id, m.TransactionInfo)
-            outcomes.append(None)
-        except RefusedError as error:
-            outcomes.append(error.code)
-    return outcomes
-
-
-async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
-    """What was refused does not count, nor what is sent again; it can be committed, also after a restart."""
-    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=10))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        first, second = await create_stream(peer, "a/b", 2)
-        transaction = await PeerTransaction.begin(peer, "a/b")
-        await transaction.add_parts([first, second])
-        part_id = transaction.parts[0, first]
-        await transaction.append(first, b"12345")
-        for _ in range(3):
-            assert await peer.settled(await transaction.send(part_id, b"12345", event_number=1)) == [Stored(0, True)]
-        refused = await transaction.send(transaction.parts[0, second], b"123456", event_number=1)
-        assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        transaction.peer = peer
-        assert await transaction.append(second, b"1234") == [Stored(0, False)]
-        # It begins with what is stored: of the rest there is too much.
-        outcomes = await peer.settled(await transaction.send(part_id, b"12345", b"ab", event_number=1))
-        assert outcomes == [Stored(0, True), ErrorCode.TRANSACTION_TOO_LARGE]
-        assert await transaction.append(first, b"6") == [Stored(5, False)]
-        refused = await transaction.send(part_id, b"7", event_number=3)
-        assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
-
-        await transaction.commit()
-
-        assert await content_of(peer, "a/b") == {first: b"123456", second: b"1234"}
-        # A stream has no such bound.
-        await peer.store(first, b"more than ten bytes")
-
-
-async def test_there_are_bounds(tmp_path: Path) -> None:
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2, open_parts_count_max=3))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        await create_stream(peer, "a/b", 2)
-        first, second = await PeerTransaction.begin(peer, "a/b"), await PeerTransaction.begin(peer, "a/b")
-        refused = peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo)
-        assert await code_of(refused) is ErrorCode.TRANSACTIONS_FULL
-        await first.add_parts(first.routed_ids)
-        assert await code_of(second.add_parts(second.routed_ids)) is ErrorCode.TRANSACTIONS_FULL
-        await first.abort()
-        await second.add_parts(second.routed_ids)
-
-        for request in (
-            begin_request(second.ids[-1], "a/b", lease_ms=999),
-            begin_request(second.ids[-1], "a/b", lease_ms=25 * 3600 * 1000),
-            begin_request(second.ids[-1]),
-            begin_request(second.ids[-1], "a/b", "a/b"),
-        ):
-            assert await code_of(peer.ask(request, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
-        unprintable = peer.ask(begin_request(second.ids[-1], "a/b", name="a\nb"), m.TransactionInfo)
-        assert await code_of(unprintable) is ErrorCode.INVALID_NAME
-        missing = peer.ask(begin_request(second.ids[-1], "a/none"), m.TransactionInfo)
-        assert await code_of(missing) is ErrorCode.STREAM_NOT_FOUND
-        for count in (0, 65_537):
-            assert await code_of(peer.ask(m.ReserveIds(count), m.IdRange)) is ErrorCode.INVALID_ARGUMENT
-
-
-async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> None:
-    """Behaviours 30, 31: also over a restart; another process commits it by its name."""
-    clock = ManualClock()
-    async with Server(server_options(tmp_path), clock=clock) as server, await Peer.connect(server.address) as peer:
-        (segment_id,) = await create_stream(peer, "a/b", 1)
-        transaction = await PeerTransaction.begin(peer, "a/b", name="order-7", lease_ms=1000)
-        await transaction.write(b"kept", branch=5)
-        await transaction.write(b"dropped", branch=6)
-        by_name = m.CommitTransaction(number=0, name="order-7", branches=[], drops_others=0, cursors=[])
-        assert await code_of(peer.ask(by_name, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
-        assert await code_of(transaction.prepare(5)) is ErrorCode.BRANCHES_DIFFER
-
-        prepared = await transaction.prepare(5, drops_others=True)
-
-        assert (prepared.state, prepared.changed) == (TransactionState.PREPARED, 1)
-        assert prepared.branches == [m.BranchCount(5, 1)]
-        assert (await transaction.prepare(5, drops_others=True)).changed == 0
-        late = await transaction.send(transaction.parts[5, segment_id], b"late", event_number=2)
-        assert await peer.settled(late) == [ErrorCode.TRANSACTION_PREPARED]
-        assert await code_of(transaction.add_parts([segment_id], branch=7)) is ErrorCode.TRANSACTION_PREPARED
-        assert await code_of(transaction.commit(5, 6)) is ErrorCode.TRANSACTION_PREPARED
-        joined = await peer.ask(begin_request(transaction.ids[-1], "a/b", name="order-7"), m.TransactionInfo)
-        assert (joined.number, joined.state, joined.changed) == (transaction.number, TransactionState.PREPARED, 0)
-        for _ in range(10):
-            await clock.advance(1.0)
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        assert (await outcome_of(peer, name="order-7")).state == TransactionState.PREPARED
-
-        committed = await peer.ask(by_name, m.TransactionInfo)
-
-        assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
-        assert (await peer.ask(by_name, m.TransactionInfo)).changed == 0
-        assert await content_of(peer, "a/b") == {segment_id: b"kept"}
-
-
-async def test_a_stream_is_not_sealed_while_a_transaction_is_prepared(peer: Peer) -> None:
-    """Behaviour 21: the error names it; `force` aborts it."""
-    await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
-    open_one = await PeerTransaction.begin(peer, "a/b")
-    await transaction.write(b"event")
-    await transaction.prepare()
-
-    with pytest.raises(RefusedError, match=r"TRANSACTION_PREPARED: a/b transaction order-7 is prepared"):
-        await peer.ask(m.SealStream("a/b"), m.StreamInfo)
-
-    assert (await outcome_of(peer, number=open_one.number)).state == TransactionState.OPEN
-    await peer.ask(m.SealStream("a/b", 1), m.StreamInfo)
-    assert (await outcome_of(peer, name="order-7")).state == TransactionState.ABORTED
-    assert (await outcome_of(peer, number=open_one.number)).state == TransactionState.ABORTED
-
-
 async def test_those_that_are_not_over_are_listed_in_pages(peer: Peer) -> None:
     await create_stream(peer, "a/b", 1)
     begun = [await PeerTransaction.begin(peer, "a/b", name=name) for name in ("", "order-7", "", "order-9", "")]
@@ -709,103 +458,3 @@ async def test_those_that_are_not_over_are_listed_in_pages(peer: Peer) -> None:
     ]
     assert [each.begun_us for each in listed] == [begun[place].info.begun_us for place in (0, 1, 4)]
     assert (await peer.ask(m.ListTransactions(0, 0), m.TransactionList)).transactions == listed
-
-
-async def test_one_without_a_name_is_not_prepared(peer: Peer) -> None:
-    """Behaviour 30: if its client dies, nobody can end it; it stays open."""
-    await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b")
-    await transaction.write(b"event")
-    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .*give it a name"):
-        await transaction.prepare()
-    assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.OPEN
-    await transaction.commit()
-
-
-async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
-    await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
-    await transaction.write(b"event")
-    await transaction.prepare()
-
-    assert (await transaction.abort()).state == TransactionState.ABORTED
-    assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
-
-
-def at(segment_id: int, offset: int) -> list[m.SavedPosition]:
-    return [m.SavedPosition(segment_id, offset, 0)]
-
-
-async def cursors_of(peer: Peer, stream: str) -> dict[str, list[m.SavedPosition]]:
-    return {cut.name: cut.positions for cut in (await peer.ask(m.ListCuts(stream), m.CutList)).cuts}
-
-
-async def test_positions_that_were_read_move_with_the_commit_or_keep_it_from_being_made(tmp_path: Path) -> None:
-    """Behaviour 61: read, process, write; also after a restart."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        (source,) = await create_stream(peer, "a/read", 1)
-        (target,) = await create_stream(peer, "a/written", 1)
-        block = bytes(pack_block([b"event"]))
-        size = len(block)
-        await peer.store(source, block, block)
-        first, second = await PeerTransaction.begin(peer, "a/written"), await PeerTransaction.begin(peer, "a/written")
-        await first.write(b"first ")
-        await second.write(b"second ")
-
-        def move(*, expected: list[m.SavedPosition], to: int) -> list[m.CursorMove]:
-            return [m.CursorMove("a/read", "job", expected, at(source, to))]
-
-        await first.commit(cursors=move(expected=[], to=size))
-        assert await cursors_of(peer, "a/read") == {"job": at(source, size)}
-
-        # The second one has read from the same place as the first.
-        assert await code_of(second.commit(cursors=move(expected=[], to=size))) is ErrorCode.CURSOR_MOVED
-        assert await peer.read_all(target) == b"first "
-        assert (await outcome_of(peer, number=second.number)).state == TransactionState.OPEN
-        for wrong, code in ((2, ErrorCode.CUT_INVALID), (9999, ErrorCode.OFFSET_BEYOND_END)):
-            assert await code_of(second.commit(cursors=move(expected=at(source, size), to=wrong))) is code
-        await second.commit(cursors=move(expected=at(source, size), to=2 * size))
-        again = await second.commit(cursors=move(expected=at(source, size), to=2 * size))
-        assert again.changed == 0
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        assert await cursors_of(peer, "a/read") == {"job": at(source, 2 * size)}
-        assert await peer.read_all(target) == b"first second "
-
-
-async def test_of_two_commits_at_once_that_move_one_cursor_one_is_made(peer: Peer) -> None:
-    """Behaviour 61: what is in flight counts, though it is not durable yet."""
-    (source,) = await create_stream(peer, "a/read", 1)
-    await peer.store(source, b"x")
-    (target,) = await create_stream(peer, "a/written", 1)
-    transactions = [await PeerTransaction.begin(peer, "a/written") for _ in range(8)]
-    for transaction in transactions:
-        await transaction.write(b"event")
-    moves = [m.CursorMove("a/read", "job", [], at(source, 1))]
-
-    # In one piece, so that the server has all of them before the first one is durable.
-    started = [peer.next_id() for _ in transactions]
-    requests = zip(transactions, started, strict=True)
-    await peer.send(*[encode(each.commit_request(cursors=moves), request_id=number) for each, number in requests])
-
-    outcomes: list[ErrorCode | None] = []
-    for request_id in started:
-        try:
-            await peer.reply(request_id, m.TransactionInfo)
-            outcomes.append(None)
-        except RefusedError as error:
-            outcomes.append(error.code)
-    assert sorted(map(str, outcomes)) == sorted(map(str, [None] + [ErrorCode.CURSOR_MOVED] * 7))
-    assert await peer.read_all(target) == b"event"
-
-
-async def test_no_cursor_moves_with_a_prepared_transaction(peer: Peer) -> None:
-    """What is prepared can always be committed."""
-    (segment_id,) = await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
-    await transaction.write(b"event")
-    await transaction.prepare()
-
-    moves = [m.CursorMove("a/b", "job", [], at(segment_id, 0))]
-    assert await code_of(transaction.commit(cursors=moves)) is ErrorCode.INVALID_ARGUMENT
-    assert (await transaction.commit()).state == TransactionState.COMMITTED
-    assert await cursors_of(peer, "a/b") == {}

@@ -1,0 +1,95 @@
+"""Transactions that are prepared: they wait for their end, whatever happens, over a raw connection to a real server."""
+
+from pathlib import Path
+
+import pytest
+
+from millrace.model.transaction import TransactionState
+from millrace.server.app import Server
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.support.clock import ManualClock
+from tests.support.protocol import Peer, RefusedError, code_of
+from tests.support.servers import server_options
+from tests.support.transactions import (
+    PeerTransaction,
+    begin_request,
+    content_of,
+    create_stream,
+    outcome_of,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> None:
+    """Behaviours 30, 31: also over a restart; another process commits it by its name."""
+    clock = ManualClock()
+    async with Server(server_options(tmp_path), clock=clock) as server, await Peer.connect(server.address) as peer:
+        (segment_id,) = await create_stream(peer, "a/b", 1)
+        transaction = await PeerTransaction.begin(peer, "a/b", name="order-7", lease_ms=1000)
+        await transaction.write(b"kept", branch=5)
+        await transaction.write(b"dropped", branch=6)
+        by_name = m.CommitTransaction(number=0, name="order-7", branches=[], drops_others=0, cursors=[])
+        assert await code_of(peer.ask(by_name, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+        assert await code_of(transaction.prepare(5)) is ErrorCode.BRANCHES_DIFFER
+
+        prepared = await transaction.prepare(5, drops_others=True)
+
+        assert (prepared.state, prepared.changed) == (TransactionState.PREPARED, 1)
+        assert prepared.branches == [m.BranchCount(5, 1)]
+        assert (await transaction.prepare(5, drops_others=True)).changed == 0
+        late = await transaction.send(transaction.parts[5, segment_id], b"late", event_number=2)
+        assert await peer.settled(late) == [ErrorCode.TRANSACTION_PREPARED]
+        assert await code_of(transaction.add_parts([segment_id], branch=7)) is ErrorCode.TRANSACTION_PREPARED
+        assert await code_of(transaction.commit(5, 6)) is ErrorCode.TRANSACTION_PREPARED
+        joined = await peer.ask(begin_request(transaction.ids[-1], "a/b", name="order-7"), m.TransactionInfo)
+        assert (joined.number, joined.state, joined.changed) == (transaction.number, TransactionState.PREPARED, 0)
+        for _ in range(10):
+            await clock.advance(1.0)
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        assert (await outcome_of(peer, name="order-7")).state == TransactionState.PREPARED
+
+        committed = await peer.ask(by_name, m.TransactionInfo)
+
+        assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
+        assert (await peer.ask(by_name, m.TransactionInfo)).changed == 0
+        assert await content_of(peer, "a/b") == {segment_id: b"kept"}
+
+
+async def test_a_stream_is_not_sealed_while_a_transaction_is_prepared(peer: Peer) -> None:
+    """Behaviour 21: the error names it; `force` aborts it."""
+    await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+    open_one = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"event")
+    await transaction.prepare()
+
+    with pytest.raises(RefusedError, match=r"TRANSACTION_PREPARED: a/b transaction order-7 is prepared"):
+        await peer.ask(m.SealStream("a/b"), m.StreamInfo)
+
+    assert (await outcome_of(peer, number=open_one.number)).state == TransactionState.OPEN
+    await peer.ask(m.SealStream("a/b", 1), m.StreamInfo)
+    assert (await outcome_of(peer, name="order-7")).state == TransactionState.ABORTED
+    assert (await outcome_of(peer, number=open_one.number)).state == TransactionState.ABORTED
+
+
+async def test_one_without_a_name_is_not_prepared(peer: Peer) -> None:
+    """Behaviour 30: if its client dies, nobody can end it; it stays open."""
+    await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"event")
+    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .*give it a name"):
+        await transaction.prepare()
+    assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.OPEN
+    await transaction.commit()
+
+
+async def test_a_prepared_transaction_may_be_aborted(peer: Peer) -> None:
+    await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+    await transaction.write(b"event")
+    await transaction.prepare()
+
+    assert (await transaction.abort()).state == TransactionState.ABORTED
+    assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED

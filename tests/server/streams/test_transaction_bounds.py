@@ -1,0 +1,204 @@
+"""How much there may be of open transactions, and what they cost, over a raw connection to a real server."""
+
+from pathlib import Path
+
+import pytest
+
+from millrace.model.key_range import KEY_SPACE
+from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
+from millrace.server.container.state.transaction import (
+    OPEN_PART_SIZE_BYTES,
+    RANGE_SIZE_BYTES,
+    TRANSACTION_SIZE_BYTES,
+    OpenTransactions,
+)
+from millrace.server.streams import TransactionsOptions
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from millrace.wire.framing import encode
+from tests.support.protocol import Peer, RefusedError, Stored, code_of
+from tests.support.servers import server_options
+from tests.support.transactions import (
+    PeerTransaction,
+    begin_request,
+    content_of,
+    create_stream,
+    reserve,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
+    """Whether they were begun just now, or come from the log or from the checkpoint; the last one gives them back."""
+
+    def opened(server: Server) -> OpenTransactions:
+        assert server._open is not None
+        return server._open.container.state.open_transactions
+
+    def over(server: Server) -> list[m.TransactionStream]:
+        streams = [each.streams[0] for _, each in sorted(opened(server).by_number.items())]
+        assert streams[0] is streams[1]
+        assert streams[1] is not streams[2]
+        assert streams[2] is streams[3]
+        assert [len(each.ranges) for each in streams] == [2, 2, 3, 3]
+        assert opened(server).size_bytes == 4 * TRANSACTION_SIZE_BYTES + 5 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
+        return streams
+
+    options = server_options(tmp_path)
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        first, last = await create_stream(peer, "a/b", 2)
+        begun = [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2)]
+        await begun[1].write(b"event")
+        middle = KEY_SPACE // 4
+        ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE // 2 - 1)]
+        await peer.ask(m.ScaleStream("a/b", [first], ranges), m.StreamInfo)
+        begun += [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2, 4)]
+        assert [each.info.streams for each in begun] == [[each] for each in over(server)]
+        assert begun[3].routed_ids[-1] == last
+    async with Server(options) as server:
+        over(server)
+        assert server._open is not None
+        await server._open.flusher.flush()
+        await server._open.flusher.checkpoint()
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        over(server)
+        for each in begun:
+            await peer.ask(m.AbortTransaction(each.number, ""), m.TransactionInfo)
+        assert opened(server).size_bytes == 0
+
+
+async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
+    """With what is queued; what one gives back, by its end or when it is prepared, others may take."""
+    bound = 2 * TRANSACTION_SIZE_BYTES + 2 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_size_bytes_max=bound))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 2)
+        first = await PeerTransaction.begin(peer, "a/b", name="order-7")
+        await first.add_parts(first.routed_ids[:1], branch=5)
+        await first.append(first.routed_ids[0], b"kept", branch=5)
+        await first.add_parts(first.routed_ids[:1], branch=6)
+        second = await PeerTransaction.begin(peer, "a/b")
+        assert server._open is not None
+        assert server._open.container.state.open_transactions.size_bytes == bound
+        for request in (
+            peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo),
+            second.add_parts(second.routed_ids[:1]),
+        ):
+            with pytest.raises(RefusedError, match=rf"TRANSACTIONS_FULL: .*{bound} bytes of memory"):
+                await request
+
+        await first.prepare(5, drops_others=True)
+        await second.add_parts(second.routed_ids[:1])
+        assert await code_of(second.add_parts(second.routed_ids[1:])) is ErrorCode.TRANSACTIONS_FULL
+        await first.abort()
+        await second.add_parts(second.routed_ids[1:])
+        await second.commit()
+        assert server._open.container.state.open_transactions.size_bytes == 0
+
+
+async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path) -> None:
+    """Also of those whose beginning is not durable yet, and of those from before the start, which were nobody's."""
+    bounds = TransactionsOptions(open_per_stream_count_max=4, open_per_session_count_max=3)
+    options = server_options(tmp_path, transactions=bounds)
+    async with (
+        Server(options) as server,
+        await Peer.connect(server.address) as peer,
+        await Peer.connect(server.address, session_id=bytes(16)) as other,
+    ):
+        await create_stream(peer, "a/b", 1)
+        await create_stream(peer, "a/c", 1)
+        numbers, others = await reserve(peer, 10), await reserve(other, 10)
+
+        # In one piece, so that the server has all of them before the first one is durable.
+        assert await begun_together(peer, numbers[:5], "a/b") == [None] * 3 + [ErrorCode.TRANSACTIONS_FULL] * 2
+        refused = peer.ask(begin_request(numbers[5], "a/c"), m.TransactionInfo)
+        with pytest.raises(RefusedError, match="3 transactions that this client began are open"):
+            await refused
+        assert await begun_together(other, others[:2], "a/c", "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
+        with pytest.raises(RefusedError, match="4 transactions over a/b are open"):
+            await other.ask(begin_request(others[2], "a/b"), m.TransactionInfo)
+        assert await begun_together(other, others[2:3], "a/c") == [None]
+        await peer.ask(m.AbortTransaction(numbers[0], ""), m.TransactionInfo)
+        assert await begun_together(peer, numbers[6:8], "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        numbers = await reserve(peer, 4)
+        assert await begun_together(peer, numbers[:1], "a/b") == [ErrorCode.TRANSACTIONS_FULL]
+        assert await begun_together(peer, numbers[1:3], "a/c") == [None, None]
+
+
+async def begun_together(peer: Peer, numbers: list[int], *streams: str) -> list[ErrorCode | None]:
+    """Begin transactions by frames that arrive together; return how each was refused, None if it was not."""
+    started = [peer.next_id() for _ in numbers]
+    await peer.send(
+        b"".join(
+            encode(begin_request(number, *streams), request_id=request_id)
+            for number, request_id in zip(numbers, started, strict=True)
+        )
+    )
+    outcomes: list[ErrorCode | None] = []
+    for request_id in started:
+        try:
+            await peer.reply(request_id, m.TransactionInfo)
+            outcomes.append(None)
+        except RefusedError as error:
+            outcomes.append(error.code)
+    return outcomes
+
+
+async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
+    """What was refused does not count, nor what is sent again; it can be committed, also after a restart."""
+    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=10))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        first, second = await create_stream(peer, "a/b", 2)
+        transaction = await PeerTransaction.begin(peer, "a/b")
+        await transaction.add_parts([first, second])
+        part_id = transaction.parts[0, first]
+        await transaction.append(first, b"12345")
+        for _ in range(3):
+            assert await peer.settled(await transaction.send(part_id, b"12345", event_number=1)) == [Stored(0, True)]
+        refused = await transaction.send(transaction.parts[0, second], b"123456", event_number=1)
+        assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        transaction.peer = peer
+        assert await transaction.append(second, b"1234") == [Stored(0, False)]
+        # It begins with what is stored: of the rest there is too much.
+        outcomes = await peer.settled(await transaction.send(part_id, b"12345", b"ab", event_number=1))
+        assert outcomes == [Stored(0, True), ErrorCode.TRANSACTION_TOO_LARGE]
+        assert await transaction.append(first, b"6") == [Stored(5, False)]
+        refused = await transaction.send(part_id, b"7", event_number=3)
+        assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
+
+        await transaction.commit()
+
+        assert await content_of(peer, "a/b") == {first: b"123456", second: b"1234"}
+        # A stream has no such bound.
+        await peer.store(first, b"more than ten bytes")
+
+
+async def test_there_are_bounds(tmp_path: Path) -> None:
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2, open_parts_count_max=3))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 2)
+        first, second = await PeerTransaction.begin(peer, "a/b"), await PeerTransaction.begin(peer, "a/b")
+        refused = peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo)
+        assert await code_of(refused) is ErrorCode.TRANSACTIONS_FULL
+        await first.add_parts(first.routed_ids)
+        assert await code_of(second.add_parts(second.routed_ids)) is ErrorCode.TRANSACTIONS_FULL
+        await first.abort()
+        await second.add_parts(second.routed_ids)
+
+        for request in (
+            begin_request(second.ids[-1], "a/b", lease_ms=999),
+            begin_request(second.ids[-1], "a/b", lease_ms=25 * 3600 * 1000),
+            begin_request(second.ids[-1]),
+            begin_request(second.ids[-1], "a/b", "a/b"),
+        ):
+            assert await code_of(peer.ask(request, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+        unprintable = peer.ask(begin_request(second.ids[-1], "a/b", name="a\nb"), m.TransactionInfo)
+        assert await code_of(unprintable) is ErrorCode.INVALID_NAME
+        missing = peer.ask(begin_request(second.ids[-1], "a/none"), m.TransactionInfo)
+        assert await code_of(missing) is ErrorCode.STREAM_NOT_FOUND
+        for count in (0, 65_537):
+            assert await code_of(peer.ask(m.ReserveIds(count), m.IdRange)) is ErrorCode.INVALID_ARGUMENT
