@@ -88,11 +88,11 @@ class Transactions:
         number = _number_of(await self._find(name))
         return bool((await self._channel.request(m.AbortTransaction(number, ""))).changed)
 
-    async def listed(self) -> AsyncIterator[ListedTransaction]:
-        """Yield those that are open or prepared, by their numbers."""
+    async def listed(self, *, page_count: int = LIST_PAGE_COUNT_MAX) -> AsyncIterator[ListedTransaction]:
+        """Yield those that are open or prepared, by their numbers; so many are asked for at a time."""
         after = 0
         while True:
-            page = await self._channel.request(m.ListTransactions(after, LIST_PAGE_COUNT_MAX))
+            page = await self._channel.request(m.ListTransactions(after, page_count))
             for listed in page.transactions:
                 yield listed_transaction(listed)
             if not page.more or not page.transactions:

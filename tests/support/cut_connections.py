@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from millrace.wire.framing import decode_header
+from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES
+
 
 class Relay:
     """Passes bytes on in both directions.
@@ -39,10 +42,17 @@ class Relay:
         """Hold back what is sent to the server on the connections that there are now."""
         self._held |= {up_writer: [] for up_writer in self._pairs.values()}
 
-    @property
-    def held_bytes(self) -> int:
-        """How much is held back."""
-        return sum(len(data) for held in self._held.values() for data in held)
+    def held_types(self) -> list[int]:
+        """Return the types of the whole frames that are held back; what was passed on before ended with one."""
+        found: list[int] = []
+        for held in self._held.values():
+            data, offset = b"".join(held), 0
+            while len(data) - offset >= FRAME_HEADER_SIZE_BYTES:
+                header = decode_header(data, offset)
+                offset += header.length
+                if offset <= len(data):
+                    found.append(header.type)
+        return found
 
     def cut_held(self) -> None:
         """Let clients lose the connections of which something is held back; the server does not know yet."""

@@ -9,7 +9,6 @@ import millrace
 from millrace import TransactionState
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
-from millrace.client.transactions import control
 from tests.client.scaling import scale
 from tests.client.write.writers import values_of
 
@@ -345,10 +344,9 @@ async def test_more_than_a_part_is_written_before_it_is_there(client: Client, na
     assert sorted(await values_of(client, name)) == values
 
 
-async def test_those_that_are_not_over_are_listed(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_that_are_not_over_are_listed(client: Client, name: str) -> None:
     """Those of all clients, by their numbers, also over several pages."""
     await create(client, name)
-    monkeypatch.setattr(control, "LIST_PAGE_COUNT_MAX", 2)
     transactions = [await client.begin_transaction(name, name=f"{name}-{n}", lease_s=60) for n in range(5)]
     transactions[1].write(b"event", key="k")
     await transactions[1].prepare()
@@ -356,7 +354,9 @@ async def test_those_that_are_not_over_are_listed(client: Client, name: str, mon
     await transactions[3].commit()
 
     found = [listed async for listed in client.list_transactions() if listed.name.startswith(name)]
+    in_pages = [listed async for listed in client._transactions.listed(page_count=2) if listed.name.startswith(name)]
 
+    assert in_pages == found
     assert [each.name for each in found] == [f"{name}-0", f"{name}-1", f"{name}-4"]
     assert [each.state for each in found] == ["open", "prepared", "open"]
     assert [each.part_count for each in found] == [0, 1, 0]
