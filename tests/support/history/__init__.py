@@ -27,12 +27,16 @@ The calls with their fields, and `->` their answers with theirs; `?` may be left
     open      stream writer                                    -> opened through stored? missing?
     open      stream writer exclusive expected?, a cut         -> opened through | refused
     release   stream writer?, else by an operator              -> done | refused
-    begin     name?                                            -> begun txn | joined txn | prepared txn | committed txn
+    begin     name? producer?                                  -> begun txn | joined txn | prepared txn | committed txn
+                                                                  | repeated | fenced | held
     advance   txn register value expected?                     -> done | refused
     prepare   txn or name, branches?                           -> prepared txn | committed txn | aborted txn | refused
     commit    txn or name, branches?, else all                 -> committed txn | already txn | aborted txn | refused
+                                                                  | repeated txn | fenced txn | held txn
     abort     txn or name                                      -> aborted txn | committed txn
     outcome   txn or name                                      -> open txn | prepared txn | ... | unknown
+    producer  writer                                           -> known holder? run? last? | unknown
+    reset     writer holder                                    -> done | same | unknown
     move      register value expected?                         -> moved | refused value?
     look      register                                         -> value value
 
@@ -43,6 +47,12 @@ is anything with one value: a cursor, an attribute, whether a segment is sealed;
 an order: its events of one key, or those without a key in one segment, are stored as they were written, without gaps.
 From the opening of an exclusive one on the stream takes its events alone, until it is released or another exclusive one
 is opened, which fences it for good.
+
+A `producer` of a transaction is [writer, holder, run, sequence], and `last` the highest sequence that its holder has
+committed. `repeated` is the refusal of a sequence that is not above it, `fenced` that of a run that another one, or a
+reset, has replaced, `held` that of a holder who does not have the producer; a commit that is refused so has aborted its
+transaction. A run is of one holder, and a holder has a producer once: after a reset to another one it never is its own
+again. Whoever sends a sequence again gives the events other names, so that they are those of another transaction.
 
 `python -m tests.support.history PATH` checks a file or a folder; the rules are those of `Rule`.
 """

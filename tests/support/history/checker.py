@@ -9,6 +9,7 @@ from tempfile import NamedTemporaryFile
 from .exclusion import check_exclusion
 from .operations import NEVER, parse
 from .orders import check_conditions, check_orders, check_sequences
+from .producers import Producers
 from .reads import check_lost, check_reads
 from .recording import read_lines
 from .registers import check_registers, reveals
@@ -45,7 +46,8 @@ def check(lines: Iterable[str]) -> Verdict:
     findings = Findings()
     transactions = Transactions(operations)
     streams = place_all(operations, transactions, findings)
-    visibility = Visibility(streams, operations, reveals(operations, transactions))
+    producers = Producers(operations, transactions)
+    visibility = Visibility(streams, operations, reveals(operations, transactions) + producers.reveals())
     check_reads(streams, operations, findings)
     unread = check_lost(streams, operations, findings)
     check_orders(streams, findings)
@@ -55,6 +57,7 @@ def check(lines: Iterable[str]) -> Verdict:
     check_exclusion(streams, operations, findings)
     transactions.check(findings)
     _check_fates(streams, findings)
+    producers.check(streams, operations, findings)
     check_registers(operations, transactions, findings)
     counts = Counter(operation.call for operation in operations)
     counts["events"] = len(streams.events)

@@ -9,7 +9,10 @@ import random
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from .reference import NEVER, SIZE, Bug, Cut, Reference
+from .bugs import Bug
+from .owners import ALONE
+from .reference import NEVER, SIZE, Cut, Reference
+from .transactions import Claim
 
 Client = Generator[Callable[[], Any], Any, None]
 
@@ -42,7 +45,7 @@ class History:
             *[self._plain] * 3, *[self._conditional] * 3, *[self._logging] * 2, self._sequenced, self._sequenced,
             *[self._transactional] * 3, self._rival, self._looking, self._looking,
             self._following, self._from_the_head, self._scaling, self._truncating, *[self._moving] * 2,
-            *[self._booking] * 2, self._visiting,
+            *[self._booking] * 2, self._visiting, *[self._querying] * 3, self._querying_alone,
         ]  # fmt: skip
 
     def make(self) -> list[str]:
@@ -244,10 +247,12 @@ class History:
         is_stored = yield lambda: self.store.write_in(number, (stream, event, key, branch), call)
         self._answer(call, "stored" if is_stored else "refused")
 
-    def _commit(self, name: str, number: int) -> Client:
+    def _commit(self, name: str, number: int) -> Generator[Callable[[], Any], Any, str | None]:
         call = self._call(name, "commit", txn=number, branches=["", "x"])
-        answer = yield lambda: self.store.decide(number, ["", "x"], call)
-        self._answer(call, answer, txn=number)
+        answer: str | None = yield lambda: self.store.decide(number, ["", "x"], call)
+        if answer is not None:
+            self._answer(call, answer, txn=number)
+        return answer
 
     def _abort(self, name: str, number: int) -> Client:
         call = self._call(name, "abort", txn=number)
@@ -268,6 +273,60 @@ class History:
                 call = self._call(name, "outcome", txn=number)
                 state = yield lambda: self.store.outcome(number, call)  # noqa: B023
                 self._answer(call, state, txn=number)
+
+    # --- producers ---
+
+    def _querying(self, name: str, writer: str = "query") -> Client:
+        """Commit batches as a producer that others are, too: as its holder, or as another one who takes it away."""
+        while True:
+            call = self._call(name, "producer", writer=writer)
+            told, known = yield lambda: self.store.owners.look(writer, call)  # noqa: B023
+            self._answer(call, told, **known)
+            run = self._life(name)
+            holder = known.get("holder", "first")
+            last = known.get("last")
+            sequence = 0 if last is None else max(0, last + 1 - self.dice.choice([0, 0, 1, 2]))
+            takes_away = writer != ALONE and self.dice.random() < 0.1
+            if takes_away:
+                holder, sequence = run, 0
+            claim = Claim(writer, holder, run, sequence)
+            is_over = False
+            while not is_over:
+                answer = yield from self._batch(name, claim)
+                is_over = answer is None or self.dice.random() < (0.05 if answer == "committed" else 0.3)
+                if answer in ("committed", "repeated"):
+                    claim = claim._replace(sequence=claim.sequence + 1)
+                elif answer == "held" and takes_away:
+                    takes_away = is_over = False
+                    call = self._call(name, "reset", writer=writer, holder=holder)
+                    told = yield lambda: self.store.owners.reset(writer, holder)  # noqa: B023
+                    self._answer(call, told)
+                elif writer == ALONE and answer is not None:
+                    is_over = False  # who is refused wrongly tries again
+
+    def _querying_alone(self, name: str) -> Client:
+        return self._querying(name, ALONE)
+
+    def _batch(self, name: str, claim: Claim) -> Generator[Callable[[], Any], Any, str | None]:
+        """Commit a batch, now and then by two transactions, as if the outcome of the first one had been lost."""
+        numbers: list[int] = []
+        for _ in range(self.dice.choice([1, 1, 1, 2])):
+            call = self._call(name, "begin", producer=claim)
+            begun = yield lambda: self.store.begin_as(claim, call)  # noqa: B023
+            if isinstance(begun, str):
+                self._answer(call, begun)
+                return begun
+            self._answer(call, "begun", txn=begun)
+            self.store.owners.note_told(claim.writer, claim.run, self._count)
+            for _ in range(self.dice.randint(1, 3)):
+                yield from self._write_in(name, begun)
+            numbers.append(begun)
+        answer: str | None = None
+        for number in numbers:
+            answer = yield from self._commit(name, number)
+            if answer is None or (answer == "committed" and self.dice.random() < 0.7):
+                break
+        return answer
 
     # --- those who look ---
 

@@ -160,14 +160,20 @@ class _Read:
         self.findings.add(rule, f"{self.stream.name}: {text}", [self.operation, *operations, *more])
 
 
-def check_lost(streams: Streams, operations: list[Operation], findings: Findings) -> int:
-    """Report what is acknowledged, and was not found although everything was read; return how many nobody read."""
-    last_reads: dict[str, Operation] = {}
+def last_whole_reads(operations: list[Operation]) -> dict[str, Operation]:
+    """Return of each stream the last read that came to its tail."""
+    found: dict[str, Operation] = {}
     for operation in operations:
         if operation.call == "read" and (tail := places_of(operation.result.get("tail") or {})):
             to = places_of(operation.result["to"])
             if all(to.get(name, BEGIN) >= place for name, place in tail.items()):
-                last_reads[operation.fields["stream"]] = operation
+                found[operation.fields["stream"]] = operation
+    return found
+
+
+def check_lost(streams: Streams, operations: list[Operation], findings: Findings) -> int:
+    """Report what is acknowledged, and was not found although everything was read; return how many nobody read."""
+    last_reads = last_whole_reads(operations)
     have_gaps = {name: stream.has_gap for name, stream in streams.by_name.items()}
     unread = 0
     for event in streams.events.values():

@@ -6,9 +6,12 @@ It is the specification in a few lines, for tests of the checker. Each method is
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, Final
+
+from .bugs import Bug
+from .owners import Owners, number_of
+from .transactions import Claim
 
 NEVER: Final = 1 << 62
 SIZE: Final = 10
@@ -16,41 +19,6 @@ SIZE: Final = 10
 PLACES: Final = 1 << 10
 
 Cut = dict[str, list[int]]
-
-
-class Bug(Enum):
-    """A promise that is broken, once."""
-
-    ACKNOWLEDGE_WITHOUT_STORING = auto()
-    STORE_A_RETRY_AGAIN = auto()
-    STORE_WHAT_IS_REFUSED = auto()
-    INVENT = auto()
-    IGNORE_THE_CONDITION = auto()
-    LET_TWO_WIN_AN_OFFSET = auto()
-    REFUSE_AT_THE_RIGHT_OFFSET = auto()
-    LET_AN_OTHER_WRITE = auto()
-    OPEN_AT_AN_OTHER_END = auto()
-    REVERSE_A_KEY = auto()
-    REVERSE_A_WRITER = auto()
-    SKIP_ONE_OF_A_WRITER = auto()
-    FORGET_A_SEQUENCE = auto()
-    READ_OUT_OF_ORDER = auto()
-    READ_SUCCESSORS_FIRST = auto()
-    TELL_AN_OLD_END = auto()
-    SHOW_UNCOMMITTED = auto()
-    STORE_IN_THE_PAST = auto()
-    CUT_ACROSS = auto()
-    CUT_THROUGH_A_TRANSACTION = auto()
-    COMMIT_HALF = auto()
-    COMMIT_AN_OTHER_BRANCH = auto()
-    STORE_WHAT_IS_ABORTED = auto()
-    TELL_TWO_OUTCOMES = auto()
-    EXPIRE_A_PREPARED_ONE = auto()
-    MOVE_WITHOUT_COMMIT = auto()
-    MOVE_WITHOUT_CONDITION = auto()
-    FORGET_A_MOVE = auto()
-    TRUNCATE_TOO_MUCH = auto()
-    SHOW_WHAT_IS_TRUNCATED = auto()
 
 
 @dataclass(slots=True)
@@ -108,10 +76,15 @@ class Line:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction that is not decided, or was."""
+    """A transaction that is not decided, or was.
+
+    Attributes:
+        claim: its producer.
+    """
 
     number: int
     name: str
+    claim: Claim | None = None
     state: str = "open"
     writes: list[tuple[str, str, str | None, str]] = field(default_factory=list)
     advances: list[tuple[str, Any, Any]] = field(default_factory=list)
@@ -137,6 +110,9 @@ class Reference:
     stored: set[str] = field(default_factory=set)
     acked: dict[str, int] = field(default_factory=dict)
     commits_over_streams: int = 0
+
+    def __post_init__(self) -> None:
+        self.owners = Owners(self.does)
 
     def does(self, bug: Bug, *operations: str) -> bool:
         """Return whether to do this wrong now."""
@@ -325,8 +301,8 @@ class Reference:
             transaction.advances.append(move)
         return transaction.state == "open"
 
-    def decide(self, number: int, branches: list[str] | None, operation: str) -> str:
-        """Commit, and return the answer."""
+    def decide(self, number: int, branches: list[str] | None, operation: str) -> str | None:
+        """Commit, and return the answer; None if it is lost."""
         transaction = self.transactions[number]
         if transaction.state == "shown":
             return "refused"
@@ -337,6 +313,14 @@ class Reference:
         for register, _, expected in transaction.advances:
             if self.registers.get(register) != expected:
                 return "refused"
+        if transaction.claim is not None:
+            refusal = self.owners.commit(transaction.claim, operation)
+            if refusal is not None:
+                transaction.state = "aborted"
+                return refusal
+            if transaction.writes and self.does(Bug.TAKE_A_COMMIT_BACK, operation):
+                transaction.state = "committed"
+                return None
         transaction.state = "committed"
         writes = [write for write in transaction.writes if branches is None or write[3] in branches]
         is_over_streams = len({write[0] for write in writes}) > 1
@@ -375,6 +359,17 @@ class Reference:
             transaction.state = "aborted"
         return transaction.state if transaction.state != "shown" else "open"
 
+    # --- producers ---
+
+    def begin_as(self, claim: Claim, operation: str) -> int | str:
+        """Begin a transaction of a producer, and return its number, or how it is refused."""
+        refusal = self.owners.begin(claim, operation)
+        if refusal is not None:
+            return refusal
+        number = self.begin("")
+        self.transactions[number].claim = claim
+        return number
+
     def move(self, register: str, value: Any, expected: Any, operation: str) -> bool:
         """Set a register if its value is the one expected; return whether it was."""
         if self.registers.get(register) != expected and not self.does(Bug.MOVE_WITHOUT_CONDITION, operation):
@@ -382,11 +377,6 @@ class Reference:
         if not self.does(Bug.FORGET_A_MOVE, operation):
             self.registers[register] = value
         return True
-
-
-def number_of(operation: str) -> int:
-    """Return the how manieth an operation is that was called."""
-    return int(operation.rpartition(".")[2] or 0)
 
 
 def _index(part: Part, offset: int) -> int:

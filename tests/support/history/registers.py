@@ -1,45 +1,19 @@
 """Registers, such as cursors and attributes: whether their values can have followed one another.
 
-A value that was set once makes a group: the move that set it, and all that read it. It was there at least from the
-first answer of its group to the last call; two values that were there at least some time cannot have been so at the
-same time (Gibbons and Korach, 1997). A value that was set several times says too little, and is left out.
+A value that was set once makes a group: the move that set it, and all that read it (see `turns`). A value that was set
+several times says too little, and is left out.
 """
 
 import json
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from .operations import NEVER, Operation
 from .rules import Findings, Rule
 from .transactions import Transaction, Transactions
-
-
-@dataclass(slots=True)
-class _Group:
-    """All about one value.
-
-    Attributes:
-        ended: the first answer of the group.
-        called: the last call of the group.
-        ended_by, called_by: the operations of these.
-        moved: the moves on condition of this value that were made.
-    """
-
-    ended: int = NEVER
-    called: int = -1
-    ended_by: Operation | None = None
-    called_by: Operation | None = None
-    moved: list[Operation] = field(default_factory=list)
-
-    def add(self, called: int, answered: int, operation: Operation) -> None:
-        if answered < self.ended:
-            self.ended, self.ended_by = answered, operation
-        if called > self.called:
-            self.called, self.called_by = called, operation
+from .turns import Group, clashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +100,19 @@ class _Register:
     name: str
     moves: dict[str, list[_Move]]
     findings: Findings
-    groups: dict[str, _Group] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    # Of each value, the moves on condition of it that were made.
+    moved: defaultdict[str, list[Operation]] = field(default_factory=lambda: defaultdict(list))
 
     def check(self, others: list[Operation]) -> None:
         made = {_text(each.result["value"]) for each in others if "value" in each.result}
         for moves in self.moves.values():
             made |= {_text(each.operation.fields["expected"]) for each in moves if each.is_made and each.is_conditional}
         if FIRST not in self.moves:
-            self.groups[FIRST] = _Group(0, 0)
+            self.groups[FIRST] = Group(0, 0)
         for value, (move, *more) in self.moves.items():
             if not more and value != FIRST and (move.is_made or value in made):
-                self.groups[value] = _Group(move.answered, move.called, move.operation, move.operation)
+                self.groups[value] = Group(move.answered, move.called, move.operation, move.operation)
                 if move.is_made is False:
                     self._report(f"{value} was set, but not committed", [move.operation, *move.operations])
         for operation in others:
@@ -146,12 +122,14 @@ class _Register:
             for move in moves:
                 if move.is_conditional and (move.is_made or value in self.groups):
                     self._move_on(move)
-        self._check_zones()
+        for value, other in clashes(self.groups):
+            operations = [*self.groups[value].operations, *self.groups[other].operations]
+            self._report(f"{value} and {other} at the same time", operations)
         for operation in others:
             if operation.call == "move":
                 self._check_refusal(operation)
 
-    def _use(self, value: str, called: int, answered: int, operation: Operation) -> _Group | None:
+    def _use(self, value: str, called: int, answered: int, operation: Operation) -> Group | None:
         """Count an operation that needed a value."""
         group = self.groups.get(value)
         if group is not None:
@@ -169,34 +147,19 @@ class _Register:
         group = self._use(value, move.called, move.answered, move.operation)
         if group is None:
             return
-        group.moved.append(move.operation)
-        if len(group.moved) > 1:
-            self._report(f"two moves from {value}", [*group.moved, *move.operations])
+        moved = self.moved[value]
+        moved.append(move.operation)
+        if len(moved) > 1:
+            self._report(f"two moves from {value}", [*moved, *move.operations])
         after = self.groups.get(move.value)
         if after is not None and after is not group and after.ended < group.called:
             self._report(f"{value} was there after {move.value} had replaced it",
                          [after.ended_by, group.called_by, *move.operations])  # fmt: skip
 
-    def _check_zones(self) -> None:
-        forward = sorted(
-            ((group.ended, group.called, value) for value, group in self.groups.items() if group.ended < group.called)
-        )
-        for (_, end, value), (start, _, other) in pairwise(forward):
-            if start < end:
-                one, two = self.groups[value], self.groups[other]
-                self._report(f"{value} and {other} at the same time",
-                             [one.ended_by, one.called_by, two.ended_by, two.called_by])  # fmt: skip
-        for value, group in self.groups.items():
-            index = bisect_left(forward, (group.called,))
-            if group.called < group.ended and index and group.ended < forward[index - 1][1]:
-                around = self.groups[forward[index - 1][2]]
-                self._report(f"{value} within the time of {forward[index - 1][2]}",
-                             [around.ended_by, around.called_by, group.ended_by, group.called_by])  # fmt: skip
-
     def _check_refusal(self, operation: Operation) -> None:
         value = _text(operation.fields.get("expected"))
         group = self.groups.get(value)
-        if group is not None and group.ended < operation.called and operation.answered < group.called:
+        if group is not None and group.surrounds(operation.called, operation.answered):
             self._report(f"refused, and {value} was there", [group.ended_by, operation, group.called_by])
 
     def _report(self, text: str, operations: Iterable[Operation | None]) -> None:

@@ -37,6 +37,11 @@ class Rule(Enum):
     ABORTED = "written in a transaction or branch that was not committed, and visible"
     OUTCOME = "two outcomes of one transaction"
     PREPARED = "a prepared transaction that expired"
+    REPEATED = "a sequence of a producer that is committed, or begun, after it was committed"
+    ALREADY = "a sequence of a producer is told to be committed, and nobody had asked for it"
+    FENCED = "runs of a producer that did not follow one another"
+    HELD = "holders of a producer that did not follow one another, by resets"
+    TAKEN_BACK = "told of a producer, and not so any more"
     REGISTER = "values that one register cannot have had in turn"
     TRUNCATED = "truncated, and there; or gone, and never truncated"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.history import Recorder, Rule, WrongHistoryError, check, check_path, demand
+from tests.support.history.bugs import Bug
 from tests.support.history.generate import History
-from tests.support.history.reference import Bug
 
 FOUND_BY = {
     Bug.ACKNOWLEDGE_WITHOUT_STORING: {Rule.LOST},
@@ -41,11 +41,20 @@ FOUND_BY = {
     Bug.MOVE_WITHOUT_COMMIT: {Rule.REGISTER},
     Bug.MOVE_WITHOUT_CONDITION: {Rule.REGISTER},
     Bug.FORGET_A_MOVE: {Rule.REGISTER},
+    Bug.BEGIN_WHAT_IS_COMMITTED: {Rule.REPEATED},
+    Bug.COMMIT_A_SEQUENCE_AGAIN: {Rule.REPEATED},
+    Bug.CALL_A_NEW_SEQUENCE_COMMITTED: {Rule.ALREADY},
+    Bug.LET_AN_OLD_RUN_COMMIT: {Rule.FENCED},
+    Bug.FENCE_THE_NEWEST_RUN: {Rule.FENCED},
+    Bug.LET_AN_OTHER_HOLDER_BEGIN: {Rule.HELD},
+    Bug.REFUSE_THE_HOLDER: {Rule.HELD},
+    Bug.TAKE_A_COMMIT_BACK: {Rule.TAKEN_BACK},
+    Bug.FORGET_A_PRODUCER: {Rule.TAKEN_BACK},
     Bug.TRUNCATE_TOO_MUCH: {Rule.TRUNCATED},
     Bug.SHOW_WHAT_IS_TRUNCATED: {Rule.TRUNCATED},
 }
 OPERATIONS = 3000
-OPERATIONS_UNTIL_BROKEN_MAX = 10_000
+OPERATIONS_UNTIL_BROKEN_MAX = 20_000
 SEEDS = range(2)
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .operations import NEVER, Operation
 from .rules import Findings, Rule
@@ -19,11 +19,27 @@ STATES: Final = {
     "committed": "committed",
     "already": "committed",
     "aborted": "aborted",
+    "repeated": "aborted",
+    "fenced": "aborted",
+    "held": "aborted",
 }
 """What each answer says of the transaction that it is about."""
+BY_PRODUCER: Final = {"repeated", "fenced", "held"}
+"""Answers that refuse a transaction for its producer; of a beginning they are about none."""
+COMMITS_NOTHING: Final = {"refused", "aborted", *BY_PRODUCER}
+"""Answers to a commit that was not carried out."""
 SHOWN_MAX: Final = 3
 RANKS: Final = {"open": 0, "prepared": 1, "committed": 2, "aborted": 2}
 ABOUT_ONE: Final = {"begin", "prepare", "commit", "abort", "outcome"}
+
+
+class Claim(NamedTuple):
+    """As which producer a transaction is committed."""
+
+    writer: str
+    holder: str
+    run: str
+    sequence: int
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +53,7 @@ class Transaction:
         commits, prepares, aborts: those who asked, first those that named the number.
         told: answers that say its state.
         advances: positions that move with it.
+        claim, begun_by: its producer, if it has one, and the first who began it as that.
     """
 
     number: int
@@ -52,6 +69,8 @@ class Transaction:
     shown: int = NEVER
     committed_by: Operation | None = None
     is_aborted: bool = False
+    claim: Claim | None = None
+    begun_by: Operation | None = None
 
     @property
     def operations(self) -> list[Operation]:
@@ -67,7 +86,7 @@ class Transaction:
     def needs(self, branch: str) -> bool:
         """Return whether each commit that can have been the one takes this branch."""
         firsts = [each for each in self.commits if each.answer == "committed"]
-        possible = firsts or [each for each in self.commits if each.answer not in ("refused", "aborted", "already")]
+        possible = firsts or [each for each in self.commits if each.answer not in {*COMMITS_NOTHING, "already"}]
         possible = possible or self.commits
         asked = possible if not self.prepares else [*possible, *self.prepares]
         return all("branches" not in each.fields or branch in each.fields["branches"] for each in asked)
@@ -110,9 +129,13 @@ class Transactions:
         if (name := operation.fields.get("name")) is not None and transaction.name is None:
             transaction.name = name
             self._by_name[name].append(transaction)
+        if "producer" in operation.fields and transaction.claim is None:
+            transaction.claim, transaction.begun_by = claim_of(operation), operation
 
     def _ask(self, operation: Operation) -> None:
         """Count a request for each transaction that it can have been about, and its answer for that which it was."""
+        if operation.call == "begin" and operation.answer in BY_PRODUCER:
+            return
         number: int | None = operation.result.get("txn", operation.fields.get("txn"))
         if number is not None:
             meant = [self.numbered(number)]
@@ -122,7 +145,7 @@ class Transactions:
             match operation.call:
                 case "commit":
                     transaction.commits.append(operation)
-                    if operation.answer not in ("refused", "aborted"):
+                    if operation.answer not in COMMITS_NOTHING:
                         transaction.commit_called = min(transaction.commit_called, operation.called)
                 case "prepare":
                     transaction.prepares.append(operation)
@@ -137,6 +160,11 @@ class Transactions:
             transaction.committed, transaction.committed_by = operation.answered, operation
         if state == "aborted":
             transaction.is_aborted = True
+
+
+def claim_of(operation: Operation) -> Claim:
+    """Return as which producer a transaction is begun."""
+    return Claim(*operation.fields["producer"])
 
 
 def _check_one(transaction: Transaction, findings: Findings) -> None:

@@ -1,0 +1,47 @@
+"""The promises that the reference breaks when it is told to, once in a history."""
+
+from enum import Enum, auto
+
+
+class Bug(Enum):
+    """A promise that is broken, once."""
+
+    ACKNOWLEDGE_WITHOUT_STORING = auto()
+    STORE_A_RETRY_AGAIN = auto()
+    STORE_WHAT_IS_REFUSED = auto()
+    INVENT = auto()
+    IGNORE_THE_CONDITION = auto()
+    LET_TWO_WIN_AN_OFFSET = auto()
+    REFUSE_AT_THE_RIGHT_OFFSET = auto()
+    LET_AN_OTHER_WRITE = auto()
+    OPEN_AT_AN_OTHER_END = auto()
+    REVERSE_A_KEY = auto()
+    REVERSE_A_WRITER = auto()
+    SKIP_ONE_OF_A_WRITER = auto()
+    FORGET_A_SEQUENCE = auto()
+    READ_OUT_OF_ORDER = auto()
+    READ_SUCCESSORS_FIRST = auto()
+    TELL_AN_OLD_END = auto()
+    SHOW_UNCOMMITTED = auto()
+    STORE_IN_THE_PAST = auto()
+    CUT_ACROSS = auto()
+    CUT_THROUGH_A_TRANSACTION = auto()
+    COMMIT_HALF = auto()
+    COMMIT_AN_OTHER_BRANCH = auto()
+    STORE_WHAT_IS_ABORTED = auto()
+    TELL_TWO_OUTCOMES = auto()
+    EXPIRE_A_PREPARED_ONE = auto()
+    MOVE_WITHOUT_COMMIT = auto()
+    MOVE_WITHOUT_CONDITION = auto()
+    FORGET_A_MOVE = auto()
+    BEGIN_WHAT_IS_COMMITTED = auto()
+    COMMIT_A_SEQUENCE_AGAIN = auto()
+    CALL_A_NEW_SEQUENCE_COMMITTED = auto()
+    LET_AN_OLD_RUN_COMMIT = auto()
+    FENCE_THE_NEWEST_RUN = auto()
+    LET_AN_OTHER_HOLDER_BEGIN = auto()
+    REFUSE_THE_HOLDER = auto()
+    TAKE_A_COMMIT_BACK = auto()
+    FORGET_A_PRODUCER = auto()
+    TRUNCATE_TOO_MUCH = auto()
+    SHOW_WHAT_IS_TRUNCATED = auto()
