@@ -29,6 +29,7 @@ elastic: $(INSTALLED)  ## drive load up and down for four minutes, check every e
 torture: $(INSTALLED)  ## kill a server that scales and forgets under load and transactions, again and again; check all (ARGS="--rounds 20 --seed 7")
 	$(BIN)/python -m tests.crash.test_elastic $(ARGS)
 	$(BIN)/python -m tests.crash.test_transactions $(ARGS)
+	$(BIN)/python -m tests.crash.test_producers $(ARGS)
 
 million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)

@@ -31,14 +31,23 @@ class TestServer:
     """A server process with its folder.
 
     What starts and ends it blocks, and may be called from several threads: one after the other is carried out.
+
+    Args:
+        listen: host and port of the data port; port 0 for a free one, which stays the same after a restart.
     """
 
     __test__ = False  # pytest collects no class of ours
 
     def __init__(
-        self, folder: Path, *, settings: Mapping[str, str] = SETTINGS_SMALL, log_level: str = "WARNING"
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] = SETTINGS_SMALL,
+        log_level: str = "WARNING",
+        listen: str = "127.0.0.1:0",
     ) -> None:
         self.folder = folder
+        self._listen = listen
         self._settings = dict(settings)
         self._log_level = log_level
         # A test that is cancelled leaves a start or a kill in a thread, and stops the server at its end.
@@ -113,7 +122,7 @@ class TestServer:
         return subprocess.Popen(
             [
                 sys.executable, "-m", "millrace.server", str(self.folder),
-                "--listen", self._address or "127.0.0.1:0", "--log-level", self._log_level,
+                "--listen", self._address or self._listen, "--log-level", self._log_level,
             ],
             stdout=subprocess.PIPE,
             text=True,

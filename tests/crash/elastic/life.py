@@ -455,6 +455,7 @@ class Life:
         verdict = await asyncio.to_thread(demand, read_lines(self.histories))
         assert verdict.counts["acknowledged"] > 0
         assert not verdict.counts["unread"]
+        assert history[-1].number > 1, "the stream was never scaled"
         self.counted["epochs"] = history[-1].number
         self.counted["scaled by policy"] = history[-1].number - self.counted["scaled by hand"]
         self.counted["events"] = len(self.consumers[0].seen.events)

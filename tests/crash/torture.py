@@ -1,0 +1,144 @@
+"""Rounds of a torture: in each one something lives on a server of its own, drawn by a seed, and is judged.
+
+python -m tests.crash.test_elastic --rounds 20 --seed 7
+python -m tests.crash.test_elastic --seed 7 --only 13 --keep /tmp/folder
+"""
+
+import argparse
+import asyncio
+import faulthandler
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from millrace.cli.verification import verify_folder
+from millrace.client.testing import SETTINGS_SMALL, TestServer
+from tests.support.servers import ENVIRONMENT_OF_BUSY
+
+SECONDS: Final = 6.0
+
+SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "quiet": SETTINGS_SMALL,
+    "busy": ENVIRONMENT_OF_BUSY,
+    "forgetful": {
+        **ENVIRONMENT_OF_BUSY,
+        "MILLRACE_CONTAINER_IDLE_BYTES_MAX": "0",
+        "MILLRACE_CONTAINER_VERIFIED_AT_ONCE_COUNT_MAX": "0",
+    },
+}
+"""How a server is set. What is idle is nowhere but in the checkpoint of one that is forgetful."""
+
+
+class Life(Protocol):
+    """What lives on a server, which it may kill and start again.
+
+    Attributes:
+        counted: what happened, and how often.
+    """
+
+    server: TestServer
+    counted: Counter[str]
+
+    async def run(self) -> None:
+        """Live it. Whoever sees what must not be raises AssertionError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Where a life is to be lived, and how long.
+
+    Attributes:
+        dice: of this round alone.
+        seconds: so long it lives, about.
+        server: a folder that is not there yet, for the server.
+        histories: the same, for what the processes record.
+    """
+
+    dice: random.Random
+    seconds: float
+    server: Path
+    histories: Path
+
+
+Begin = Callable[[Circumstances], tuple[str, Life]]
+"""Makes a life, whose server is not started yet, and says in some words what it is like."""
+
+
+async def torture(
+    begin: Begin, *, rounds: int, seed: int, seconds: float = SECONDS, first: int = 0, folder: Path | None = None
+) -> Counter[str]:
+    """Run so many rounds, say what each was like, and return the sum. A folder that is given is kept if one fails."""
+    total: Counter[str] = Counter()
+    for number in range(first, first + rounds):
+        dice = random.Random(f"{seed}/{number}")
+        place = folder or Path(tempfile.mkdtemp(prefix="millrace-"))
+        data = place / "server"
+        described, life = begin(Circumstances(dice, seconds, data, place / "histories"))
+        name = f"seed {seed} round {number}: {described}"
+        try:
+            life.server.start()
+            await life.run()
+            if dice.random() < 0.5:
+                life.server.kill()
+            else:
+                assert life.server.stop() == 0
+            verification = await asyncio.to_thread(verify_folder, data)
+            assert not verification.findings, verification.findings
+        except BaseException:
+            print(f"{name}; FAILED after {dict(life.counted)}", flush=True)
+            raise
+        finally:
+            life.server.stop()
+            if folder is None:
+                shutil.rmtree(place, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(place)
+        print(f"{name}; {shown(life.counted)}", flush=True)
+        total += life.counted
+    return total
+
+
+def server_in(folder: Path, settings: Mapping[str, str]) -> TestServer:
+    """Return a server to be killed, on an address that no other process uses.
+
+    While it is dead its port is free. On the address that all tests use a server of another one could get it, and would
+    answer the clients of this one.
+    """
+    high, middle, low = os.getpid().to_bytes(3)
+    return TestServer(folder, settings=settings, listen=f"127.{128 + high}.{middle}.{low}:0")
+
+
+def shown(counted: Counter[str]) -> str:
+    """Return what happened, and how often."""
+    return ", ".join(f"{count:,} {what}" for what, count in sorted(counted.items()))
+
+
+def random_seed() -> int:
+    """Return a seed that is short to write; every round names it."""
+    return random.SystemRandom().randint(0, 10**6)
+
+
+def run_from_command_line(begin: Begin, description: str | None) -> int:
+    """Run the rounds that the command line asks for; return the exit code."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that a round lives, about")
+    parser.add_argument("--only", type=int, help="this round alone")
+    parser.add_argument("--keep", type=Path, help="folder of the server and the history, left there if a round fails")
+    chosen = parser.parse_args()
+    faulthandler.register(signal.SIGUSR1)  # where it hangs, if it does
+    rounds, first = (chosen.rounds, 0) if chosen.only is None else (1, chosen.only)
+    total = asyncio.run(
+        torture(begin, rounds=rounds, seed=chosen.seed, seconds=chosen.seconds, first=first, folder=chosen.keep)
+    )
+    print(f"in all: {shown(total)}")
+    return 0
