@@ -7,6 +7,8 @@ In each round some streams live through some seconds of this:
 - what was prepared is handed over to two processes, which commit and abort it by its name at the same time, and are
   killed; they must be told one outcome;
 - two processes move what is written to one stream on to another, with their position in the commit;
+- processes commit batches as one producer, each with runs of its own that take over from one another: runs that were
+  replaced try on, batches are sent again whose outcome was lost, now and then another holder takes the producer away;
 - plain producers with sequences of their own write to the same streams, and are killed;
 - streams are scaled by hand at borders of chance, so that commits are overtaken and torn, and what all have read is
   truncated;
@@ -15,7 +17,7 @@ In each round some streams live through some seconds of this:
   be before a cut whole, or not at all.
 
 Then all that was asked and told is judged by the checker of histories, and added up apart from it; each name has the
-outcome that everybody was told, also after one more kill. At last the folder is verified.
+outcome that everybody was told, also after one more kill, and each batch is there once. At last the folder is verified.
 
     python -m tests.crash.test_transactions --rounds 20 --seed 7 --seconds 10
     python -m tests.crash.test_transactions --seed 7 --only 13 --keep /tmp/folder
@@ -40,12 +42,13 @@ def begin(given: Circumstances) -> tuple[str, Life]:
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_transactions_are_whole_whatever_happens() -> None:
-    """Behaviours 28 to 32, 61 to 64."""
+    """Behaviours 28 to 32, 61 to 64, 67 and 69."""
     asyncio.get_running_loop().set_debug(False)
     counted = await torture(begin, rounds=1, seed=random_seed())
 
     assert counted["transactions committed"]
     assert counted["decisions told"]
+    assert counted["batches"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,14 @@ from tests.crash.transactions.recorded import Tag
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
-ENDS: Final[Mapping[str, str]] = {"committed": COMMITTED, "already": COMMITTED, "aborted": ABORTED}
+ENDS: Final[Mapping[str, str]] = {
+    "committed": COMMITTED,
+    "already": COMMITTED,
+    "aborted": ABORTED,
+    "repeated": ABORTED,
+    "fenced": ABORTED,
+    "held": ABORTED,
+}
 """What each answer says of the end of a transaction."""
 
 

@@ -28,6 +28,7 @@ from tests.crash.transactions.chain import COOKED, CURSOR, RAW
 from tests.crash.transactions.cuts import CutReader
 from tests.crash.transactions.lanes import STREAMS
 from tests.crash.transactions.process import ROOT, ClientProcess
+from tests.crash.transactions.queries import check_batches, recorded_producer
 from tests.crash.transactions.recorded import recorded_outcome
 from tests.support.history import Recorder, demand, read_lines
 
@@ -36,6 +37,9 @@ WORKERS: Final = 2
 LANES: Final = 6
 DECIDERS: Final = 2
 CHAINS: Final = 2
+QUERIES: Final = 2
+PRODUCERS: Final = ("query-a", "query-b")
+"""Writer ids of all queries: each process is each of them, twice."""
 KEYS_OF_PRODUCERS: Final = {"raw": 7, "beside": 3}
 SEGMENTS_OPEN_MAX: Final = 8
 PATIENCE_S: Final = 300.0
@@ -146,9 +150,11 @@ class Life:
 
     async def _write(self) -> None:
         """Let all processes live until it is over, those first whose work the others end."""
-        over = {role: asyncio.Event() for role in ("worker", "decider", "chain")}
+        over = {role: asyncio.Event() for role in ("writing", "decider", "chain")}
         self._deciders = [self._decider(number) for number in range(DECIDERS)]
-        workers = [self._worker(number) for number in range(WORKERS)]
+        writers = [self._worker(number) for number in range(WORKERS)] + [
+            self._query(number) for number in range(QUERIES)
+        ]
         chains = [self._process("chain", f"chain-{number}") for number in range(CHAINS)]
         async with asyncio.TaskGroup() as tasks:
             for chain in chains:
@@ -156,20 +162,20 @@ class Life:
             for decider in self._deciders:
                 tasks.create_task(decider.run(over["decider"]), name=decider.name)
             async with asyncio.TaskGroup() as writing:
-                for worker in workers:
-                    writing.create_task(worker.run(over["worker"]), name=worker.name)
+                for writer in writers:
+                    writing.create_task(writer.run(over["writing"]), name=writer.name)
                 writing.create_task(self._produce("raw", RAW), name="raw")
                 writing.create_task(self._produce("beside", STREAMS[0]), name="beside")
-                for each in (*chains, *self._deciders, *workers):  # a busy machine takes long to start them
+                for each in (*chains, *self._deciders, *writers):  # a busy machine takes long to start them
                     await each.has_begun.wait()
                 self._has_begun = True
                 await self._over.wait()
-                over["worker"].set()
+                over["writing"].set()
             await self.decisions.all_told.wait()
             over["decider"].set()
             over["chain"].set()
-        for each in (*chains, *self._deciders, *workers):
-            self.counted[f"{each.role}s killed"] += each.kills
+        for each in (*chains, *self._deciders, *writers):
+            self.counted[f"times a {each.role} was killed"] += each.kills
 
     def _process(self, role: str, name: str) -> ClientProcess:
         dice = random.Random(self.dice.random())
@@ -180,6 +186,11 @@ class Life:
         names = [f"lane-{number}-{lane}" for lane in range(LANES)]
         worker.arguments = lambda: [f"{name}={self._next_numbers.get(name, 0)}" for name in names]
         return worker
+
+    def _query(self, number: int) -> ClientProcess:
+        query = self._process("query", f"query-{number}")
+        query.arguments = lambda: PRODUCERS * 2
+        return query
 
     def _decider(self, number: int) -> ClientProcess:
         decider = self._process("decider", f"decider-{number}")
@@ -321,7 +332,13 @@ class Life:
                 value = event.value.decode()
                 read.take(value, segment=event.segment, offset=event.offset, index=event.index)
                 self.events[stream].append((event.key or "", value))
-            read.end(reader.position(), is_tail=True)
+            end = reader.position()
+            read.end(end, is_tail=True)
+        # Once more, after all that anybody was told: what is not there now is lost.
+        read = RecordedRead(self._recorder, f"reader of {stream}", stream, start=end)
+        async with client.reader(stream, start=end) as reader:
+            assert not [event async for event in reader], f"{stream} continues after its end"
+        read.end(end, is_tail=True)
 
     async def _read_cuts(self, cuts: CutReader) -> None:
         dice = random.Random(self.dice.random())
@@ -351,10 +368,11 @@ class Life:
             record_lineage(self._recorder, stream, history)
             epochs += history[-1].number
         self.counted["epochs by commits"] = epochs - self.counted["scaled by hand"]
-        outcomes = await self._outcomes(client)
+        outcomes, producers = await self._outcomes(client), await self._producers(client)
         await asyncio.to_thread(self.server.kill)
         await asyncio.to_thread(self.server.start)
         assert await self._outcomes(client) == outcomes, "an outcome is another after a restart"
+        assert await self._producers(client) == producers, "a producer is another after a restart"
         for name, told in self.decisions.told.items():
             assert outcomes[name][1] in told, f"{name} is {outcomes[name]}, and was told to be {told}"
         self._recorder.close()
@@ -365,6 +383,7 @@ class Life:
         for state, count in books.check(self.events).items():
             self.counted[f"transactions {state}"] = count
         self._check_chain()
+        self.counted += check_batches({stream: self.events[stream] for stream in STREAMS}, producers)
         self.counted["events"] = sum(map(len, self.events.values()))
 
     async def _outcomes(self, client: Client) -> dict[str, tuple[int, str]]:
@@ -374,6 +393,11 @@ class Life:
             outcome = await recorded_outcome(self._recorder, client, "outcomes", name)
             found[name] = outcome.number, str(outcome.state)
         return found
+
+    async def _producers(self, client: Client) -> list[millrace.ProducerInfo]:
+        """Return what is known of each producer that has ever begun."""
+        found = [await recorded_producer(self._recorder, client, "outcomes", writer) for writer in PRODUCERS]
+        return [each for each in found if each is not None]
 
     def _check_chain(self) -> None:
         """Assert that the cooked stream has each event of the raw one, once, those of a key in their order."""

@@ -3,7 +3,7 @@
 # Nobody needs to look at the future of a write: flush and commit raise what went wrong.
 # mypy: disable-error-code="unused-awaitable"
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,12 @@ from tests.support.history import Recorder
 
 UNKNOWN: Final = "-"
 """The branch of a transaction that others have prepared."""
+REFUSALS: Final[Mapping[type[Exception], str]] = {
+    millrace.ProducerCommittedError: "repeated",
+    millrace.ProducerFencedError: "fenced",
+    millrace.ProducerHeldError: "held",
+}
+"""How a transaction is refused for its producer, and how a history says so."""
 
 
 class Tag(NamedTuple):
@@ -71,17 +77,26 @@ class RecordedTransaction:
         *,
         name: str | None = None,
         lease_s: float = 30.0,
+        producer: millrace.Producer | None = None,
     ) -> "RecordedTransaction":
         """Begin it, or join the one of its name. Raises like `Client.begin_transaction`."""
-        named = {} if name is None else {"name": name}
-        call = recorder.call(tag.client, "begin", **named)
-        transaction = await client.begin_transaction(streams, name=name, lease_s=lease_s)
+        fields: dict[str, Any] = {} if name is None else {"name": name}
+        if producer is not None:
+            fields["producer"] = producer
+        call = recorder.call(tag.client, "begin", **fields)
+        try:
+            transaction = await client.begin_transaction(streams, name=name, lease_s=lease_s, producer=producer)
+        except tuple(REFUSALS) as error:
+            recorder.answer(call, REFUSALS[type(error)])
+            raise
         is_prepared = transaction.state is millrace.TransactionState.PREPARED
         answer = "prepared" if is_prepared else "joined" if transaction.joined else "begun"
         # The number of one without a name is its own affair: nobody else knows it, and it may begin again with another.
-        number = tag.unique_number() if name is None else transaction.number
+        number = tag.unique_number() if name is None and producer is None else transaction.number
         recorder.answer(call, answer, txn=number)
-        return cls(recorder, transaction, tag, number=number, branch=f"{tag.client}/{tag.life}")
+        # A run of a producer joins what it has begun itself, as if it had forgotten that.
+        branch = f"{tag.client}/{tag.life}" if producer is None else f"{tag.client}/{tag.life}/{tag.number}"
+        return cls(recorder, transaction, tag, number=number, branch=branch)
 
     @property
     def branch(self) -> str:
@@ -137,7 +152,7 @@ class RecordedTransaction:
         """Commit it, and record the cuts of its streams, too.
 
         Raises:
-            CursorMovedError: it was refused.
+            CursorMovedError, ProducerCommittedError, ProducerFencedError, ProducerHeldError: it was refused.
         """
         streams = list(self._transaction.streams)
         seeing = self._recorder.call(self._tag.client, "cut", streams=streams)
@@ -145,7 +160,7 @@ class RecordedTransaction:
         branches = {} if self.is_prepared else {"branches": [self._branch]}
         call = self._call("commit", **branches)
         try:
-            with self._ends(call):
+            with self._ends(call, committed="already"):
                 committed = await self._transaction.commit(drop_others=True)
         except millrace.CursorMovedError:
             self._recorder.answer(call, "refused")
@@ -170,15 +185,22 @@ class RecordedTransaction:
         return self._recorder.call(self._tag.client, call, txn=self.number, **fields)
 
     @contextmanager
-    def _ends(self, call: str) -> Iterator[None]:
-        """Record that it turns out to be over; that is raised on."""
+    def _ends(self, call: str, *, committed: str = "committed") -> Iterator[None]:
+        """Record that it turns out to be over; that is raised on.
+
+        Args:
+            committed: the answer that it was committed before, perhaps with other branches.
+        """
         try:
             yield
+        except tuple(REFUSALS) as error:
+            self._recorder.answer(call, REFUSALS[type(error)], txn=self.number)
+            raise
         except millrace.TransactionAbortedError:
             self._recorder.answer(call, "aborted", txn=self.number)
             raise
         except millrace.TransactionCommittedError:
-            self._recorder.answer(call, "committed", txn=self.number)
+            self._recorder.answer(call, committed, txn=self.number)
             raise
 
 
