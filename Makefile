@@ -15,10 +15,15 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
 
-.PHONY: help demo elastic torture million quick test check lint format serve bench load clean
+# The oldest PySpark that is supported, in an environment of its own. Spark's jars for Kafka are those of its version.
+SPARK40 := $(VENV)/spark40
+SPARK40_INSTALLED := $(SPARK40)/.installed
+SPARK40_VERSION := 4.0.0
+
+.PHONY: help demo elastic torture million quick test spark40 check lint format serve bench load clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## stream recorded temperatures, tail them, query them with Spark, show where the bytes lie
 	$(BIN)/millrace demo $(ARGS)
@@ -40,6 +45,10 @@ quick: $(INSTALLED)  ## the tests that are neither slow nor need Spark: the loop
 test: $(INSTALLED)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
+# It leaves sockets to the collector of garbage, which later versions close.
+spark40: $(SPARK40_INSTALLED)  ## the tests of the Spark source with the oldest PySpark that is supported
+	$(SPARK40)/bin/python -m pytest -W "ignore:unclosed <socket:ResourceWarning" tests/spark_source $(ARGS)
+
 check: lint test  ## what CI runs: format, lint, types, import arrows, tests
 
 # All four run, so that one failure does not hide the others.
@@ -55,7 +64,7 @@ format: $(INSTALLED)  ## put imports and layout in order
 serve: $(INSTALLED)  ## a server on 127.0.0.1:9240 (see `millrace serve --help` for ARGS)
 	$(BIN)/millrace serve $(ARGS)
 
-bench: $(INSTALLED) $(RIVALS)  ## every row of the benchmark table beside bare disk, bare loopback and the rivals found here
+bench: $(INSTALLED) $(RIVALS) $(SPARK40_INSTALLED)  ## every row of the benchmark table beside bare disk, bare loopback and the rivals found here
 	$(BIN)/python -m benchmarks $(ARGS)
 
 load: $(INSTALLED)  ## load tests with locust, headless; a table here, HTML in loadtests/results
@@ -68,12 +77,20 @@ clean:  ## remove what building and testing left behind (.venv stays)
 
 # The stamp is written last, so an interrupted installation is repeated. Debian splits ensurepip out of its Python:
 # without it the virtual environment is made bare and filled from outside, by the pip that is there.
-$(INSTALLED): pyproject.toml
+define make_environment
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name one with PYTHON=/path/to/python3" >&2; exit 1; }
-	@test -x $(BIN)/python -a -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
-		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
-		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@test -x $(1)/bin/python -a -x $(1)/bin/pip || $(PYTHON) -m venv $(1) >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip $(1) && \
+		$(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(2)
+endef
+
+$(INSTALLED): pyproject.toml
+	$(call make_environment,$(VENV))
+	@touch $@
+
+$(SPARK40_INSTALLED): pyproject.toml
+	$(call make_environment,$(SPARK40),'pyspark[connect]==$(SPARK40_VERSION)')
 	@touch $@
 
 $(RIVALS): $(INSTALLED)

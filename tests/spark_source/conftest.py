@@ -1,9 +1,10 @@
 """One SparkSession and one server for all tests; each test has streams and folders of its own.
 
 A local Spark is a JVM; starting it takes seconds, and so it is started when the first test asks for it. The data source
-is not registered: Spark finds it.
+is not registered where Spark finds it, from 4.1 on.
 """
 
+import inspect
 import itertools
 import json
 import os
@@ -12,13 +13,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 import millrace
 from millrace.blocking import Client
@@ -27,7 +31,19 @@ from millrace.model.event import Event
 from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.rows import SCHEMA
+from millrace.spark_source.source import MillraceDataSource
 from millrace.spark_source.stream import MillraceStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+PYSPARK: Final = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+LIMITS_ARE_GIVEN: Final = PYSPARK >= (4, 2)
+"""Whether Spark tells a Python source the start and the limit of a batch, and that a trigger is AvailableNow."""
+needs_limits = pytest.mark.skipif(not LIMITS_ARE_GIVEN, reason="Spark gives limits to a Python source from 4.2 on")
+IS_FOUND: Final = PYSPARK >= (4, 1)
+"""Whether Spark finds the source by its short name."""
+
 
 _numbers = itertools.count(1)
 
@@ -62,6 +78,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
+    if not IS_FOUND:
+        session.dataSource.register(MillraceDataSource)
     yield session
     session.stop()
 
@@ -193,6 +211,12 @@ def rows_of_tasks(reader: Reader, partitions: Sequence[InputPartition]) -> list[
     return rows
 
 
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """Return what Spark makes of a schema in a session of UTC; PySpark 4.0 has no other."""
+    has_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, timezone="UTC") if has_zone else to_arrow_schema(schema)
+
+
 Offset = dict[str, Any]
 
 
@@ -205,8 +229,10 @@ class Driver:
     def start(self) -> Offset:
         return self._json(self.reader.initialOffset())
 
-    def end(self, start: Offset, limit: ReadLimit | None = None) -> Offset:
-        return self._json(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
+    def end(self, start: Offset, limit: "ReadLimit | None" = None) -> Offset:
+        if limit is None and LIMITS_ARE_GIVEN:
+            limit = self.reader.getDefaultReadLimit()
+        return self._json(self.reader.latestOffset(start, limit))
 
     def read(self, start: Offset, end: Offset) -> list[Row]:
         return rows_of_tasks(self.reader, self.reader.partitions(start, end))

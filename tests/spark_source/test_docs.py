@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from millrace.client.testing import TestServer
 from millrace.spark_source.options import OPTION_NAMES
 from millrace.spark_source.rows import SCHEMA
+from tests.spark_source.conftest import needs_limits
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text(encoding="utf-8")
 
@@ -16,6 +17,7 @@ PAGE = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text(encoding
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
+@needs_limits
 def test_the_examples_run(spark: SparkSession, server: TestServer) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, object] = {}

@@ -14,11 +14,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import millrace
-from tests.spark_source.conftest import Batches, Row, Shop, rows_of_events
+from tests.spark_source.conftest import LIMITS_ARE_GIVEN, Batches, Row, Shop, needs_limits, rows_of_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
+@needs_limits
 def test_a_restart_leaves_no_gap_and_repeats_nothing(spark: SparkSession, shop: Shop, batches: Batches) -> None:
     """Behaviours 55 and 56: limits hold, and AvailableNow ends at the tail taken at its start."""
     shop.create(2)
@@ -37,6 +38,34 @@ def test_a_restart_leaves_no_gap_and_repeats_nothing(spark: SparkSession, shop: 
     assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
 
 
+@pytest.mark.skipif(LIMITS_ARE_GIVEN, reason="Spark gives limits to a Python source from 4.2 on")
+def test_without_limits_a_run_is_one_batch_up_to_the_tail(spark: SparkSession, shop: Shop, batches: Batches) -> None:
+    """Behaviour 55, where Spark tells a source neither a start nor a limit; over splits, a failure and a restart."""
+    shop.create(2)
+    shop.write(10)
+    failed: list[Row] = []
+
+    def sink(frame: DataFrame, number: int) -> None:
+        batches(frame, number)
+        if number == 1 and not failed:
+            failed.extend(batches.rows[1])
+            raise RuntimeError("the sink is out of order")
+
+    shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
+    shop.write(5)
+    shop.scale(0.2, 0.6)
+    shop.write(10)
+    with pytest.raises(StreamingQueryException, match="out of order"):
+        shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
+    shop.write(5)
+    shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
+
+    assert batches.rows[1] == failed
+    assert batches.sizes == [100, 150, 50]
+    assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
+
+
+@needs_limits
 def test_bytes_of_a_trigger_are_limited(spark: SparkSession, shop: Shop, batches: Batches) -> None:
     """Behaviour 56."""
     shop.create()
@@ -49,6 +78,7 @@ def test_bytes_of_a_trigger_are_limited(spark: SparkSession, shop: Shop, batches
     assert batches.all == rows_of_events(shop.plain())
 
 
+@needs_limits
 def test_lag_is_in_the_progress_of_the_query(spark: SparkSession, shop: Shop, batches: Batches) -> None:
     """Behaviour 59."""
     shop.create(2)
@@ -114,6 +144,7 @@ def test_a_truncation_under_a_query_ends_it_unless_it_may_lose_events(
     assert json.loads(progress.sources[0].endOffset)["lost"] == 50
 
 
+@needs_limits
 def test_a_failed_task_is_run_again_over_the_same_events(
     spark: SparkSession, shop: Shop, batches: Batches, tmp_path: Path
 ) -> None:
@@ -138,6 +169,7 @@ def test_a_failed_task_is_run_again_over_the_same_events(
     assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
 
 
+@needs_limits
 def test_a_query_follows_splits_and_merges_across_a_failure_and_a_restart(
     spark: SparkSession, shop: Shop, batches: Batches
 ) -> None:
@@ -209,6 +241,7 @@ query.trigger(availableNow=True).start().awaitTermination()
 """
 
 
+@needs_limits
 def test_a_killed_driver_runs_its_last_batch_again_as_it_was(spark: SparkSession, shop: Shop, batches: Batches) -> None:
     """Behaviour 55: killed between the commit of the sink and Spark's own, the batch comes again, the very same."""
     shop.create(2)

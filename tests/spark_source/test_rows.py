@@ -1,6 +1,5 @@
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from millrace.client.read.arrow import batch_of
@@ -9,6 +8,7 @@ from millrace.model.block_packing import pack_block
 from millrace.model.event_block import unpack_block
 from millrace.spark_source.errors import SchemaError
 from millrace.spark_source.rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema, schema_of
+from tests.spark_source.conftest import arrow_schema_of
 
 
 def event_batch(count: int) -> pa.RecordBatch:
@@ -22,7 +22,7 @@ def test_batches_are_what_spark_demands() -> None:
     (batch,) = BatchMaker("shop/orders", SCHEMA).convert(event_batch(4))
     batch.validate(full=True)
 
-    assert batch.schema.equals(to_arrow_schema(SCHEMA, timezone="UTC"))
+    assert batch.schema.equals(arrow_schema_of(SCHEMA))
     assert batch.to_pydict() == {
         "value": [b"0", b"1", b"2", b"3"],
         "key": [None, "k1", "k2", None],
@@ -47,7 +47,7 @@ def test_a_schema_may_say_that_a_column_is_null_at_times() -> None:
     check_schema(nullable)
     (batch,) = BatchMaker("shop/orders", nullable).convert(event_batch(2))
 
-    assert batch.schema.equals(to_arrow_schema(nullable, timezone="UTC"))
+    assert batch.schema.equals(arrow_schema_of(nullable))
 
 
 def test_columns_can_be_left_out() -> None:

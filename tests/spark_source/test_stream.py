@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import millrace
 from millrace.client.errors import StreamNotFoundError
@@ -15,7 +14,7 @@ from millrace.spark_source.positions import StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
 from millrace.spark_source.stream import MillraceStreamReader
-from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events
+from tests.spark_source.conftest import Drivers, Offset, Row, Shop, needs_limits, position, rows_of_events
 
 
 def bytes_between(start: Offset, end: Offset) -> int:
@@ -96,8 +95,11 @@ def test_no_segment_starves(shop: Shop, drivers: Drivers) -> None:
     assert len(set(segments)) == len({row[3] for row in rows_of_events(shop.plain())})
 
 
+@needs_limits
 def test_what_spark_asks_for_wins(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 56: `Trigger.Once` asks for everything, and a lower limit than ours holds."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
     shop.create()
     shop.write(10)
     driver = drivers(maxEventsPerTrigger=30)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.client.read.arrow import batch_of
 from millrace.client.read.block_stream import PlacedBlock
@@ -16,6 +15,7 @@ from millrace.spark_source.rows import ROWS_MAX, SCHEMA
 from millrace.spark_source.typed_rows import TypedBatchMaker, check_typed_schema
 from millrace.spark_source.values import Mode, ValueFormat
 from millrace.spark_source.values.arrow_encoder import encode_arrow
+from tests.spark_source.conftest import arrow_schema_of
 
 A = t.StructField("a", t.LongType())
 OWN = [
@@ -65,7 +65,7 @@ def test_decoded_columns_are_beside_those_of_the_event() -> None:
     (batch,) = maker(fields).convert(event_batch([b'{"a":1}', b'{"a":2}']))
     batch.validate(full=True)
 
-    assert batch.schema.equals(to_arrow_schema(t.StructType(fields), timezone="UTC"))
+    assert batch.schema.equals(arrow_schema_of(t.StructType(fields)))
     assert batch.to_pydict() == {
         "_timestamp": [pa.scalar(5, pa.timestamp("us", tz="UTC")).as_py()] * 2,
         "a": [1, 2],
@@ -168,4 +168,4 @@ def test_columns_of_the_event_may_be_declared_never_null() -> None:
     fields = [A, *(t.StructField(field.name, field.dataType, nullable=False) for field in OWN[2:8])]
     (batch,) = maker(fields).convert(event_batch([b'{"a":1}']))
 
-    assert batch.schema.equals(to_arrow_schema(t.StructType(fields), timezone="UTC"))
+    assert batch.schema.equals(arrow_schema_of(t.StructType(fields)))

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.spark_source.errors import SchemaError
 from millrace.spark_source.values import ValueFormat, arrow_fields
+from tests.spark_source.conftest import arrow_schema_of
 from tests.spark_source.values.rows import structs, types
 
 
@@ -13,7 +13,7 @@ from tests.spark_source.values.rows import structs, types
 def test_types_are_those_that_spark_demands(drawn: tuple[ValueFormat, t.StructType]) -> None:
     value_format, schema = drawn
 
-    assert arrow_fields(schema.fields, value_format).equals(to_arrow_schema(schema, timezone="UTC"))
+    assert arrow_fields(schema.fields, value_format).equals(arrow_schema_of(schema))
 
 
 MAP = t.MapType(t.StringType(), t.LongType())
