@@ -23,6 +23,7 @@ from . import (
     event_write,
     floors,
     recovery,
+    spark_kafka,
     spark_read,
     stalled_disk,
     tail_latency,
@@ -46,6 +47,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "catch-up": catch_up.measure,
     "event-read": event_read.measure,
     "spark-read": spark_read.measure,
+    "spark-kafka": spark_kafka.measure,
     "recovery": recovery.measure,
 }
 

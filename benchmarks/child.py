@@ -18,22 +18,33 @@ class ChildFailedError(Exception):
     """A measuring process failed; the text is what it said."""
 
 
-def measured(module: str, options: Any, result: Callable[..., R]) -> R:
+def measured(
+    module: str,
+    options: Any,
+    result: Callable[..., R],
+    *,
+    python: str = sys.executable,
+    lifetime_s: float = _LIFETIME_S,
+) -> R:
     """Run `python -m benchmarks.<module>` with a record of options and return the record that it prints.
 
+    Args:
+        python: of the environment that it needs.
+        lifetime_s: it is killed after this long.
+
     Raises:
-        ChildFailedError: it failed, or was killed after two minutes.
+        ChildFailedError: it failed, or was killed.
     """
-    arguments = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(options))]
+    arguments = [python, "-m", f"benchmarks.{module}", json.dumps(asdict(options))]
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as child:
         try:
-            output, errors = child.communicate(timeout=_LIFETIME_S)
+            output, errors = child.communicate(timeout=lifetime_s)
         except BaseException as error:
             os.killpg(child.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise ChildFailedError(f"{module} did not end within {_LIFETIME_S:g} s") from None
+                raise ChildFailedError(f"{module} did not end within {lifetime_s:g} s") from None
             raise
     if child.returncode != 0:
         raise ChildFailedError(f"{module}: {errors.strip().splitlines()[-1] if errors.strip() else 'no output'}")

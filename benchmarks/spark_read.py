@@ -19,12 +19,19 @@ _NO_SYNCS: Final = SyncRate(0.0, "none made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkWork:
-    """What to read, and how often."""
+    """What to read, and how often.
+
+    Attributes:
+        kafka: the address of a broker that has the events in the topic `bench`; empty for none.
+        jars: what Spark needs for it, with commas.
+    """
 
     address: str
     folder: str
     event_count: int
     rounds: int
+    kafka: str = ""
+    jars: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +53,32 @@ def measure(session: Session) -> Iterator[Row]:
         begin_cpu_s = server.cpu_s()
         result = measured("spark_reader", work, SparkResult)
         server_cpu_s = server.cpu_s() - begin_cpu_s
-    ours = _rate(result, "value")
+    ours = rate_of(result, "value")
     for source, name, ratio in (("text", "Spark's text source", 3.0), ("parquet", "Spark's Parquet source", 0.5)):
         yield Row(
             name=f"read into Spark, events of {LINE_SIZE_BYTES} B, local[2]",
             figure=ours,
             reference_name=name,
-            reference=_rate(result, source),
+            reference=rate_of(result, source),
             target=Target(Bound.AT_LEAST, ratio),
             syncs=_NO_SYNCS,
-            conditions=f"the column `value`; {_conditions(result, 'value')}; {name}: {_conditions(result, source)}",
+            conditions=f"the column `value`; {conditions_of(result, 'value')}; {name}: {conditions_of(result, source)}",
         )
     yield Row(
         name=f"read into Spark, events of {LINE_SIZE_BYTES} B with all seven columns, local[2]",
-        figure=_rate(result, "all"),
+        figure=rate_of(result, "all"),
         syncs=_NO_SYNCS,
-        conditions=f"{_conditions(result, 'all')}; the server used {server_cpu_s:.1f} s of processor in all",
+        conditions=f"{conditions_of(result, 'all')}; the server used {server_cpu_s:.1f} s of processor in all",
     )
 
 
-def _rate(result: SparkResult, source: str) -> Quantity:
+def rate_of(result: SparkResult, source: str) -> Quantity:
+    """Return the rate of the median round."""
     return Quantity(result.events / statistics.median(result.elapsed_s[source]), Unit.EVENTS_PER_SECOND)
 
 
-def _conditions(result: SparkResult, source: str) -> str:
+def conditions_of(result: SparkResult, source: str) -> str:
+    """Return how the rounds of a source went."""
     rounds_s = result.elapsed_s[source]
     cpu_us = 1e6 * statistics.median(result.cpu_s[source]) / result.events
     return (

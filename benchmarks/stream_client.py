@@ -21,17 +21,24 @@ _BLOCK_EVENTS: Final = 10_000
 _EVENT_SIZE_BYTES: Final = 100
 # How many events are written one by one between two readings of the clock.
 _STRIDE_EVENTS: Final = 1_000
+# Blocks per second of a writer that is paced, so that what it writes comes evenly.
+_PACES_PER_S: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientWork:
-    """What to do: a key of `WORKS`, and for how long (writing) or how many events (reading, filling)."""
+    """What to do: a key of `WORKS`, and for how long (writing) or how many events (reading, filling).
+
+    Attributes:
+        per_s: the rate of `paced`; one event at a time below `_PACES_PER_S`, else as many blocks.
+    """
 
     what: str
     address: str
     stream: str
     duration_s: float = 0.0
     event_count: int = 0
+    per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,20 @@ async def _fill(client: millrace.Client, work: ClientWork) -> int:
             await writer.drain()
         await written
     return events
+
+
+async def _write_paced(client: millrace.Client, work: ClientWork) -> int:
+    """Write at a rate until the time is over; what is late is made up for."""
+    paces_per_s = min(work.per_s, _PACES_PER_S)
+    values = [os.urandom(_EVENT_SIZE_BYTES) for _ in range(round(work.per_s / paces_per_s))]
+    begin_s = time.perf_counter()
+    blocks = round(work.duration_s * paces_per_s)
+    async with client.writer(work.stream) as writer:
+        for number in range(blocks):
+            await asyncio.sleep(begin_s + number / paces_per_s - time.perf_counter())
+            # The key leads each block to another segment, as a topic without keys leads to another partition.
+            await writer.write_many(values, key=f"key-{number}")
+    return blocks * len(values)
 
 
 async def _write_one_by_one(client: millrace.Client, work: ClientWork) -> int:
@@ -129,6 +150,7 @@ WORKS: Final[dict[str, Callable[[millrace.Client, ClientWork], Awaitable[int]]]]
     "fill": _fill,
     "write_many": _write_many,
     "write": _write_one_by_one,
+    "paced": _write_paced,
     "arrow_batches": _read_batches,
     "async_for": _read_one_by_one,
 }
