@@ -59,6 +59,8 @@ def test_without_limits_a_run_is_one_batch_up_to_the_tail(spark: SparkSession, s
         shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
     shop.write(5)
     shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
+    assert batches.sizes == [100, 150]  # AvailableNow is one batch: the one that has failed
+    shop.run(spark, sink, maxEventsPerTrigger=40).awaitTermination()
 
     assert batches.rows[1] == failed
     assert batches.sizes == [100, 150, 50]
