@@ -67,11 +67,13 @@ class Uploader:
 
     def candidates(self) -> list[Segment]:
         """Return the segments whose tails are to be flushed: not those whose bytes are copied with their target."""
-        return [
-            segment
-            for segment in self._state.unflushed.values()
-            if segment.link is None or segment.link.target_id in self._stuck
-        ]
+        found = list(self._state.unmerged.values())
+        if self._stuck:
+            found += [each for each in self._state.merged.values() if each.tail and self._is_stuck(each)]
+        return found
+
+    def _is_stuck(self, merged: Segment) -> bool:
+        return merged.link is not None and merged.link.target_id in self._stuck
 
     async def upload(self, segments: Sequence[Segment]) -> None:
         """Flush a chunk's worth of each of the segments, a few at the same time. Safe to cancel.

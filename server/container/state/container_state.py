@@ -154,6 +154,9 @@ class ContainerState:
         # kinds are pinned by the state itself: their tails and links are nowhere else.
         self.unflushed: dict[int, Segment] = {}
         self.merged: dict[int, Segment] = {}
+        # Of those with a tail the ones that were not merged: the others, of which there may be many more, are flushed
+        # with their target.
+        self.unmerged: dict[int, Segment] = {}
         self._tail_pins: dict[int, Pins] = {}
         self._link_pins: dict[int, Pins] = {}
         # Chunks that nothing refers to any more.
@@ -268,6 +271,8 @@ class ContainerState:
         number = segment.segment_id
         if number not in self.unflushed:
             self.unflushed[number] = segment
+            if segment.link is None:
+                self.unmerged[number] = segment
             self._tail_pins[number] = self.segments.pin([number])
             assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
         segment.tail.add(extent)
@@ -288,6 +293,7 @@ class ContainerState:
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail and self.unflushed.pop(segment.segment_id, None) is not None:
+            self.unmerged.pop(segment.segment_id, None)
             self._tail_pins.pop(segment.segment_id).release()
         assert segment.tail or segment.segment_id not in self._tail_pins
 
@@ -314,6 +320,7 @@ class ContainerState:
         self._link_pins[link.source_id] = self.segments.pin([link.source_id])
         source = self.merged[link.source_id] = self.segments[link.source_id]
         source.link = link
+        self.unmerged.pop(link.source_id, None)
         with self.segments.pin([link.target_id]):
             self.hold(self.segments[link.target_id], link)
 

@@ -312,3 +312,16 @@ async def test_a_truncation_inside_of_what_was_merged_is_flushed_and_started_wit
         assert await peer.read_all(target, start=305_000) == rest
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(target, start=305_000) == rest
+
+
+@pytest.mark.asyncio
+async def test_merged_segments_are_not_looked_at_until_their_target_is_stuck() -> None:
+    """There may be many more of them than of all others, and each pass asks for what may be flushed."""
+    tier2 = Tier2()
+    tier2.append(b"first ")
+    merged = [tier2.merge(b"merged ") for _ in range(3)]
+
+    assert list(tier2.state.unmerged.values()) == tier2.uploader.candidates() == [tier2.segment]
+    assert all(source.segment_id in tier2.state.unflushed for source in merged)
+    await tier2.uploader.upload([tier2.segment])
+    assert (tier2.state.unmerged, tier2.state.unflushed) == ({}, {})
