@@ -70,6 +70,10 @@ def plan_commit(
     """
     segments = sorted(open_parts, key=_low)
     lows = [segment.key_range.low for segment in segments]
+    within = [segments[bisect_right(lows, part.key_range.low) - 1] for part in parts]
+    if all(part.key_range.high <= segment.key_range.high for part, segment in zip(parts, within, strict=True)):
+        targets = [segment.segment_id for segment in within]
+        return CommitPlan(epochs=(), targets=dict(zip([part.segment_id for part in parts], targets, strict=True)))
     # By range: the places, among the open segments, of those that overlap it.
     spans = {
         each: range(bisect_right(lows, each.low) - 1, bisect_right(lows, each.last))
@@ -90,7 +94,7 @@ def plan_commit(
         PlannedEpoch(number=epoch + 2, sealed_ids=tuple(segment_id for segment_id, _ in between), created=after),
     )
     return CommitPlan(
-        epochs=epochs if sealed else (),
+        epochs=epochs,
         targets={part.segment_id: target_of[part.key_range] for part in parts},
     )
 

@@ -22,7 +22,6 @@ known flag) is for the caller to check.
 
 import struct
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final, TypeGuard
 
@@ -268,10 +267,12 @@ class _Bytes(_Part):
 
     def unpack(self, values: list[Any], data: Buffer, offset: int, end: int) -> int:
         start = offset + self.size_min
-        self._need(self.size_min, end - offset)
+        if end < start:
+            self._need(self.size_min, end - offset)
         (count,) = self._prefix.unpack_from(data, offset)
         # The count is what a peer claims: it is believed only as far as bytes have arrived.
-        self._need(count * self._item_size_min, end - start)
+        if count * self._item_size_min > end - start:
+            self._need(count * self._item_size_min, end - start)
         value, offset = self._unpacked(data, start, end, count)
         values.append(value)
         return offset
@@ -317,14 +318,21 @@ class _Structures(_Bytes):
         super().__init__(name, field, prefix, item_size_min=self._codec.size_min)
 
     def _packed(self, value: Any) -> tuple[int, bytes]:
+        count = len(value)
+        if not count:  # most lists of most messages
+            return 0, b""
         if self._codec.only_struct is not None:
             pack = self._codec.only_struct.pack
-            with suppress(struct.error):  # what does not fit is named below
-                return len(value), b"".join([pack(*item) for item in value])
+            try:
+                return count, b"".join([pack(*item) for item in value])
+            except struct.error:
+                pass  # what does not fit is named below
         # An item that is no sequence, or one of another length, is a TypeError.
-        return len(value), b"".join([self._codec.pack(*item) for item in value])
+        return count, b"".join([self._codec.pack(*item) for item in value])
 
     def _unpacked(self, data: Buffer, start: int, end: int, count: int) -> tuple[Any, int]:
+        if not count:
+            return [], start
         only_struct = self._codec.only_struct
         if only_struct is not None:
             end = start + count * only_struct.size

@@ -55,11 +55,11 @@ class Pins:
     __slots__ = ("_pinned",)
 
     def __init__(self) -> None:
-        # Each with its cache; None when they are released or transferred: then nothing can be added.
-        self._pinned: list[tuple[EntityCache[Any], int]] | None = []
+        # By call of `pin`, cache and numbers; None when they are released or transferred: then nothing can be added.
+        self._pinned: list[tuple[EntityCache[Any], list[int]]] | None = []
 
     def __len__(self) -> int:
-        return len(self._pinned or ())
+        return sum(len(numbers) for _, numbers in self._pinned or ())
 
     def __enter__(self) -> "Pins":
         return self
@@ -78,8 +78,8 @@ class Pins:
         """Let the entities be evicted, as far as nothing else pins them. Releasing twice is fine."""
         pinned, self._pinned = self._pinned, None
         if pinned:
-            for cache, number in pinned:
-                cache._unpin(number)  # noqa: SLF001  # pins and their counts are one thing
+            for cache, numbers in pinned:
+                cache._unpin(numbers)  # noqa: SLF001  # pins and their counts are one thing
 
 
 class EntityCache(Generic[Item]):
@@ -179,14 +179,31 @@ class EntityCache(Generic[Item]):
             StorageError: one could not be loaded; nothing is pinned, but for what `into` has.
         """
         if into is None:
-            with Pins() as pins:
-                return self.pin(keys, into=pins).transfer()
+            into = Pins()
+            try:
+                return self.pin(keys, into=into)
+            except BaseException:
+                into.release()
+                raise
+        pinned = into._pinned  # noqa: SLF001  # pins and their counts are one thing
+        if pinned is None:
+            return into
+        counts = self._pin_counts
+        numbers: list[int] = []
+        # First, so that those are released before one that could not be loaded.
+        pinned.append((self, numbers))
         for key in keys:
             number = self._find_number(key) if isinstance(key, str) else key
-            if number > 0:
-                if number not in self._resident and number not in self._pin_counts:
+            if number in counts:
+                counts[number] += 1
+            elif number > 0:
+                if number not in self._resident:
                     self._load(number)
-                self._pin(number, into)
+                counts[number] = 1
+                self._keep(number)
+            else:
+                continue
+            numbers.append(number)
         return into
 
     @property
@@ -376,26 +393,15 @@ class EntityCache(Generic[Item]):
             if newer is None or self.number_of(newer) <= number:
                 self._resident_names[name] = item
 
-    def _pin(self, number: int, pins: Pins) -> None:
-        pinned = pins._pinned  # noqa: SLF001  # pins and their counts are one thing
-        if pinned is None:
-            return
-        pinned.append((self, number))
+    def _unpin(self, numbers: list[int]) -> None:
         counts = self._pin_counts
-        if number in counts:
-            counts[number] += 1
-        else:
-            counts[number] = 1
-            self._keep(number)
-
-    def _unpin(self, number: int) -> None:
-        counts = self._pin_counts
-        count = counts[number]
-        if count > 1:
-            counts[number] = count - 1
-        else:
-            del counts[number]
-            self._consider(number)
+        for number in numbers:
+            count = counts[number]
+            if count > 1:
+                counts[number] = count - 1
+            else:
+                del counts[number]
+                self._consider(number)
 
     def _consider(self, number: int) -> None:
         """Let an entity be evicted some time, if it may be: now, if there is no room for it."""

@@ -132,6 +132,15 @@ class InFlight:
         """Return the last decision of a type about a subject, if it is in flight."""
         return self._queued.get(key)
 
+    def is_any_queued(self, kinds: Iterable[type[m.Record]], subject: int | str) -> bool:
+        """Return whether a decision of one of these types about a subject is in flight."""
+        queued = self._queued
+        if queued:
+            for kind in kinds:
+                if (kind, subject) in queued:
+                    return True
+        return False
+
     def records(self) -> list[m.Record]:
         """Return the records of the decisions, in order."""
         return [pending.record for pending in self._pending if isinstance(pending, PendingDecision)]

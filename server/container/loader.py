@@ -72,11 +72,7 @@ class EntityLoader:
             StorageError: the checkpoint cannot be read.
         """
         required = m.Required(
-            segments=tuple(segments),
-            writers=tuple(writers),
-            streams=tuple(streams),
-            transactions=tuple(transactions),
-            producers=tuple(producers),
+            segments=segments, writers=writers, streams=streams, transactions=transactions, producers=producers
         )
         with Pins() as pins:
             for cache, keys in self._state.required(required):
@@ -86,15 +82,12 @@ class EntityLoader:
     def is_resident(self, required: m.Required) -> bool:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
         state = self._state
-        return all(
-            all(map(cache.is_resident, keys))
-            for cache, keys in (
-                (state.segments, required.segments),
-                (state.writers, required.writers),
-                (state.streams, required.streams),
-                (state.transactions, required.transactions),
-                (state.producers, required.producers),
-            )
+        return (
+            all(map(state.segments.is_resident, required.segments))
+            and all(map(state.writers.is_resident, required.writers))
+            and all(map(state.streams.is_resident, required.streams))
+            and all(map(state.transactions.is_resident, required.transactions))
+            and all(map(state.producers.is_resident, required.producers))
         )
 
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> None:

@@ -114,17 +114,22 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
     )
     created = {segment_id for epoch in plan.epochs for segment_id, _ in epoch.created}
     ends: dict[int, int] = {}
-    event_counts: dict[int, int] = defaultdict(int)
+    targets: dict[int, Segment] = {}
+    event_counts: dict[int, int] = {}
     for part, source in sources:
         target_id = plan.targets[part.segment_id]
         if target_id not in ends:
-            ends[target_id] = 0 if target_id in created else _target(container, target_id).next_offset
-        size, event_count = source.next_offset, source.next_event_count
-        commit.parts.append(m.CommittedPart(part.segment_id, target_id, ends[target_id], size, event_count))
-        ends[target_id] += size
+            ends[target_id] = event_counts[target_id] = 0
+            if target_id not in created:
+                target = targets[target_id] = container.segment(target_id)
+                target.check_appendable()
+                ends[target_id] = target.next_offset
+        end, size, event_count = ends[target_id], source.next_offset, source.next_event_count
+        commit.parts.append(m.CommittedPart(part.segment_id, target_id, end, size, event_count))
+        ends[target_id] = end + size
         event_counts[target_id] += event_count
-    for target_id in event_counts.keys() - created:
-        check_event_count(container.segment(target_id), event_counts[target_id])
+    for target_id, target in targets.items():
+        check_event_count(target, event_counts[target_id])
     commit.epochs += [
         m.CommitEpochRecord(
             stream_id,
@@ -137,12 +142,6 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
     last_epoch = plan.epochs[-1].number if plan.epochs else stream.epoch
     positions = [m.CutPosition(*end) for end in sorted(ends.items())]
     commit.cuts.append(m.TransactionCut(stream_id, last_epoch, positions))
-
-
-def _target(container: SegmentContainer, segment_id: int) -> Segment:
-    segment = container.segment(segment_id)
-    segment.check_appendable()
-    return segment
 
 
 def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit, *, digest: bytes) -> None:

@@ -235,7 +235,7 @@ class StreamController:
         """Return whether a decision about a stream as a whole is on its way."""
         stream = self._state.streams.find(name)
         # A commit that begins epochs belongs to its transaction, and is queued under that.
-        return any(self._container.queued(kind, name) for kind in _DECISIONS) or (
+        return self._container.in_flight.is_any_queued(_DECISIONS, name) or (
             stream is not None and stream.admitted_epoch != stream.epoch
         )
 

@@ -293,7 +293,7 @@ class TransactionController:
         self, transaction: Transaction, branch: int, parts: Sequence[TransactionPart], *, count: int
     ) -> None:
         admitted, places = transaction.admitted_parts, transaction.places()
-        new = {(part.stream_id, part.key_range) for part in parts}
+        new = {(part.stream_id, part.key_range.low) for part in parts}
         if len(new) < count or new & places.get(branch, set()):
             raise InvalidArgumentError("a branch has one part for a range of keys", subject=_subject(transaction))
         if len(places) + (branch not in places) > BRANCHES_COUNT_MAX:

@@ -15,7 +15,7 @@ Who sends a message is its base, and there is no default: `Request`, `Query` (a 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -25,6 +25,7 @@ from typing import (
     ClassVar,
     Final,
     Generic,
+    NamedTuple,
     TypeVar,
     dataclass_transform,
     get_args,
@@ -238,15 +239,14 @@ def _is_structure(item: Any) -> bool:
     return hasattr(item, "_fields")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Required:
+class Required(NamedTuple):
     """What a message names, by number or by name. With a stream its segments are meant too."""
 
-    segments: tuple[int | str, ...] = ()
-    writers: tuple[int | str, ...] = ()
-    streams: tuple[int | str, ...] = ()
-    transactions: tuple[int | str, ...] = ()
-    producers: tuple[int | str, ...] = ()
+    segments: Sequence[int | str] = ()
+    writers: Sequence[int | str] = ()
+    streams: Sequence[int | str] = ()
+    transactions: Sequence[int | str] = ()
+    producers: Sequence[int | str] = ()
 
 
 def required_entities(message: Message) -> Required:
@@ -258,9 +258,13 @@ def required_entities(message: Message) -> Required:
     keys: dict[str, tuple[int | str, ...]] = {}
     for name, of_item, kind in message.entity_paths:
         value = getattr(message, name)
-        if of_item is not None:
-            value = list(map(of_item, value))
-        named = tuple(value) if isinstance(value, list) else (value,)
-        if len(named) <= SEGMENTS_PER_STREAM_MAX or isinstance(message, Record):
-            keys[kind] = keys.get(kind, ()) + tuple(filter(None, named))
+        if not value:
+            continue
+        if isinstance(value, list):
+            if len(value) > SEGMENTS_PER_STREAM_MAX and not isinstance(message, Record):
+                continue
+            named = tuple(filter(None, value if of_item is None else map(of_item, value)))
+        else:
+            named = (value,)
+        keys[kind] = keys[kind] + named if kind in keys else named
     return Required(**keys)

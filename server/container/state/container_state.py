@@ -167,11 +167,16 @@ class ContainerState:
 
         What is yielded is to be pinned before the next is asked for: which segments a stream has, it says itself.
         """
-        yield self.segments, required.segments
-        yield self.writers, required.writers
-        yield self.transactions, required.transactions
-        yield self.producers, required.producers
-        yield self.streams, required.streams
+        if required.segments:
+            yield self.segments, required.segments
+        if required.writers:
+            yield self.writers, required.writers
+        if required.transactions:
+            yield self.transactions, required.transactions
+        if required.producers:
+            yield self.producers, required.producers
+        if required.streams:
+            yield self.streams, required.streams
         for key in required.streams:
             stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
             if stream is not None:
@@ -179,7 +184,8 @@ class ContainerState:
 
     def admitted_segment(self, segment_id: int) -> Segment | None:
         """Return a segment, also one whose creation is queued; None if there is none. Blocks if it must be loaded."""
-        return self.segments.get(segment_id) or self.admitted_segments.get(segment_id)
+        admitted = self.admitted_segments  # empty, unless a transaction is beginning
+        return (admitted.get(segment_id) if admitted else None) or self.segments.get(segment_id)
 
     def admitted_transaction(self, number: int, name: str = "") -> Transaction | None:
         """Return a transaction by its number, or by its name if that is 0, also one whose beginning is queued.
@@ -187,7 +193,7 @@ class ContainerState:
         Blocks if it must be loaded.
         """
         if number:
-            return self.transactions.get(number) or self.admitted_transactions.get(number)
+            return self.admitted_transactions.get(number) or self.transactions.get(number)
         begun = [each for each in self.admitted_transactions.values() if name and each.name == name]
         return begun[-1] if begun else self.transactions.find(name)
 

@@ -56,8 +56,7 @@ class IdRanges:
             )
 
     def use(self, numbers: Sequence[int]) -> None:
-        """Use numbers: all of them, or none. Raises like `check`."""
-        self.check(numbers)
+        """Use numbers, which `check` has not refused in this step."""
         for number in numbers:
             place = bisect_right(self._firsts, number) - 1
             self._unused[place][number - self._firsts[place]] = 0

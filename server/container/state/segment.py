@@ -198,7 +198,7 @@ class Segment:
     def replace_attributes(self, attributes: dict[str, bytes]) -> None:
         """Take other attributes as the durable and the admitted ones."""
         self.attributes = attributes
-        self.attribute_bytes = sum(attribute_size(*each) for each in attributes.items())
+        self.attribute_bytes = sum(attribute_size(*each) for each in attributes.items()) if attributes else 0
         self.admitted_attribute_bytes = self.attribute_bytes
 
     def set_attribute(self, key: str, value: bytes | None) -> None:

@@ -22,7 +22,10 @@ CUT_POSITION_SIZE_BYTES: Final = 200
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stream:
-    """A stream; `parts` holds every segment that still has something to read, in the order of creation."""
+    """A stream; `parts` holds every segment that still has something to read, in the order of creation.
+
+    The list of its parts is replaced when they change, and never changed itself.
+    """
 
     stream_id: int
     name: str
@@ -36,6 +39,9 @@ class Stream:
     sealed: bool = False
     # Admitted: the epoch after the commits that are queued.
     admitted_epoch: int = field(init=False)
+    # Those of `_parts_seen` that are open: every commit asks for them several times.
+    _open_parts: tuple[StreamPart, ...] = field(default=(), init=False, repr=False)
+    _parts_seen: list[StreamPart] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
@@ -64,9 +70,14 @@ class Stream:
         return [part.segment_id for part in self.parts]
 
     @property
-    def open_parts(self) -> list[StreamPart]:
+    def open_parts(self) -> tuple[StreamPart, ...]:
         """The parts of the current epoch, in the order of their keys."""
-        return sorted((part for part in self.parts if not part.sealed_epoch), key=lambda part: part.key_range)
+        if self._parts_seen is not self.parts:
+            self._parts_seen = self.parts
+            self._open_parts = tuple(
+                sorted((part for part in self.parts if not part.sealed_epoch), key=lambda part: part.key_range.low)
+            )
+        return self._open_parts
 
     def part(self, segment_id: int) -> StreamPart | None:
         """Return the part of a segment, None if it has none (any more)."""
@@ -79,13 +90,12 @@ class Stream:
     def begin_epoch(self, record: m.EpochRecord) -> None:
         """Replace parts by their successors."""
         sealed = set(record.sealed_ids)
-        self.parts = [
-            replace(part, sealed_epoch=record.number) if part.segment_id in sealed else part for part in self.parts
-        ]
-        self.parts += [
+        kept = [replace(part, sealed_epoch=record.number) if part.segment_id in sealed else part for part in self.parts]
+        created = [
             StreamPart(segment_id=segment_id, key_range=KeyRange.inclusive(low, last), epoch=record.number)
             for segment_id, low, last in record.created
         ]
+        self.parts = kept + created
         self.epoch = record.number
         self.admitted_epoch = max(self.admitted_epoch, record.number)
         self.epochs.append(record)

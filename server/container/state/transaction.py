@@ -11,7 +11,7 @@ The ranges of keys that a stream has in one epoch are the same to all that begin
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
@@ -78,8 +78,8 @@ class Transaction:
     holders_count: int = 0
     # At least so many bytes may be appended yet, as far as that was counted.
     room_bytes: int = 0
-    # By branch, streams and keys of the admitted parts, as far as that was looked at: of so many parts.
-    _places: dict[int, set[tuple[int, KeyRange]]] = field(default_factory=dict, init=False, repr=False)
+    # By branch, streams and lowest keys of the admitted parts, as far as that was looked at: of so many parts.
+    _places: dict[int, set[tuple[int, int]]] = field(default_factory=dict, init=False, repr=False)
     _placed_count: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,20 +93,23 @@ class Transaction:
         self.admitted_branches = self.branches
         self.admitted_parts = dict(self.parts)
 
-    def admit_parts(self, parts: dict[int, TransactionPart]) -> None:
+    def admit_parts(self, parts: Mapping[int, TransactionPart]) -> None:
         """Have these parts, too, in the admitted view; none of them was there."""
         places = self.places()
-        self.admitted_parts |= parts
+        self.admitted_parts.update(parts)
         for part in parts.values():
-            places.setdefault(part.branch, set()).add((part.stream_id, part.key_range))
+            places.setdefault(part.branch, set()).add((part.stream_id, part.key_range.low))
         self._placed_count = len(self.admitted_parts)
 
-    def places(self) -> dict[int, set[tuple[int, KeyRange]]]:
-        """Return for each branch the streams and keys of its admitted parts; one has many, and gets them one by one."""
+    def places(self) -> dict[int, set[tuple[int, int]]]:
+        """Return for each branch the streams and lowest keys of its admitted parts, which say what range is theirs.
+
+        One has many, and gets them one by one.
+        """
         if self._placed_count != len(self.admitted_parts):
             self._places, self._placed_count = {}, len(self.admitted_parts)
             for part in self.admitted_parts.values():
-                self._places.setdefault(part.branch, set()).add((part.stream_id, part.key_range))
+                self._places.setdefault(part.branch, set()).add((part.stream_id, part.key_range.low))
         return self._places
 
     def forget_parts(self) -> None:
@@ -290,8 +293,7 @@ class OpenTransactions:
     def add_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
         """Add segments that are parts of one from now on."""
         self.admit_parts(transaction, segment_ids)
-        for segment_id in segment_ids:
-            self._segments.pin([segment_id], into=self._pins[transaction.number])
+        self._segments.pin(segment_ids, into=self._pins[transaction.number])
 
     def drop_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
         """Remove parts that are deleted; their pins end with the transaction."""

@@ -15,16 +15,8 @@ def test_each_number_of_a_range_is_used_once() -> None:
     assert [number for number in range(30) if ranges.is_unused(number)] == [11, 12, 13, 20]
     for numbers in ([10], [9], [15], [22], [11, 11]):
         with pytest.raises(InvalidArgumentError, match="used once"):
-            ranges.use(numbers)
-
-
-def test_of_numbers_that_are_refused_none_is_used() -> None:
-    ranges = IdRanges()
-    ranges.add(10, 5)
-    with pytest.raises(InvalidArgumentError):
-        ranges.use([11, 12, 99])
-
-    ranges.use([11, 12])
+            ranges.check(numbers)
+    ranges.check([11, 20])
 
 
 def test_the_oldest_range_is_void_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

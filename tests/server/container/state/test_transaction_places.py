@@ -32,6 +32,6 @@ def test_parts_are_added_without_a_look_at_the_others() -> None:
 
     assert watched.visits_count == 1
     assert len(watched) == 150
-    assert transaction.places() == {branch: {(7, keys) for keys in equal_ranges(3)} for branch in range(50)}
+    assert transaction.places() == {branch: {(7, keys.low) for keys in equal_ranges(3)} for branch in range(50)}
     transaction.forget_parts()
     assert transaction.places() == {}
