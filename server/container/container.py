@@ -69,6 +69,8 @@ from .segment_reads import SegmentReads
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_MS: Final = 200
+_WAKES_NOBODY: Final = (m.IdsReserved, m.TransactionBegun, m.PartsAdded, m.TransactionPrepared, m.ProducerTaken)
+"""Records that change no segment that anybody reads."""
 
 
 class SegmentContainer:
@@ -213,7 +215,8 @@ class SegmentContainer:
         on_stream = check_sequenced(on_stream, segment, subject=writer.writer_id)
         refusal = refusal_of(on_stream, segment, run.sequences)
         if refusal is not None:
-            decided = self.decide(
+            # Nobody waits for it: the append follows it.
+            self.log_decision(
                 m.SequencesRefused(
                     writer_number=run.writer_number,
                     stream_id=segment.stream_id,
@@ -222,7 +225,6 @@ class SegmentContainer:
                     stored_through=refusal.stored_through,
                 )
             )
-            decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: the append does
             on_stream.admitted.refusal = refusal
             self.sequences_refused_total += 1
             logger.error(
@@ -327,7 +329,7 @@ class SegmentContainer:
 
     # --- decisions ---
 
-    def decide(self, record: m.Record, *subject: int | str, is_followed: bool = False) -> asyncio.Future[None]:
+    def decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
         """Log a decision; the future resolves when it is durable and applied.
 
         The caller has checked the decision against the admitted view, and moves that view in the same step; what the
@@ -336,21 +338,30 @@ class SegmentContainer:
         Args:
             record: of the decision.
             subject: under it, and the type of the record, `queued` returns the decision until it is settled.
-            is_followed: see `Log.submit`.
 
         Raises:
             ServerError: the container takes no requests.
         """
+        return self.log_decision(record, *subject).durable()
+
+    def log_decision(self, record: m.Record, *subject: int | str, is_followed: bool = False) -> PendingDecision:
+        """Log a decision; who wants to, waits for it, or lets an answer follow it. See `decide`.
+
+        Args:
+            is_followed: see `Log.submit`.
+        """
         self._check_running()
         frame = encode(record)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with Pins() as pins:
+        pins = Pins()
+        try:
             self.state.pin_required(m.required_entities(record), into=pins)
-            decision = PendingDecision(record, (type(record), *subject), future, pins)
             self.log.submit(AppendRun.of_record(frame), is_followed=is_followed)
-            decision.pins = pins.transfer()
+        except BaseException:
+            pins.release()
+            raise
+        decision = PendingDecision(record, (type(record), *subject), pins)
         self.in_flight.add(decision)
-        return asyncio.shield(future)
+        return decision
 
     def queued(self, kind: type[m.Record], *subject: int | str) -> PendingDecision | None:
         """Return the last decision of a type about a subject, if it is not settled yet: the admitted view of that."""
@@ -382,9 +393,13 @@ class SegmentContainer:
         if self.has_failed:
             return  # what is recovered from the disk has it
         state = self.state
-        if len(runs) == 1 and not self._is_watched(runs[0]):
-            # Whatever is asked next finds the batch applied. So the ack need not wait for that, if nobody is to be
-            # told before.
+        # Whatever is asked next finds the batch applied. So the ack of a lone append, and what is told of transactions,
+        # need not wait for that, if nobody is to be told before.
+        if self.in_flight.replies_count:
+            if not self._wakes_somebody(runs):
+                for owner in self.in_flight.tell(len(runs)):
+                    owner.settle()
+        elif len(runs) == 1 and not self._is_watched(runs[0].segment_id):
             self.in_flight.tell_lone()
         try:
             woken = apply_batch(
@@ -409,8 +424,24 @@ class SegmentContainer:
         self.room_changed()
         self.on_progress()
 
-    def _is_watched(self, run: AppendRun) -> bool:
-        segment = self.state.segments.peek(run.segment_id)
+    def _wakes_somebody(self, runs: list[AppendRun]) -> bool:
+        """Return whether a batch, when it is applied, may wake those who wait at the tail of a segment."""
+        for item in self.in_flight.items(runs):
+            if isinstance(item, AppendRun):
+                changed = [item.segment_id]
+            elif isinstance(item, m.TransactionCommitted):
+                changed = [part.target_id for part in item.parts]
+                changed += [segment_id for epoch in item.epochs for segment_id in epoch.sealed_ids]
+            elif isinstance(item, _WAKES_NOBODY):
+                continue
+            else:
+                return True
+            if any(map(self._is_watched, changed)):
+                return True
+        return False
+
+    def _is_watched(self, segment_id: int) -> bool:
+        segment = self.state.segments.peek(segment_id)
         return segment is not None and bool(segment.watchers)
 
     def log_failed(self, error: BaseException) -> None:

@@ -11,9 +11,11 @@ What is in flight is one queue in the order of the log: there is no need to know
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from millrace.server.errors import LogFailedError, RefusalUnknownError
@@ -33,21 +35,31 @@ class PendingDecision:
     """A record on its way through the log.
 
     Attributes:
-        future: resolves when it is settled; those who wait for it shield it.
         pins: keep what it is about in memory until it is settled: its admitted view is nowhere else.
     """
 
     record: Any
     key: DecisionKey
-    future: asyncio.Future[None]
     pins: Pins
+    # Made for those who wait for it; what fills a transaction has followers instead.
+    _future: asyncio.Future[None] | None = None
+    _is_settled: bool = False
+
+    def durable(self) -> asyncio.Future[None]:
+        """Return a future that resolves when it is settled; to be asked for before. Cancelling it undoes nothing."""
+        assert not self._is_settled, "the future of what is settled would never be done"
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._future)
 
     def settle(self, failure: LogFailedError | None = None) -> None:
         """End as durable and applied, or as failed."""
-        if failure is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(failure)
+        self._is_settled = True
+        if self._future is not None:
+            if failure is None:
+                self._future.set_result(None)
+            else:
+                self._future.set_exception(failure)
         self.pins.release()
 
 
@@ -57,6 +69,19 @@ class Follower(Protocol):
     def settle(self, failure: LogFailedError | None = None) -> None:
         """Called once, when everything before it is durable, or has failed."""
         ...
+
+
+class FollowingReply(ABC):
+    """A follower that is a reply, which its owner sends when it is told: it may be before the batch is applied."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+
+    @abstractmethod
+    def settle(self, failure: LogFailedError | None = None) -> None:
+        """As of any follower."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +116,8 @@ class InFlight:
         # By the number of what they follow.
         self._followers: dict[int, list[Follower]] = {}
         self._followers_count = 0
+        # How many of the followers are replies.
+        self.replies_count = 0
         # Set once the log has failed: the admitted view then holds what may never have been.
         self._failure: LogFailedError | None = None
 
@@ -114,6 +141,7 @@ class InFlight:
         if self._pending:
             self._followers.setdefault(self._added, []).append(follower)
             self._followers_count += 1
+            self.replies_count += isinstance(follower, FollowingReply)
         else:
             follower.settle(self._failure)
 
@@ -163,6 +191,27 @@ class InFlight:
             pending.settled = True
             pending.owner.settle()
 
+    def tell(self, count: int) -> set[Owner]:
+        """Say of so many at the front that they are durable, before they are settled; return who is to be told.
+
+        Of appends, and of replies that follow these or decisions; all others wait until they are settled.
+        """
+        owners: set[Owner] = set()
+        for number, pending in enumerate(islice(self._pending, count), self._settled + 1):
+            if isinstance(pending, PendingAppend):
+                pending.settled = True
+                owners.add(pending.owner)
+            followers = self._followers.get(number)
+            if followers:
+                replies = [each for each in followers if isinstance(each, FollowingReply)]
+                self._followers[number] = [each for each in followers if not isinstance(each, FollowingReply)]
+                self._followers_count -= len(replies)
+                self.replies_count -= len(replies)
+                for reply in replies:
+                    reply.settle()
+                    owners.add(reply.owner)
+        return owners
+
     def durable(self, runs: Iterable[AppendRun]) -> set[Owner]:
         """Settle what is at the front, in its order, and its followers; return the owners that are to be told."""
         owners: set[Owner] = set()
@@ -189,6 +238,10 @@ class InFlight:
         followers = self._followers.pop(self._settled, ())
         self._followers_count -= len(followers)
         for ended in (pending, *followers):
-            if isinstance(ended, PendingAppend) and not ended.settled:
+            if isinstance(ended, PendingAppend):
+                if not ended.settled:
+                    owners.add(ended.owner)
+            elif isinstance(ended, FollowingReply):
                 owners.add(ended.owner)
+                self.replies_count -= 1
             ended.settle(failure)

@@ -19,8 +19,9 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.server_session import Received
 
+from .decided_replies import DecidedReplies
 from .flow_control import FlowControl, Reason
-from .handlers import BEFORE_APPENDS, Decided, Handlers, Reply
+from .handlers import BEFORE_APPENDS, Awaiting, Decided, Handlers
 from .options import FrontOptions
 from .outlet import Outlet
 from .reader_memory import ReaderMemory
@@ -57,6 +58,9 @@ class Dispatcher:
         self._abort = abort
         self._violated = violated
         self._progressed = progressed
+        self._replies = DecidedReplies(
+            self, handlers.container.in_flight, outlet=outlet, flow=flow, count_max=options.tasks_count_max
+        )
         self._tasks = ConnectionTasks(flow, count_max=options.tasks_count_max, failed=abort, ended=progressed)
         self.reads = Reads(
             handlers.container,
@@ -70,7 +74,7 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way that a draining connection should wait for."""
-        return not self._tasks and not self._session.appends.count
+        return not self._tasks and not self._replies and not self._session.appends.count
 
     def greeted(self, session_id: bytes) -> None:
         """Know of which client the frames are from now on."""
@@ -98,6 +102,7 @@ class Dispatcher:
         Called by the container once for each log batch, and by the connection for what needs no log.
         """
         self._session.put_outcomes()
+        self._replies.put()
         self._outlet.flush()
         self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._progressed()
@@ -126,9 +131,13 @@ class Dispatcher:
                     request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
                 )
             case _:
-                carried_out = self._carry_out(message, request_id)
-                task = self._tasks.start(carried_out, name=f"request {message.type.name}")
-                task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
+                reply = self._handlers.admit(message)
+                if isinstance(reply, Decided):
+                    self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
+                else:
+                    carried_out = self._carry_out(message, request_id, reply)
+                    task = self._tasks.start(carried_out, name=f"request {message.type.name}")
+                    task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
 
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
@@ -188,9 +197,8 @@ class Dispatcher:
         else:
             self.reads.subscribe(message, request_id)
 
-    def _carry_out(self, message: m.Message, request_id: int) -> Coroutine[Any, Any, None]:
-        """Start on a request; return what ends it."""
-        reply = self._handlers.admit(message)
+    def _carry_out(self, message: m.Message, request_id: int, reply: Awaiting | None) -> Coroutine[Any, Any, None]:
+        """Return what ends a request, given what it waits for if it was decided."""
         if reply is not None:
             return self._answer(reply, request_id)
         if isinstance(message, BEFORE_APPENDS):
@@ -202,6 +210,9 @@ class Dispatcher:
         """Answer a request that has to wait before it is decided; what follows it is read then."""
         try:
             reply = await self._handlers.admitted(message)
+            if isinstance(reply, Decided):
+                self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=0)
+                return
         except Exception as error:  # noqa: BLE001  # as in `_answer`
             self._outlet.send_error(request_id, error)
             return
@@ -209,14 +220,9 @@ class Dispatcher:
             self._flow.set(Reason.LOADING, False)
         await self._answer(reply, request_id)
 
-    async def _answer(self, reply: Reply, request_id: int) -> None:
+    async def _answer(self, reply: Awaiting, request_id: int) -> None:
         try:
-            if isinstance(reply, Decided):
-                # Encoded while the disk is waited for.
-                frame = encode(reply.message, request_id=request_id)
-                await reply.durable()
-            else:
-                frame = encode(await reply(), request_id=request_id)
+            frame = encode(await reply(), request_id=request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
             self._outlet.send_error(request_id, error)
         else:

@@ -15,6 +15,7 @@ class Reason(Enum):
     REPLIES_UNSENT = auto()  # the peer does not take what was sent to it
     APPENDS_IN_FLIGHT = auto()  # too many of its appends await their outcome
     TASKS = auto()  # too many of its requests are carried out
+    REPLIES = auto()  # too many of its requests are decided, and that is not durable
     FETCHING = auto()  # its cold reads would fetch too many bytes at once
     REQUEST_MEMORY = auto()  # the requests of all connections together hold too much: the next one waits for room
     READER_MEMORY = auto()  # all readers together hold too much: a read of it waits for room

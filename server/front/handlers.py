@@ -43,14 +43,20 @@ Handler = Callable[[Any], Awaitable[m.Message]]
 
 
 class Decided(NamedTuple):
-    """The reply to a request that is decided: it is known, and told when that is durable."""
+    """The reply to a request that is decided in this step: it is known, and told when that is durable.
+
+    Attributes:
+        is_new: whether this request decided it; else it was before.
+    """
 
     message: m.Message
-    durable: Callable[[], Awaitable[object]]
+    is_new: bool
 
 
-Reply = Decided | Callable[[], Awaitable[m.Message]]
-"""What is told of a request that is decided; or what waits until that is durable, and returns it."""
+Awaiting = Callable[[], Awaitable[m.Message]]
+"""Waits until what a request has decided, or is refused for, is durable; returns the reply, or raises."""
+Reply = Decided | Awaiting
+"""What is told of a request that is decided."""
 BEFORE_APPENDS: Final = (m.BeginTransaction, m.AddParts)
 """Appends that follow are refused if these are; so they are not even looked at before."""
 
@@ -390,7 +396,7 @@ class Handlers:
 
     def _decide_parts(self, message: m.AddParts) -> Reply:
         admitted = self._transactions.add_parts_now(message.number, message.branch, message.parts)
-        return self._told(admitted, m.Done(int(admitted.durable is not None)))
+        return self._told(admitted, m.Done(int(admitted.decision is not None)))
 
     def _decide_commit(self, message: m.CommitTransaction) -> Reply | None:
         # The places of cursors have to be looked up, and what a name leads to has to be loaded.
@@ -411,7 +417,7 @@ class Handlers:
         """Return the reply to a step: the message, or else the transaction as it is when that is durable."""
         if message is None:
             return partial(self._told_as_it_is, admitted)
-        return Decided(message, partial(self._transactions.settled, admitted))
+        return Decided(message, admitted.decision is not None)
 
     async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionInfo:
         """Return a transaction as it is when a step of it is durable."""

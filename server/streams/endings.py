@@ -1,11 +1,11 @@
 """Ending transactions without a commit: by request, by their lease, or because a stream is sealed."""
 
-from asyncio import Future
 from collections.abc import Sequence
 from typing import Final
 
 from millrace.model.transaction import TransactionState
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.in_flight import PendingDecision
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import TransactionPreparedError
@@ -17,8 +17,8 @@ ENDED_COUNT_MAX: Final = 1000
 
 def end_transactions(
     container: SegmentContainer, transactions: Sequence[Transaction], outcome: TransactionState
-) -> Future[None]:
-    """Decide that open transactions end with nothing of them left; the future resolves when that is durable.
+) -> PendingDecision:
+    """Decide that open transactions end with nothing of them left.
 
     Args:
         transactions: open in the admitted view; at most `ENDED_COUNT_MAX`.
@@ -26,7 +26,7 @@ def end_transactions(
     """
     assert 0 < len(transactions) <= ENDED_COUNT_MAX
     numbers = [transaction.number for transaction in transactions]
-    decided = container.decide(
+    decision = container.log_decision(
         m.TransactionsEnded(ended_us=container.clock.unix_us(), state=outcome, numbers=numbers), numbers[0]
     )
     container.state.open_transactions.decided_totals[outcome] += len(transactions)
@@ -36,7 +36,7 @@ def end_transactions(
             segment = container.state.admitted_segment(segment_id)
             if segment is not None:
                 segment.leaving = True
-    return decided
+    return decision
 
 
 def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) -> None:
@@ -65,5 +65,4 @@ def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) ->
                     f"transaction {name} is prepared over the stream: commit or abort it first", subject=stream.name
                 )
     for start in range(0, len(aborted), ENDED_COUNT_MAX):
-        decided = end_transactions(container, aborted[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)
-        decided.add_done_callback(lambda future: future.exception())  # nobody waits for it: what is next does
+        end_transactions(container, aborted[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)

@@ -125,7 +125,7 @@ class TransactionsRunner:
         decided = []
         for start in range(0, len(expired), ENDED_COUNT_MAX):
             page = expired[start : start + ENDED_COUNT_MAX]
-            decided.append(end_transactions(self._container, page, TransactionState.EXPIRED))
+            decided.append(end_transactions(self._container, page, TransactionState.EXPIRED).durable())
         if decided:
             logger.info("transactions expired count=%d", len(expired))
             await asyncio.gather(*decided)

@@ -150,13 +150,10 @@ class ProducerControl:
                 self._check_count(producer)
             self._container.check_room()
             number = self._state.take_id() if known is None else known.number
-            decided = self._container.decide(
-                m.ProducerTaken(
-                    number=number, producer_id=producer.writer_id, holder=producer.holder, run=producer.run
-                ),
-                number,
+            record = m.ProducerTaken(
+                number=number, producer_id=producer.writer_id, holder=producer.holder, run=producer.run
             )
-            decided.add_done_callback(lambda future: future.exception())  # what is answered follows it
+            self._container.log_decision(record, number)  # what is answered follows it
             known = self._known(number, producer.writer_id)
             known.admitted = known.admitted.taken(producer.holder, producer.run)
         if refusal is not None:

@@ -9,7 +9,6 @@ A commit waits for what is on its way about its streams, and for nothing else. T
 (`commits`), decided, and that view moved, in one step.
 """
 
-from asyncio import Future
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.container.in_flight import PendingDecision
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
@@ -67,12 +67,12 @@ class Admitted:
     """A step of a transaction that was decided, or was before.
 
     Attributes:
-        durable: resolves when it is; None if it was decided before.
+        decision: by which it was decided; None if it was before.
         info: the transaction right after the step, if that is known now; to be told when it is durable.
     """
 
     transaction: Transaction
-    durable: "Future[None] | None"
+    decision: PendingDecision | None
     info: m.TransactionInfo | None = None
 
 
@@ -105,13 +105,15 @@ class TransactionController:
     async def settled(self, admitted: Admitted) -> bool:
         """Wait until a step is durable, or whatever it was decided by before; return whether it was decided by this.
 
+        Called in the same turn of the loop.
+
         Raises:
             ServerError: the log failed first.
         """
-        if admitted.durable is None:
+        if admitted.decision is None:
             await self._container.in_flight.settled()
             return False
-        await admitted.durable
+        await admitted.decision.durable()
         return True
 
     async def begin(
@@ -213,12 +215,12 @@ class TransactionController:
             streams=routes,
             producers=[] if producer is None else [m.ProducerClaim(*producer)],
         )
-        decided = self._container.decide(record, name or number, is_followed=True)
+        decision = self._container.log_decision(record, name or number, is_followed=True)
         self._ids.use([number])
         begun = self._state.admitted_transactions[number] = transaction_of(record)
         opened.admit(begun, session_id=session_id)
         # As it begins: when that is durable, it may be over already.
-        return Admitted(begun, decided, self.describe(begun, changed=True))
+        return Admitted(begun, decision, self.describe(begun, changed=True))
 
     def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
         """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
@@ -282,12 +284,12 @@ class TransactionController:
         self._container.check_room()
         segment_ids = [segment_id for segment_id, _ in parts]
         self._ids.check(segment_ids)
-        decided = self._container.decide(record, number, is_followed=True)
+        decision = self._container.log_decision(record, number, is_followed=True)
         self._ids.use(segment_ids)
         transaction.admit_parts(wanted)
         self._state.admitted_segments.update({each: segment_of_part(each, record) for each in segment_ids})
         self._state.open_transactions.admit_parts(transaction, segment_ids)
-        return Admitted(transaction, decided)
+        return Admitted(transaction, decision)
 
     def _check_new_parts(
         self, transaction: Transaction, branch: int, parts: Sequence[TransactionPart], *, count: int
@@ -338,7 +340,7 @@ class TransactionController:
             )
         chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
         dropped = sorted(transaction.admitted_parts.keys() - {part.segment_id for part, _ in chosen})
-        decided = self._container.decide(
+        decision = self._container.log_decision(
             m.TransactionPrepared(number=number, branches=list(branches), digest=digest, dropped=dropped),
             number,
             is_followed=True,
@@ -350,7 +352,7 @@ class TransactionController:
             if segment is not None:
                 segment.leaving = True
             del transaction.admitted_parts[segment_id]
-        return Admitted(transaction, decided)
+        return Admitted(transaction, decision)
 
     async def commit(
         self,
@@ -443,11 +445,11 @@ class TransactionController:
         commit.cursors = plan_moves(self._container, self._streams, cursors)
         commit.producers = [] if producer is None else [self.producers.committed(producer)]
         record = commit.record(transaction, digest=digest, committed_us=self._container.clock.unix_us())
-        decided = self._container.decide(record, transaction.number, is_followed=True)
+        decision = self._container.log_decision(record, transaction.number, is_followed=True)
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)
-        return Admitted(transaction, decided, _committed(self._state, transaction, record))
+        return Admitted(transaction, decision, _committed(self._state, transaction, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -480,8 +482,7 @@ class TransactionController:
         refusal = self.producers.refusal(producer)
         if refusal is not None:
             if transaction.admitted_state is TransactionState.OPEN:
-                decided = end_transactions(self._container, [transaction], TransactionState.ABORTED)
-                decided.add_done_callback(lambda future: future.exception())  # the refusal follows it
+                end_transactions(self._container, [transaction], TransactionState.ABORTED)  # the refusal follows it
             raise refusal
 
     def _is_moving(self, transaction: Transaction) -> bool:
@@ -516,7 +517,7 @@ class TransactionController:
         if transaction.admitted_state.is_final:
             await self._container.in_flight.settled()
             return transaction, False
-        await end_transactions(self._container, [transaction], TransactionState.ABORTED)
+        await end_transactions(self._container, [transaction], TransactionState.ABORTED).durable()
         return transaction, True
 
     def renew(self, numbers: Sequence[int]) -> bool:

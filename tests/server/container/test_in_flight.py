@@ -113,8 +113,7 @@ async def test_an_answer_waits_for_the_last_that_is_in_flight() -> None:
     in_flight = InFlight()
     runs = [AppendRun.of_record(b"record") for _ in range(2)]
     for number in range(2):
-        future = asyncio.get_running_loop().create_future()
-        in_flight.add(PendingDecision(m.SegmentSealed(number), (m.SegmentSealed, number), future, Pins()))
+        in_flight.add(PendingDecision(m.SegmentSealed(number), (m.SegmentSealed, number), Pins()))
     waiting = asyncio.ensure_future(in_flight.settled())
     await asyncio.sleep(0)
 

@@ -1,0 +1,127 @@
+"""Replies of one connection to requests that are decided, from then until that is durable: no task, and no future.
+
+A request of a transaction is decided in the walk over what arrived. Its reply is known then, and follows the decision
+in the log. It is encoded once the log has the batch, while the disk is waited for. What became durable with the batch
+is told together: the acks of appends, and after them the replies, in one system call.
+"""
+
+import asyncio
+
+from millrace.server.container.admission import Owner
+from millrace.server.container.in_flight import FollowingReply, InFlight
+from millrace.server.errors import LogFailedError, RefusalUnknownError
+from millrace.wire import messages as m
+from millrace.wire.errors import WireError
+from millrace.wire.framing import encode
+
+from .flow_control import FlowControl, Reason
+from .outlet import Outlet
+
+
+class _DecidedReply(FollowingReply):
+    """One of them.
+
+    Args:
+        is_new: whether the request was decided now; else it was before.
+
+    Attributes:
+        held_bytes: of the memory for requests, until it is told.
+    """
+
+    __slots__ = ("_error", "_frame", "_is_new", "_message", "_replies", "held_bytes", "request_id")
+
+    def __init__(
+        self, replies: "DecidedReplies", message: m.Message, *, request_id: int, is_new: bool, held_bytes: int
+    ) -> None:
+        super().__init__(replies.owner)
+        self._replies = replies
+        self._message = message
+        self._is_new = is_new
+        self._frame = b""
+        self._error: Exception | None = None
+        self.request_id = request_id
+        self.held_bytes = held_bytes
+
+    def settle(self, failure: LogFailedError | None = None) -> None:
+        """Be told when the owner is."""
+        if failure is not None:
+            self._error = failure if self._is_new else RefusalUnknownError()
+        self._replies.settled(self)
+
+    def encode(self) -> None:
+        """Encode it, unless that was done."""
+        if not self._frame and self._error is None:
+            try:
+                self._frame = encode(self._message, request_id=self.request_id)
+            except WireError as error:  # it is too large
+                self._error = error
+
+    def outcome(self) -> bytes | Exception:
+        """Return the frame, or why there is none."""
+        self.encode()
+        return self._frame if self._error is None else self._error
+
+
+class DecidedReplies:
+    """The replies that wait, and those to be told.
+
+    Args:
+        owner: calls `put` when it is told of outcomes; it is told of these like of those of its appends.
+        count_max: if as many wait, the connection is not read.
+    """
+
+    def __init__(self, owner: Owner, in_flight: InFlight, *, outlet: Outlet, flow: FlowControl, count_max: int) -> None:
+        self.owner = owner
+        self._in_flight = in_flight
+        self._outlet = outlet
+        self._flow = flow
+        self._count_max = count_max
+        self._count = 0
+        self._unencoded: list[_DecidedReply] = []
+        self._settled: list[_DecidedReply] = []
+
+    def __len__(self) -> int:
+        """How many are not told yet."""
+        return self._count
+
+    def add(self, message: m.Message, *, request_id: int, is_new: bool, held_bytes: int) -> None:
+        """Reply when what was submitted last is durable; called in the step that decided.
+
+        Args:
+            is_new: whether it was decided in that step; else it was before.
+            held_bytes: of the memory for requests, to be given back when it is told.
+        """
+        reply = _DecidedReply(self, message, request_id=request_id, is_new=is_new, held_bytes=held_bytes)
+        self._count += 1
+        if self._count >= self._count_max:
+            self._flow.set(Reason.REPLIES, True)
+        if not self._unencoded:
+            asyncio.get_running_loop().call_soon(self._encode)
+        self._unencoded.append(reply)
+        self._in_flight.follow(reply)
+        if self._settled:  # nothing was in flight
+            self.owner.settle()
+
+    def settled(self, reply: _DecidedReply) -> None:
+        """Note that a reply is to be told."""
+        self._settled.append(reply)
+
+    def put(self) -> None:
+        """Send those that are to be told, with the next flush."""
+        if not self._settled:
+            return
+        settled, self._settled = self._settled, []
+        for reply in settled:
+            self._outlet.requests.give(reply.held_bytes)
+            outcome = reply.outcome()
+            if isinstance(outcome, bytes):
+                self._outlet.session.put(outcome)
+            else:
+                self._outlet.send_error(reply.request_id, outcome)
+        self._count -= len(settled)
+        self._flow.set(Reason.REPLIES, self._count >= self._count_max)
+
+    def _encode(self) -> None:
+        unencoded, self._unencoded = self._unencoded, []
+        for reply in unencoded:
+            reply.encode()

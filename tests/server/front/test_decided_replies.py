@@ -1,0 +1,127 @@
+"""What is told of transactions, by the loop itself: after the acks, once it is durable, and not before its readers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from millrace.server.app import Server
+from millrace.server.front.options import FrontOptions
+from millrace.wire import messages as m
+from millrace.wire.framing import encode
+from tests.support.files import MemoryFileSystem
+from tests.support.pipelines import Pipeline
+from tests.support.protocol import Peer, Stored, read_request
+from tests.support.servers import server_options
+from tests.support.transactions import create_stream
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.both_loops]
+
+REPLIES_MAX = 4
+
+
+@dataclass
+class Scene:
+    """A server whose disk may stall, and a peer with a stream of two segments."""
+
+    server: Server
+    files: MemoryFileSystem
+    peer: Peer
+    segments: list[int]
+
+
+@pytest_asyncio.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files = MemoryFileSystem()
+    options = server_options(tmp_path, front=FrontOptions(tasks_count_max=REPLIES_MAX))
+    server = Server(options, files=files)
+    await server.start()
+    try:
+        async with await Peer.connect(server.address) as peer:
+            yield Scene(server, files, peer, await create_stream(peer, "a/b", 2))
+    finally:
+        files.resume()
+        await server.stop()
+
+
+async def test_acks_come_before_the_reply_to_the_commit(scene: Scene) -> None:
+    pipeline = await Pipeline.open(scene.peer)
+    pipeline.whole("a/b", scene.segments, b"one", b"two")
+    await pipeline.send()
+    requests, appends = pipeline._requests, pipeline._appends
+
+    await scene.peer.reply(requests[-1], m.TransactionInfo)
+
+    assert [scene.peer.outcomes[each] for each in appends] == [Stored(0, False), Stored(3, False)] * 2
+
+
+async def test_who_waits_at_the_tail_gets_the_events_before_the_commit_is_told(scene: Scene) -> None:
+    """Behaviour 28."""
+    pipeline = await Pipeline.open(scene.peer)
+    parked = await scene.peer.start(read_request(scene.segments[1], 0, wait_ms=60_000))
+    pipeline.whole("a/b", scene.segments, b"event")
+    await pipeline.send()
+    commit = pipeline._requests[-1]
+
+    await scene.peer.reply(commit, m.TransactionInfo)
+
+    found = scene.peer.replies[parked]
+    assert isinstance(found, m.Data)
+    assert bytes(found.payload) == b"event"
+
+
+async def test_nothing_is_told_before_it_is_durable(scene: Scene) -> None:
+    pipeline = await Pipeline.open(scene.peer)
+    scene.files.stall(folder="wal")
+    pipeline.whole("a/b", scene.segments, b"event")
+    await pipeline.send()
+    await asyncio.to_thread(scene.files.stalled.wait)
+
+    await scene.peer.ask(m.ListStreams("", "", 10), m.StreamList)
+
+    assert (scene.peer.replies, scene.peer.outcomes) == ({}, {})
+    scene.files.resume()
+    assert (await pipeline.told()).names() == ["TransactionInfo", "Done", "TransactionInfo"]
+
+
+async def test_what_is_decided_is_told_before_a_draining_server_ends(scene: Scene) -> None:
+    """Behaviour 48."""
+    pipeline = await Pipeline.open(scene.peer)
+    scene.files.stall(folder="wal")
+    number = pipeline.begin("a/b")
+    await pipeline.send()
+    await asyncio.to_thread(scene.files.stalled.wait)
+    stopping = asyncio.create_task(scene.server.stop())
+    await asyncio.sleep(0)
+    scene.files.resume()
+
+    (begun,) = (await pipeline.told()).replies
+
+    assert isinstance(begun, m.TransactionInfo)
+    assert begun.number == number
+    await stopping
+
+
+async def test_who_does_not_wait_for_replies_is_read_up_to_a_number_of_them(scene: Scene) -> None:
+    """What waits for the disk is bounded for each connection."""
+    pipeline = await Pipeline.open(scene.peer)
+    scene.files.stall(folder="wal")
+    for _ in range(REPLIES_MAX + 3):
+        pipeline.begin("a/b")
+    await pipeline.send()
+    assert scene.server._open is not None
+    container = scene.server._open.container
+    await until(lambda: container.in_flight.replies_count == REPLIES_MAX)
+
+    scene.peer.push(encode(m.Ping(), request_id=0))
+
+    with pytest.raises(TimeoutError):
+        await scene.peer.receive(timeout_s=0.1)
+    assert container.in_flight.replies_count == REPLIES_MAX
+    scene.files.resume()
+    assert (await pipeline.told()).names() == ["TransactionInfo"] * (REPLIES_MAX + 3)
