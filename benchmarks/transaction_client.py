@@ -59,8 +59,7 @@ class TransactionClient:
         parts = [m.NewPart(next(self._ids), segment.segment_id) for segment in self._segments]
         branches = [m.BranchCount(0, len(parts) * _BLOCK_EVENT_COUNT)]
         with client.together():
-            client.send(m.BeginTransaction(number=number, name="", lease_ms=_LEASE_MS, streams=[stream]))
-            client.send(m.AddParts(number=number, branch=0, parts=parts))
+            client.send(m.BeginTransaction(number=number, name="", lease_ms=_LEASE_MS, streams=[stream], parts=parts))
             for part in parts:
                 self._append(part.segment_id, event_number=1)
             request_id = client.send(

@@ -20,6 +20,8 @@ from .key_range import KeyRange
 
 _BRANCH: Final = Struct("<QQ")
 BRANCHES_DIGEST_SIZE_BYTES: Final = 16
+IMPLICIT_BRANCH: Final = 0
+"""The branch that every transaction has."""
 
 
 class TransactionState(IntEnum):

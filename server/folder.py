@@ -22,7 +22,7 @@ from .errors import ConfigurationError, FolderVersionError
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 IDENTITY_NAME: Final = "identity.json"
 LOCK_NAME: Final = "lock"
 CONTAINERS_FOLDER: Final = "containers"

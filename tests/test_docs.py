@@ -23,8 +23,9 @@ from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import _PARTS, PREFIX, ServerOptions
+from millrace.server.streams.new_parts import PARTS_COUNT_MAX
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
-from millrace.server.streams.transactions import PARTS_COUNT_MAX, STREAMS_COUNT_MAX
+from millrace.server.streams.transactions import STREAMS_COUNT_MAX
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (

@@ -11,7 +11,7 @@ as many transactions were open as may be. That is another *attempt*, under anoth
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millrace.client.errors import ConnectionLostError, EpochChangedError, TransactionUnknownError
@@ -98,6 +98,14 @@ class Attempt:
     routes: Mapping[str, m.TransactionStream]
     announcement: Announcement
     is_over: bool = False
+
+    def add_parts(self, parts: Sequence[m.NewPart]) -> bool:
+        """Let these parts of its branch 0 begin with it; return False if it was sent before, or has begun."""
+        begin = self.announcement.request
+        if self.announcement.was_sent or not isinstance(begin, m.BeginTransaction):
+            return False
+        self.announcement.request = replace(begin, parts=[*begin.parts, *parts])
+        return True
 
 
 @dataclass(slots=True, eq=False)

@@ -25,6 +25,7 @@ from millrace.client.write.segment_writer import SegmentWriter, SenderState
 from millrace.client.write.sequences import NO_SEQUENCES
 from millrace.client.write.writer import Writer
 from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.transaction import IMPLICIT_BRANCH
 from millrace.wire import messages as m
 
 from .beginning import Announcement, Attempt, Beginning
@@ -268,8 +269,10 @@ class PartsWriter(Writer):
                 self._reserving = asyncio.create_task(self._reserve(), name=f"transaction adds parts for {self.stream}")
             return
         new = [m.NewPart(each, part.routed_id) for each, part in zip(ids, missing, strict=True)]
-        request = m.AddParts(number=self._attempt.number, branch=self._branch, parts=new)
-        announcement = Announcement(request)
+        if self._branch == IMPLICIT_BRANCH and self._attempt.add_parts(new):
+            announcement = self._attempt.announcement
+        else:
+            announcement = Announcement(m.AddParts(number=self._attempt.number, branch=self._branch, parts=new))
         for part, segment_id in zip(missing, ids, strict=True):
             part.announced(segment_id, self._attempt, announcement)
         for part in missing:
@@ -290,7 +293,8 @@ class PartsWriter(Writer):
         """Send what has to be sent before the blocks of a part; on a connection that is lost nothing is."""
         try:
             self._beginning.announce(connection)
-            announcement.send(connection)
+            if announcement is not self._attempt.announcement:
+                announcement.send(connection)
         except MillraceError:
             return  # the blocks meet the same
 

@@ -37,6 +37,7 @@ from millrace.client.write.options import WriterOptions
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
 from millrace.model.producer import Producer
+from millrace.model.transaction import IMPLICIT_BRANCH
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 
@@ -97,7 +98,7 @@ class Transaction(BranchWriter):
         self.joined = False
         self.state = TransactionState.UNKNOWN
         # Of this handle: two that write to one transaction must not count each other's events as their own.
-        self._branch = 0
+        self._branch = IMPLICIT_BRANCH
         # Under which further branches are written; set when it begins.
         self._identity = WriterIdentity(0, 0)
         # By number, in the order in which they were made: those that are not finished, and the tokens of the others.
@@ -168,7 +169,7 @@ class Transaction(BranchWriter):
             return info
 
         info = await self._identities.use(1, begin)
-        self._branch = new_branch() if self.joined else 0
+        self._branch = new_branch() if self.joined else IMPLICIT_BRANCH
         routes = dict(zip(self.streams, info.streams, strict=True))
         if self.joined and len(routes) > 1:
             routes = await self._routes_by_name(info)

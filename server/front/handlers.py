@@ -381,6 +381,7 @@ class Handlers:
             streams=message.streams,
             session_id=self._session_id,
             producer=_producer_of(message),
+            parts=message.parts,
         )
         return None if admitted is None else self._told(admitted, admitted.info)
 
@@ -392,6 +393,7 @@ class Handlers:
             streams=message.streams,
             session_id=self._session_id,
             producer=_producer_of(message),
+            parts=message.parts,
         )
 
     def _decide_parts(self, message: m.AddParts) -> Reply:

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millrace.model.commit_plan import plan_commit
-from millrace.model.transaction import BranchesError, TransactionPart, TransactionState, check_branches
+from millrace.model.transaction import (
+    IMPLICIT_BRANCH,
+    BranchesError,
+    TransactionPart,
+    TransactionState,
+    check_branches,
+)
 from millrace.server.container.admission import check_event_count
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.container_state import ContainerState
@@ -19,9 +25,6 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import BranchesDifferError, StreamNotFoundError
 from millrace.wire import messages as m
-
-IMPLICIT_BRANCH: Final = 0
-"""The branch that every transaction has."""
 
 TAIL_POSITIONS_COUNT_MAX: Final = 4096
 """In the reply to a commit; who wants more asks for the tails."""

@@ -9,14 +9,14 @@ A commit waits for what is on its way about its streams, and for nothing else. T
 (`commits`), decided, and that view moved, in one step.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from millrace.model.names import checked_transaction_name
 from millrace.model.producer import Producer
-from millrace.model.transaction import TransactionPart, TransactionState, digest_of_branches
+from millrace.model.transaction import IMPLICIT_BRANCH, TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
 from millrace.server.container.in_flight import PendingDecision
@@ -45,19 +45,16 @@ from .commits import admit_commit, chosen_parts, plan_transaction, tails_after
 from .controller import StreamController
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
+from .new_parts import check_new_parts, has_parts, part_records
 from .options import TransactionsOptions
 from .producers import ProducerControl, check_producer
 
 IDS_COUNT_MAX: Final = 65_536
 """In one range."""
-PARTS_COUNT_MAX: Final = 65_536
-"""Of one transaction: its commit is one record, which names all of them."""
 STREAMS_COUNT_MAX: Final = 100
 """Of one transaction."""
 RANGES_COUNT_MAX: Final = 32 * 1024
 """Open segments of the streams of one transaction, which the reply to its beginning names."""
-BRANCHES_COUNT_MAX: Final = 10_000
-"""Of one transaction: a request and a reply name all of them."""
 _TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.COMMITTED)
 """States in which another transaction cannot have the name."""
 
@@ -125,11 +122,12 @@ class TransactionController:
         streams: Sequence[m.RoutedStream],
         session_id: bytes,
         producer: Producer | None = None,
+        parts: Sequence[m.NewPart] = (),
     ) -> Admitted:
         """Begin a transaction when that can be decided. See `begin_now`; cancelling is safe."""
         return await self._when_possible(
             lambda: self.begin_now(
-                number, name, lease_ms=lease_ms, streams=streams, session_id=session_id, producer=producer
+                number, name, lease_ms=lease_ms, streams=streams, session_id=session_id, producer=producer, parts=parts
             )
         )
 
@@ -142,6 +140,7 @@ class TransactionController:
         streams: Sequence[m.RoutedStream],
         session_id: bytes = NO_SESSION,
         producer: Producer | None = None,
+        parts: Sequence[m.NewPart] = (),
     ) -> Admitted | None:
         """Begin a transaction, or join the open one of that name; None: something has to become durable before.
 
@@ -152,11 +151,12 @@ class TransactionController:
             streams: each with what the client has routed by, if it has.
             session_id: of the client, of which no more than so many may be open.
             producer: as whom it is committed; its run takes over. Who joins may leave it out.
+            parts: of its branch 0, see `add_parts_now`; none if it has a name.
 
         Raises:
             InvalidNameError: the name is too long, or is not printable.
-            InvalidArgumentError: the number was not reserved or is used, the lease or the number of streams is out of
-                bounds, or one of that name is open over other streams, or for another producer.
+            InvalidArgumentError: a number was not reserved or is used, the lease or the number of streams is out of
+                bounds, one of that name is open over other streams, or for another producer; or as `add_parts_now`.
             ProducerError: see `ProducerControl.begin`.
             StreamNotFoundError, StreamSealedError: of one of the streams.
             EpochChangedError: the client has routed by other segments than are open now.
@@ -168,6 +168,8 @@ class TransactionController:
             NoSpaceError, ThrottledError: there is no room for what is new.
         """
         checked_transaction_name(name)
+        if name and parts:
+            raise InvalidArgumentError("parts begin with a transaction that has no name", subject=name)
         stream_names = [each.name for each in streams]
         self._check_bounds(lease_ms, stream_names)
         found = self._state.transactions.get(number) or self._state.transactions.find(name)
@@ -184,6 +186,10 @@ class TransactionController:
             if {stream.stream_id for stream in found.streams} != {stream.stream_id for stream in over}:
                 raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
             check_producer(found, producer)
+            if parts:
+                records = part_records(found.streams, parts, subject=_subject(found))
+                if not has_parts(found, parts_of(records, branch=IMPLICIT_BRANCH)):
+                    raise InvalidArgumentError("the transaction began with other parts", subject=_subject(found))
             found.is_renewed = True
             # As it is joined, with its routes: it may be over when that is told.
             return Admitted(found, None, self.describe(found))
@@ -204,9 +210,6 @@ class TransactionController:
         routes = [opened.shared(stream.stream_id, stream.epoch) or _routes_of(stream) for stream in over]
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
-        self._check_memory(opened.growth_bytes(routes))
-        self._container.check_room()
-        self._ids.check([number])
         record = m.TransactionBegun(
             number=number,
             begun_us=self._container.clock.unix_us(),
@@ -214,13 +217,25 @@ class TransactionController:
             name=name,
             streams=routes,
             producers=[] if producer is None else [m.ProducerClaim(*producer)],
+            parts=part_records(routes, parts, subject=name or str(number)) if parts else [],
         )
+        begun = transaction_of(record)
+        begun.room_bytes = self._container.options.transaction_size_bytes_max
+        self._check_memory(opened.growth_bytes(routes) + OPEN_PART_SIZE_BYTES * len(parts))
+        wanted = parts_of(record.parts, branch=IMPLICIT_BRANCH)
+        if parts:
+            self._check_new_parts(begun, IMPLICIT_BRANCH, wanted)
+        self._container.check_room()
+        ids = [number, *(part.segment_id for part in parts)]
+        self._ids.check(ids)
         decision = self._container.log_decision(record, name or number, is_followed=True)
-        self._ids.use([number])
-        begun = self._state.admitted_transactions[number] = transaction_of(record)
+        self._ids.use(ids)
+        self._state.admitted_transactions[number] = begun
         opened.admit(begun, session_id=session_id)
-        # As it begins: when that is durable, it may be over already.
-        return Admitted(begun, decision, self.describe(begun, changed=True))
+        self._admit_parts(begun, wanted, created_us=record.begun_us)
+        # As it begins: when that is durable, it may be over already. Who has routed knows the routes.
+        info = self.describe(begun, changed=True, has_routed=all(routed.stream_id for routed in streams))
+        return Admitted(begun, decision, info)
 
     def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
         """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
@@ -261,58 +276,41 @@ class TransactionController:
         """
         transaction = self._found(number)
         check_open(transaction)
-        routes = {
-            routed_id: (stream.stream_id, low, last)
-            for stream in transaction.streams
-            for routed_id, low, last in stream.ranges
-        }
-        if not parts or any(part.routed_id not in routes for part in parts):
-            raise InvalidArgumentError(
-                "a part is for a segment that was open when the transaction began", subject=_subject(transaction)
-            )
         record = m.PartsAdded(
             number=number,
             branch=branch,
             added_us=self._container.clock.unix_us(),
-            parts=[m.PartRecord(segment_id, *routes[routed_id]) for segment_id, routed_id in parts],
+            parts=part_records(transaction.streams, parts, subject=_subject(transaction)),
         )
-        wanted = parts_of(record)
-        admitted = transaction.admitted_parts
-        if all(admitted.get(segment_id) == part for segment_id, part in wanted.items()):
+        wanted = parts_of(record.parts, branch=branch)
+        if has_parts(transaction, wanted):
             return Admitted(transaction, None)
-        self._check_new_parts(transaction, branch, list(wanted.values()), count=len(parts))
+        self._check_new_parts(transaction, branch, wanted)
+        self._check_memory(OPEN_PART_SIZE_BYTES * len(parts))
         self._container.check_room()
         segment_ids = [segment_id for segment_id, _ in parts]
         self._ids.check(segment_ids)
         decision = self._container.log_decision(record, number, is_followed=True)
         self._ids.use(segment_ids)
-        transaction.admit_parts(wanted)
-        self._state.admitted_segments.update({each: segment_of_part(each, record) for each in segment_ids})
-        self._state.open_transactions.admit_parts(transaction, segment_ids)
+        self._admit_parts(transaction, wanted, created_us=record.added_us)
         return Admitted(transaction, decision)
 
-    def _check_new_parts(
-        self, transaction: Transaction, branch: int, parts: Sequence[TransactionPart], *, count: int
-    ) -> None:
-        admitted, places = transaction.admitted_parts, transaction.places()
-        new = {(part.stream_id, part.key_range.low) for part in parts}
-        if len(new) < count or new & places.get(branch, set()):
-            raise InvalidArgumentError("a branch has one part for a range of keys", subject=_subject(transaction))
-        if len(places) + (branch not in places) > BRANCHES_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"a transaction has at most {BRANCHES_COUNT_MAX} branches", subject=_subject(transaction)
-            )
-        if len(admitted) + count > PARTS_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"a transaction has at most {PARTS_COUNT_MAX} parts", subject=_subject(transaction)
-            )
-        if self._state.open_transactions.parts_count + count > self._options.open_parts_count_max:
+    def _admit_parts(self, transaction: Transaction, parts: Mapping[int, TransactionPart], *, created_us: int) -> None:
+        """Move the admitted view to after the record of these parts, which was queued."""
+        transaction.admit_parts(parts)
+        for segment_id in parts:
+            self._state.admitted_segments[segment_id] = segment_of_part(segment_id, created_us=created_us)
+        self._state.open_transactions.admit_parts(transaction, parts)
+
+    def _check_new_parts(self, transaction: Transaction, branch: int, parts: Mapping[int, TransactionPart]) -> None:
+        """Raise unless a transaction, and all that are open, may have these parts more."""
+        check_new_parts(transaction, branch, parts.values(), subject=_subject(transaction))
+        parts_count, count_max = self._state.open_transactions.parts_count, self._options.open_parts_count_max
+        if parts_count + len(parts) > count_max:
             raise TransactionsFullError(
-                f"the open transactions have {self._state.open_transactions.parts_count} parts, and may have"
-                f" {self._options.open_parts_count_max}; some have to end first",
+                f"the open transactions have {parts_count} parts, and may have {count_max}; some have to end first",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        self._check_memory(OPEN_PART_SIZE_BYTES * count)
 
     def prepare_now(self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool) -> Admitted:
         """Let a transaction take no more, and never end by itself, unless it was prepared so before.
@@ -553,8 +551,14 @@ class TransactionController:
             if segment is not None:
                 yield part, segment
 
-    def describe(self, transaction: Transaction, *, changed: bool = False) -> m.TransactionInfo:
-        """Return what is durable of a transaction, as a message without the names of its streams."""
+    def describe(
+        self, transaction: Transaction, *, changed: bool = False, has_routed: bool = False
+    ) -> m.TransactionInfo:
+        """Return what is durable of a transaction, as a message without the names of its streams.
+
+        Args:
+            has_routed: the message is for who knows its streams, and leaves them out.
+        """
         counts = {part.branch: 0 for part in transaction.parts.values()}
         size_bytes = 0
         for part, segment in self._stored_parts(transaction):
@@ -568,7 +572,7 @@ class TransactionController:
             begun_us=transaction.begun_us,
             decided_us=transaction.decided_us,
             name=transaction.name,
-            streams=transaction.streams,
+            streams=[] if has_routed else transaction.streams,
             branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
             cuts=transaction.cuts,
             size_bytes=size_bytes,

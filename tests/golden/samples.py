@@ -157,6 +157,7 @@ _MESSAGES: Final[list[m.Message]] = [
         lease_ms=30_000,
         streams=[m.RoutedStream("shop/orders", 3, 2), m.RoutedStream("shop/returns", 0, 0)],
         producers=[m.ProducerClaim("abrechnung-ü", "query-1", "run-2", 1 << 45)],
+        parts=[m.NewPart(57, 32), m.NewPart(58, 33)],
     ),
     m.TransactionInfo(
         number=51,
@@ -256,6 +257,7 @@ _MESSAGES: Final[list[m.Message]] = [
         name="übertrag-7",
         streams=[m.TransactionStream(31, 7, [m.SegmentRangeRecord(32, 0, 8), m.SegmentRangeRecord(33, 9, 10)])],
         producers=[m.ProducerClaim("abrechnung-ü", "query-1", "run-2", 1 << 46)],
+        parts=[m.PartRecord(57, 31, 0, 8), m.PartRecord(58, 31, 9, 10)],
     ),
     m.PartsAdded(number=51, branch=9, added_us=1_700_000_000_000_018, parts=[m.PartRecord(52, 31, 0, (1 << 64) - 1)]),
     m.TransactionCommitted(

@@ -56,6 +56,16 @@ class Pipeline:
         self.ask(m.BeginTransaction(number=number, name=name, lease_ms=lease_ms, streams=routed))
         return number
 
+    def begin_with_parts(
+        self, stream: str | m.RoutedStream, routed_ids: Sequence[int], *, number: int = 0, name: str = ""
+    ) -> tuple[int, list[int]]:
+        """Begin a transaction with a part for each of these segments; return its number, and their ids."""
+        number = number or self.take_id()
+        parts = [m.NewPart(self.take_id(), routed_id) for routed_id in routed_ids]
+        routed = m.RoutedStream(stream, 0, 0) if isinstance(stream, str) else stream
+        self.ask(m.BeginTransaction(number=number, name=name, lease_ms=30_000, streams=[routed], parts=parts))
+        return number, [part.segment_id for part in parts]
+
     def parts(self, number: int, routed_ids: Sequence[int], *, branch: int = 0) -> list[int]:
         """Add a part for each of these segments; return their ids."""
         new = [m.NewPart(self.take_id(), routed_id) for routed_id in routed_ids]

@@ -238,6 +238,15 @@ class IdsReserved(Record):
     count: U32
 
 
+class PartRecord(NamedTuple):
+    """A segment that holds events of a transaction for a range of keys, `low` to `last` inclusive."""
+
+    segment_id: SegmentId
+    stream_id: U64
+    low: U64
+    last: U64
+
+
 @message(161, kw_only=True)
 class TransactionBegun(Record):
     """A transaction is open. One of that name that is over has no name any more."""
@@ -248,15 +257,7 @@ class TransactionBegun(Record):
     name: TransactionName
     streams: List16[TransactionStream]
     producers: List16[ProducerClaim] = field(default_factory=list)  # one, or none
-
-
-class PartRecord(NamedTuple):
-    """A segment that holds events of a transaction for a range of keys, `low` to `last` inclusive."""
-
-    segment_id: SegmentId
-    stream_id: U64
-    low: U64
-    last: U64
+    parts: List16[PartRecord] = field(default_factory=list)  # of its branch 0
 
 
 @message(162, kw_only=True)

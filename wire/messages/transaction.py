@@ -78,7 +78,7 @@ class TransactionInfo(FromServer):
     begun_us: I64
     decided_us: I64  # when it was committed or aborted; 0 while it was not
     name: Text
-    streams: List16[TransactionStream]  # while it is open
+    streams: List16[TransactionStream]  # while it is open; not told to who begins it and says how it has routed
     branches: List32[BranchCount]  # while it is open: what is stored of each; of a prepared one, those it commits
     cuts: List16[TransactionCut]  # once it is committed
     size_bytes: U64  # while it is open: what is stored of it
@@ -104,6 +104,13 @@ class RoutedStream(NamedTuple):
     epoch: U32  # of that stream
 
 
+class NewPart(NamedTuple):
+    """A segment for events of a transaction."""
+
+    segment_id: SegmentId  # from a reserved range
+    routed_id: U64  # the segment of a stream that had these keys when the transaction began
+
+
 @message(82, kw_only=True)
 class BeginTransaction(Request[TransactionInfo]):
     """Begin a transaction over streams; where one of that name is open, join it, and the reply has its number.
@@ -119,18 +126,12 @@ class BeginTransaction(Request[TransactionInfo]):
     lease_ms: U32  # it ends by itself when nothing names it for so long
     streams: List16[RoutedStream]
     producers: List16[ProducerClaim] = field(default_factory=list)  # one, or none
-
-
-class NewPart(NamedTuple):
-    """A segment for events of a transaction."""
-
-    segment_id: SegmentId  # from a reserved range
-    routed_id: U64  # the segment of a stream that had these keys when the transaction began
+    parts: List16[NewPart] = field(default_factory=list)  # of its branch 0; none if it has a name
 
 
 @message(84, kw_only=True)
 class AddParts(Request[Done]):
-    """Create parts of a transaction: all of them, or none. `changed` = 0 if it has them already."""
+    """Create further parts of a transaction: all of them, or none. `changed` = 0 if it has them already."""
 
     number: TransactionNumber
     branch: U64

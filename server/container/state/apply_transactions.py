@@ -1,9 +1,9 @@
 """What the records of decisions about transactions do to the state."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from millrace.model.transaction import TransactionState
+from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
 from millrace.wire import messages as m
 
 from .apply_producers import commit_producer
@@ -28,6 +28,7 @@ def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
     state.use_id(transaction.number)
     state.transactions.add(transaction)
     state.open_transactions.add(transaction)
+    _add_parts(state, transaction, record.parts, branch=IMPLICIT_BRANCH, created_us=record.begun_us)
 
 
 def _free_name(state: ContainerState, name: str) -> None:
@@ -43,9 +44,21 @@ def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
     transaction = state.transactions.loaded(record.number)
     if transaction is None or transaction.state.is_final:
         return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
-    added = {number: part for number, part in parts_of(record).items() if number not in transaction.parts}
+    _add_parts(state, transaction, record.parts, branch=record.branch, created_us=record.added_us)
+
+
+def _add_parts(
+    state: ContainerState, transaction: Transaction, parts: Sequence[m.PartRecord], *, branch: int, created_us: int
+) -> None:
+    """Give an open transaction those of some parts that it does not have."""
+    missing = [part for part in parts if part.segment_id not in transaction.parts]
+    admitted = transaction.admitted_parts
+    if all(part.segment_id in admitted for part in missing):
+        added = {part.segment_id: admitted[part.segment_id] for part in missing}
+    else:
+        added = parts_of(missing, branch=branch)
     for segment_id in added:
-        segment = state.admitted_segments.pop(segment_id, None) or segment_of_part(segment_id, record)
+        segment = state.admitted_segments.pop(segment_id, None) or segment_of_part(segment_id, created_us=created_us)
         if state.segments.peek(segment_id) is None:
             state.add_segment(segment)
         state.touch("parts", transaction.number, segment_id)

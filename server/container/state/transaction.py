@@ -138,22 +138,19 @@ def transaction_of(record: m.TransactionBegun) -> Transaction:
     )
 
 
-def parts_of(record: m.PartsAdded) -> dict[int, TransactionPart]:
-    """Return the parts that a record adds, by the ids of their segments."""
+def parts_of(parts: Iterable[m.PartRecord], *, branch: int) -> dict[int, TransactionPart]:
+    """Return the parts that a record gives a branch, by the ids of their segments."""
     return {
         segment_id: TransactionPart(
-            segment_id=segment_id,
-            branch=record.branch,
-            stream_id=stream_id,
-            key_range=KeyRange.inclusive(low, last),
+            segment_id=segment_id, branch=branch, stream_id=stream_id, key_range=KeyRange.inclusive(low, last)
         )
-        for segment_id, stream_id, low, last in record.parts
+        for segment_id, stream_id, low, last in parts
     }
 
 
-def segment_of_part(segment_id: int, record: m.PartsAdded) -> Segment:
-    """Return the segment of a part that a record adds."""
-    return Segment(segment_id=segment_id, name=f"{PART_NAME}{segment_id}", created_us=record.added_us)
+def segment_of_part(segment_id: int, *, created_us: int) -> Segment:
+    """Return the segment of a part that is new."""
+    return Segment(segment_id=segment_id, name=f"{PART_NAME}{segment_id}", created_us=created_us)
 
 
 @dataclass(slots=True)

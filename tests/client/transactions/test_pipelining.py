@@ -74,6 +74,20 @@ async def test_all_of_it_is_one_batch_of_the_log(client: Client, server: Server)
     assert sorted(await values_of(client, STREAM)) == sorted([b"0", b"1", b"2"] * 24)
 
 
+async def test_its_first_parts_begin_with_it(client: Client, server: Server) -> None:
+    """They are no request of their own; those that are needed after it was sent are."""
+    async with client.transaction(STREAM) as transaction:
+        transaction.write(b"x")  # now there are numbers and a writer
+    for flushes, expected in ((False, 2), (True, 3)):
+        before = server._counters.frames_total
+        async with client.transaction(STREAM) as transaction:
+            if flushes:
+                transaction.write(b"x", key=KEYS[0])
+                await transaction.flush()
+            transaction.write_many([b"x"] * len(KEYS), keys=KEYS)
+        assert server._counters.frames_total == before + expected
+
+
 async def test_several_streams_are_one_batch(client: Client, server: Server) -> None:
     await client.create_stream("a/c", FOUR)
     async with client.transaction([STREAM, "a/c"]) as transaction:

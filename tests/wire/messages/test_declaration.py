@@ -137,7 +137,7 @@ OTHER_FIELDS = {"server_id", "session_id", "sealed_ids"}
 PARTS_OF_STREAMS = {m.OpenWriter, m.TruncateStream, m.ScaleStream, m.SaveCuts, m.CommitTransaction}
 """They also name segments of their stream, which are loaded with it; others are refused unseen."""
 
-NEW_PARTS = {m.AddParts}
+NEW_PARTS = {m.BeginTransaction, m.AddParts}
 """They name segments by the items of a list, of which each says so."""
 
 

@@ -1,0 +1,165 @@
+"""A transaction that begins with its first parts: all of it, or nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from millrace.model.transaction import TransactionState
+from millrace.server.app import Server
+from millrace.server.streams import TransactionsOptions
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.support.clock import ManualClock
+from tests.support.folders import tmp_path
+from tests.support.pins import _all_pins_are_released
+from tests.support.pipelines import Pipeline
+from tests.support.protocol import Peer, Stored, code_of
+from tests.support.servers import BUSY, server_options
+from tests.support.transactions import content_of, create_stream, outcome_of
+
+__all__ = ["_all_pins_are_released", "tmp_path"]
+
+pytestmark = pytest.mark.asyncio
+
+NO_SUCH_ID = 1 << 40
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    # The clock stands still, so that nothing else is logged meanwhile.
+    async with Server(server_options(tmp_path), clock=ManualClock()) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def peer(server: Server) -> AsyncIterator[Peer]:
+    async with await Peer.connect(server.address) as connected:
+        yield connected
+
+
+def sequence_of(server: Server) -> int:
+    assert server._open is not None
+    return server._open.container.state.sequence
+
+
+async def test_all_of_it_is_one_batch(peer: Peer, server: Server) -> None:
+    """Behaviour 28: and to who has routed, the routes are not told again."""
+    segments = await create_stream(peer, "a/b", 4)
+    found = await peer.ask(m.GetStream("a/b"), m.StreamInfo)
+    pipeline = await Pipeline.open(peer)
+    routed = m.RoutedStream("a/b", found.stream_id, found.epoch)
+    number, parts = pipeline.begin_with_parts(routed, segments)
+    for part_id in parts:
+        pipeline.append(part_id, b"one ", b"two")
+    pipeline.commit(number, (0, 8))
+    sequence = sequence_of(server)
+
+    told = await pipeline.told()
+
+    assert told.names() == ["TransactionInfo", "TransactionInfo"]
+    assert told.outcomes == [Stored(0, False), Stored(4, False)] * 4
+    begun, committed = told.replies
+    assert isinstance(begun, m.TransactionInfo)
+    assert isinstance(committed, m.TransactionInfo)
+    assert (begun.number, begun.state, begun.changed, begun.streams) == (number, TransactionState.OPEN, 1, [])
+    assert committed.state == TransactionState.COMMITTED
+    assert sequence_of(server) == sequence + 1
+    assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_what_began_so_continues_after_a_restart(tmp_path: Path, *, is_busy: bool) -> None:
+    """Behaviour 29: its parts are there again, from the log or from the checkpoint, and others can be added."""
+    options = server_options(tmp_path, **({"container": BUSY} if is_busy else {}))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        segments = await create_stream(peer, "a/b", 2)
+        pipeline = await Pipeline.open(peer)
+        number, (part_id,) = pipeline.begin_with_parts("a/b", segments[:1])
+        pipeline.append(part_id, b"before ")
+        assert (await pipeline.told()).outcomes == [Stored(0, False)]
+        writer = pipeline.writer
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        found = await outcome_of(peer, number=number)
+        assert (found.state, found.branches) == (TransactionState.OPEN, [m.BranchCount(0, 1)])
+        pipeline = await Pipeline.open(peer)
+        (second,) = pipeline.parts(number, segments[1:])
+        pipeline.append(second, b"after")
+        pipeline.writer = writer
+        pipeline.append(part_id, b"after", event_number=2)
+        pipeline.commit(number, (0, 3))
+        assert (await pipeline.told()).names() == ["Done", "TransactionInfo"]
+        assert await content_of(peer, "a/b") == dict(zip(segments, [b"before after", b"after"], strict=True))
+
+
+async def test_sent_again_it_is_the_same_with_the_same_parts(peer: Peer, server: Server) -> None:
+    segments = await create_stream(peer, "a/b", 2)
+    pipeline = await Pipeline.open(peer)
+    number, parts = pipeline.begin_with_parts("a/b", segments)
+    again = m.BeginTransaction(
+        number=number,
+        name="",
+        lease_ms=30_000,
+        streams=[m.RoutedStream("a/b", 0, 0)],
+        parts=[m.NewPart(*each) for each in zip(parts, segments, strict=True)],
+    )
+    pipeline.ask(again)
+    told = await pipeline.told()
+    assert [reply.changed for reply in told.replies if isinstance(reply, m.TransactionInfo)] == [1, 0]
+    sequence = sequence_of(server)
+    assert not (await peer.ask(again, m.TransactionInfo)).changed
+    other = m.BeginTransaction(
+        number=number, name="", lease_ms=30_000, streams=again.streams, parts=[m.NewPart(parts[0], segments[1])]
+    )
+    assert await code_of(peer.ask(other, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+    assert sequence_of(server) == sequence
+
+
+@pytest.mark.parametrize("what", ["number", "range", "twice", "name"])
+async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, server: Server, what: str) -> None:
+    """Behaviour 28: and nothing of the numbers is used."""
+    first, second = await create_stream(peer, "a/b", 2)
+    pipeline = await Pipeline.open(peer)
+    number, one, two = (pipeline.take_id() for _ in range(3))
+    begin = m.BeginTransaction(
+        number=number,
+        name="order-7" if what == "name" else "",
+        lease_ms=30_000,
+        streams=[m.RoutedStream("a/b", 0, 0)],
+        parts=[
+            m.NewPart(one, first),
+            m.NewPart(
+                NO_SUCH_ID if what == "number" else two,
+                NO_SUCH_ID if what == "range" else first if what == "twice" else second,
+            ),
+        ],
+    )
+    pipeline.ask(begin)
+    pipeline.append(one, b"lost")
+    sequence = sequence_of(server)
+
+    told = await pipeline.told()
+
+    assert told.names() == ["INVALID_ARGUMENT"]
+    assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND]
+    assert sequence_of(server) == sequence
+    right = m.BeginTransaction(
+        number=number,
+        name="",
+        lease_ms=30_000,
+        streams=begin.streams,
+        parts=[m.NewPart(one, first), m.NewPart(two, second)],
+    )
+    assert (await peer.ask(right, m.TransactionInfo)).changed
+
+
+async def test_its_parts_count_for_the_bounds(tmp_path: Path) -> None:
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=3))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        segments = await create_stream(peer, "a/b", 4)
+        pipeline = await Pipeline.open(peer)
+        pipeline.begin_with_parts("a/b", segments)
+        assert (await pipeline.told()).names() == ["TRANSACTIONS_FULL"]
+        pipeline.begin_with_parts("a/b", segments[:3])
+        assert (await pipeline.told()).names() == ["TransactionInfo"]
