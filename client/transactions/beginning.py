@@ -39,7 +39,7 @@ class Announcement:
 
     def send(self, connection: Connection) -> None:
         """Send it with what follows in this turn of the loop, unless it was sent on this connection or is known."""
-        if not self.is_known and self._connection is not connection:
+        if self._connection is not connection and not self.is_known:
             self._connection = connection
             self._answer = connection.send_request(self.request, is_followed=True)
             self._answer.add_done_callback(_retrieve)

@@ -48,7 +48,9 @@ class BranchWriter(ABC):
         self.streams = tuple(streams)
         self._options = options
         self._beginning: Beginning | None = None
-        # Of each stream; under None that of the only one.
+        # Of each stream, in their order.
+        self._each_writer: list[PartsWriter] = []
+        # The same by stream; under None that of the only one.
         self._writers: dict[str | None, PartsWriter] = {}
         # Why nothing is taken any more, or yet.
         self._refusal = refusal
@@ -65,6 +67,7 @@ class BranchWriter(ABC):
             writer = PartsWriter(self._channel, stream, beginning=beginning, branch=branch, options=self._options)
             writer.start(identity)
             self._writers[stream] = writer
+            self._each_writer.append(writer)
         if len(self.streams) == 1:
             self._writers[None] = self._writers[self.streams[0]]
 
@@ -143,7 +146,7 @@ class BranchWriter(ABC):
         Raises:
             MillraceError: it takes nothing more.
         """
-        for writer in self._writers.values():
+        for writer in self._each_writer:
             await writer.drain()
 
     async def flush(self) -> None:
@@ -154,7 +157,7 @@ class BranchWriter(ABC):
             MillraceError: why events were lost.
         """
         self._check_open()
-        for writer in self._writers.values():
+        for writer in self._each_writer:
             try:
                 await writer.flush()
                 if writer.refusal is not None:  # that was told before
@@ -169,7 +172,7 @@ class BranchWriter(ABC):
     @property
     def _event_count(self) -> int:
         """How many events the branch has, once all is flushed."""
-        return sum(self._writers[stream].event_count for stream in self.streams if stream in self._writers)
+        return sum(writer.event_count for writer in self._each_writer)
 
     @abstractmethod
     def _check_open(self) -> None:
@@ -177,7 +180,7 @@ class BranchWriter(ABC):
 
     def _end_writers(self, error: MillraceError) -> None:
         """Take nothing more; what has no outcome yet fails with `error`."""
-        for writer in self._writers.values():
+        for writer in self._each_writer:
             writer.end(error)
 
     def _writer_of(self, stream: str | None) -> PartsWriter:

@@ -167,7 +167,8 @@ class PartsWriter(Writer):
 
     async def sent(self) -> None:
         """Wait until everything written so far is on its way, or has its outcome. Cancelling is safe."""
-        self._delivery.pack_gathered()
+        if self._delivery.has_gathered:
+            self._delivery.pack_gathered()
         self._announce_missing()
         await self._delivery.sent()
 

@@ -323,8 +323,8 @@ class Transaction(BranchWriter):
         self._close_for_writing(None)
         beginning = self._beginning
         assert beginning is not None
-        for stream in self.streams:
-            await self._writers[stream].sent()
+        for writer in self._each_writer:
+            await writer.sent()
         try:
             with beginning.held():
                 if (connection := self._channel.live) is not None:
@@ -342,8 +342,8 @@ class Transaction(BranchWriter):
         except BaseException:
             self._send_again()
             raise
-        for stream in self.streams:
-            self._writers[stream].all_stored()
+        for writer in self._each_writer:
+            writer.all_stored()
         return info
 
     async def _complete(self, listed: Sequence[m.BranchCount] | None) -> None:
@@ -357,8 +357,8 @@ class Transaction(BranchWriter):
 
     def _send_again(self) -> None:
         """Send what was held back while the commit was asked for."""
-        for stream in self.streams:
-            self._writers[stream].send_again()
+        for writer in self._each_writer:
+            writer.send_again()
 
     async def _ask_for_commit(
         self, branches: Callable[[], list[m.BranchCount]], *, drop_others: bool
@@ -434,7 +434,7 @@ class Transaction(BranchWriter):
     @property
     def _is_of_others(self) -> bool:
         """Whether there is nothing to commit or to abort but what was begun by others and is ended by them."""
-        has_written = any(writer.has_taken for writer in self._writers.values())
+        has_written = any(writer.has_taken for writer in self._each_writer)
         return self.joined and not has_written and not self._moves
 
     def _listed(self, branches: Iterable[BranchToken] | None) -> list[m.BranchCount] | None:
@@ -444,7 +444,8 @@ class Transaction(BranchWriter):
     def _counts(self) -> list[m.BranchCount]:
         """Return the branches of this object, all flushed, with the one that is written to directly at the front."""
         tokens = [each for each in self._branches.values() if isinstance(each, BranchToken)]
-        own = [m.BranchCount(self._branch, self._event_count)] if self._event_count else []
+        event_count = self._event_count
+        own = [m.BranchCount(self._branch, event_count)] if event_count else []
         return own + counts_of(tokens, number=self.number)
 
     def _close_for_writing(self, listed: Sequence[m.BranchCount] | None) -> None:
@@ -464,9 +465,9 @@ class Transaction(BranchWriter):
 
     def _refuse(self, state: TransactionState, error: MillraceError) -> None:
         """Take nothing more, and renew nothing."""
-        if state is not self.state or self._refusal is None:
-            self._refusal = error
-        self.state = state
+        if state is self.state and state is not TransactionState.OPEN:
+            return  # all of it was done before
+        self.state, self._refusal = state, error
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None

@@ -129,7 +129,7 @@ class Delivery:
     @property
     def has_taken(self) -> bool:
         """Whether an event was taken since the writer was opened."""
-        return self._last_order > 0 or any(segment.accumulator.values for segment in self.targets.segments)
+        return self._last_order > 0 or self.has_gathered
 
     @property
     def taken_count(self) -> int:
@@ -221,6 +221,11 @@ class Delivery:
                 return
             # What was waited for was moved to other segments: wait there.
 
+    @property
+    def has_gathered(self) -> bool:
+        """Whether there are events that are not packed yet."""
+        return any(segment.accumulator.values for segment in self.targets.segments)
+
     def pack_gathered(self) -> None:
         """Pack what was gathered, and send it as far as there is room."""
         for segment in self.targets.segments:
@@ -234,7 +239,8 @@ class Delivery:
     async def sent(self) -> None:
         """Wait until everything written before this call is in flight or has its outcome. Cancelling is safe."""
         while self.refusal is None:
-            self.pack_gathered()
+            if self.has_gathered:
+                self.pack_gathered()
             if all(segment.is_all_sent for segment in self.targets.segments):
                 return
             await self._next_answer()
@@ -495,6 +501,8 @@ class Delivery:
         """Fail what a segment writer holds that was stopped."""
         error = self.refusal
         assert error is not None
+        if segment.is_idle and not segment.accumulator.values:
+            return
         blocks = segment.remove_all()
         gathered = segment.accumulator.remove_all()
         if gathered.values:
