@@ -7,12 +7,17 @@ of its own.
 Setting a cursor is part of reading, so it outlives outages as a reader does.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
+from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
+
+HOLD_S_LIMIT: Final = (1 << 32) - 1
 
 UseCuts = Callable[
     [str, Sequence[CutChoice], Callable[[list[StreamCut]], Awaitable[list[StreamCut]]]], Awaitable[list[StreamCut]]
@@ -26,11 +31,13 @@ class SavedCut:
 
     Attributes:
         saved_us: when it was saved, in Unix microseconds of the server's clock.
+        hold_s: a cursor is forgotten when it was not set for so long; 0: never.
     """
 
     name: str
     cut: StreamCut
     saved_us: int
+    hold_s: int = 0
 
 
 class _SavedCuts:
@@ -60,6 +67,7 @@ class _SavedCuts:
                 name=saved.name,
                 cut=StreamCut.of(self.stream, {id_: (offset, index) for id_, offset, index in saved.positions}),
                 saved_us=saved.saved_us,
+                hold_s=saved.hold_s,
             )
             for saved in (await self._channel.request(m.ListCuts(self.stream))).cuts
             if saved.kind == self._kind
@@ -77,13 +85,14 @@ class _SavedCuts:
         """
         return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name))).changed)
 
-    async def _put(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
+    async def _put(self, cuts: Mapping[str, CutChoice], *, hold_s: float = 0) -> dict[str, StreamCut]:
         async def put(places: list[StreamCut]) -> list[StreamCut]:
             named = [
                 m.NamedCut(
                     int(self._kind),
                     name,
                     [m.SavedPosition(segment_id, *where) for segment_id, where in place.positions],
+                    math.ceil(hold_s),
                 )
                 for name, place in zip(cuts, places, strict=True)
             ]
@@ -115,21 +124,28 @@ class Bookmarks(_SavedCuts):
 class Cursors(_SavedCuts):
     """The cursors of a stream: `client.cursors(stream)`."""
 
-    async def set(self, name: str, cut: CutChoice = HEAD) -> StreamCut:
+    async def set(self, name: str, cut: CutChoice = HEAD, *, hold_s: float | None = None) -> StreamCut:
         """Record how far a consumer has read; retention by consumption keeps all after the cut. Return it, resolved.
 
         Waits while the server is away, for `outage_timeout_s` of the client's options. Cancelling forgets the outcome.
 
+        Args:
+            hold_s: the server forgets the cursor when it was not set for so many seconds, not counting those in which
+                no server ran: for a consumer that may end without a word. At most 2^32 - 1; None is never. A stream
+                that retains everything may keep the cursor for longer.
+
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
-            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
+            InvalidArgumentError: the name is none, `hold_s` is, or the stream has too many saved cuts.
         """
-        return (await self._put({name: cut}))[name]
+        return (await self.set_many({name: cut}, hold_s=hold_s))[name]
 
-    async def set_many(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
+    async def set_many(self, cuts: Mapping[str, CutChoice], *, hold_s: float | None = None) -> dict[str, StreamCut]:
         """Record how far several consumers have read, by their names, in one step; return the cuts, resolved.
 
         Retention by consumption sees all of them or none: nothing is dropped that one of them has not passed. Raises
         like `set`, and then nothing was recorded.
         """
-        return await self._put(cuts)
+        if hold_s is not None and not 0 < hold_s < HOLD_S_LIMIT:
+            raise InvalidArgumentError(f"hold_s={hold_s} is not above 0 and below 2^32")
+        return await self._put(cuts, hold_s=hold_s or 0)

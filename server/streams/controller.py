@@ -304,8 +304,11 @@ class StreamController:
             stream.stream_id,
         )
 
-    async def forget_cut(self, stream_name: str, name: str, *, kind: int) -> bool:
+    async def forget_cut(self, stream_name: str, name: str, *, kind: int, saved_us: int | None = None) -> bool:
         """Forget a saved cut; return False if there is none of that kind and name.
+
+        Args:
+            saved_us: only if it was saved then, and not again.
 
         Raises:
             StreamNotFoundError: there is no such stream.
@@ -313,7 +316,8 @@ class StreamController:
         stream_id = self.find(stream_name).stream_id
         while self._container.queued(m.CutsSaved, stream_id) or self._container.queued(m.CutForgotten, stream_id):
             await self._container.in_flight.settled()
-        if (kind, name) not in self.find(stream_name).cuts:
+        cut = self.find(stream_name).cuts.get((kind, name))
+        if cut is None or saved_us not in (None, cut.saved_us):
             return False
         await self._container.decide(m.CutForgotten(stream_id, kind, name), stream_id)
         return True

@@ -187,6 +187,7 @@ class StreamsRunner:
         if policy is None:
             return
         await self._uptime.record_jump()
+        await self._forget_silent_cursors(stream)
         decision = self._decide(stream, policy, is_sharp=False)
         if decision.near is not None:
             await self._sharpen(decision.near)
@@ -302,6 +303,16 @@ class StreamsRunner:
             is_sharp=is_sharp,
         )
 
+    async def _forget_silent_cursors(self, stream: Stream) -> None:
+        """Forget the cursors that were not set for as long as they hold: what set them is taken for dead."""
+        for cut in list(stream.cuts.values()):
+            if cut.kind != m.CutKind.CURSOR or not cut.hold_s:
+                continue
+            if cut.saved_us < self._uptime.old_before_us(cut.hold_s) and await self._streams.forget_cut(
+                stream.name, cut.name, kind=cut.kind, saved_us=cut.saved_us
+            ):
+                logger.info("cursor forgotten stream=%s cursor=%s not_set_for_s=%d", stream.name, cut.name, cut.hold_s)
+
     def _facts(self, stream: Stream) -> StreamFacts:
         parts = {}
         for part in stream.parts:
@@ -382,6 +393,7 @@ def _cursor_facts(stream: Stream, facts: StreamFacts) -> list[dict[str, Any]]:
         {
             "name": name,
             "saved_us": stream.cuts[m.CutKind.CURSOR, name].saved_us,
+            "hold_s": stream.cuts[m.CutKind.CURSOR, name].hold_s,
             "unread_bytes": retention.as_cut(facts, passed[name]).remaining_bytes,
             "holds_bytes": holds[name],
         }

@@ -136,12 +136,12 @@ _MESSAGES: Final[list[m.Message]] = [
         "shop/orders",
         [
             m.NamedCut(1, "before the sale", [m.SavedPosition(33, 7, 2), m.SavedPosition(34, 1 << 40, 0)]),
-            m.NamedCut(2, "billing", [m.SavedPosition(33, 0, 0), m.SavedPosition(34, 0, 0)]),
+            m.NamedCut(2, "billing", [m.SavedPosition(33, 0, 0), m.SavedPosition(34, 0, 0)], 604_800),
         ],
     ),
     m.ForgetCut("shop/orders", 1, "before the sale"),
     m.ListCuts("shop/orders"),
-    m.CutList([m.SavedCut(2, "nightly", 1_700_000_000_000_008, [m.SavedPosition(33, 8, 1)])]),
+    m.CutList([m.SavedCut(2, "nightly", 1_700_000_000_000_008, [m.SavedPosition(33, 8, 1)], 3600)]),
     m.GetTails([m.NamedStream("shop/orders"), m.NamedStream("shop/returns")]),
     m.StreamTails(
         [
@@ -243,7 +243,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.CutsSaved(
         stream_id=31,
         saved_us=1_700_000_000_000_010,
-        cuts=[m.NamedCut(2, "nightly", [m.SavedPosition(33, 8, 1)]), m.NamedCut(1, "mark", [])],
+        cuts=[m.NamedCut(2, "nightly", [m.SavedPosition(33, 8, 1)], 3600), m.NamedCut(1, "mark", [])],
     ),
     m.CutForgotten(31, 2, "nightly"),
     m.StreamSealed(31),

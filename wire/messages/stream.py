@@ -236,6 +236,7 @@ class SavedCut(NamedTuple):
     name: Text
     saved_us: I64
     positions: List16[SavedPosition]
+    hold_s: U32 = 0  # as in `NamedCut`
 
 
 class NamedCut(NamedTuple):
@@ -244,6 +245,7 @@ class NamedCut(NamedTuple):
     kind: U8  # `CutKind`
     name: Text  # among those of its kind
     positions: List16[SavedPosition]
+    hold_s: U32 = 0  # of a cursor: it is forgotten when it was not saved for so long; 0: never
 
 
 @message(66)

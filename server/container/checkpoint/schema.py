@@ -1,4 +1,4 @@
-"""All tables of a checkpoint, which is a SQLite database, in format version 8.
+"""All tables of a checkpoint, which is a SQLite database, in format version 9.
 
 Each kind of thing has its tables, declared in a module of its own. Each row carries a checksum (see `table`), and the
 one row of `meta` knows how many rows each of these tables has and the sum of their checksums. So a row that is damaged,
@@ -21,7 +21,7 @@ from .table import Table
 from .transaction_tables import TRANSACTIONS
 from .writer_tables import WRITERS
 
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 PRODUCT: Final = "millrace checkpoint"
 
 KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS, TRANSACTIONS, PRODUCERS)

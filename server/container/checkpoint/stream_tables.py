@@ -23,7 +23,7 @@ CUTS: Final = Table(
     "cuts",
     number=13,
     key=["stream_id", "kind", "name"],
-    integers=["stream_id", "kind", "saved_us"],
+    integers=["stream_id", "kind", "saved_us", "hold_s"],
     texts=["name", "positions"],  # the positions as JSON
 )
 
@@ -82,10 +82,9 @@ def _load_stream(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Str
 
 
 def _load_cuts(stream: Stream, rows: list[Row]) -> None:
-    for kind, saved_us, name, positions in rows:
-        stream.cuts[kind, name] = m.SavedCut(
-            kind, name, saved_us, [m.SavedPosition(*position) for position in json.loads(positions)]
-        )
+    for kind, saved_us, hold_s, name, positions in rows:
+        places = [m.SavedPosition(*position) for position in json.loads(positions)]
+        stream.cuts[kind, name] = m.SavedCut(kind, name, saved_us, places, hold_s)
 
 
 STREAMS: Final[Kind[Stream]] = Kind(
@@ -108,7 +107,7 @@ STREAMS: Final[Kind[Stream]] = Kind(
         Detail(
             table=CUTS,
             rows=lambda stream: (
-                (cut.kind, cut.saved_us, cut.name, json_text(cut.positions)) for cut in stream.cuts.values()
+                (cut.kind, cut.saved_us, cut.hold_s, cut.name, json_text(cut.positions)) for cut in stream.cuts.values()
             ),
             load=_load_cuts,
         ),

@@ -111,8 +111,8 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
 
 
 def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
-    for kind, name, positions in record.cuts:
-        stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions)
+    for kind, name, positions, hold_s in record.cuts:
+        stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions, hold_s)
 
 
 def _cut_forgotten(batch: CurrentBatch, stream: Stream, record: m.CutForgotten) -> None:

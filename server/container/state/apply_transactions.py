@@ -112,7 +112,11 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
         stream = state.streams.loaded(cursor.stream_id)
         if stream is not None:
             kind = m.CutKind.CURSOR
-            stream.cuts[kind, cursor.name] = m.SavedCut(kind, cursor.name, record.committed_us, cursor.positions)
+            before = stream.cuts.get((kind, cursor.name))
+            hold_s = 0 if before is None else before.hold_s
+            stream.cuts[kind, cursor.name] = m.SavedCut(
+                kind, cursor.name, record.committed_us, cursor.positions, hold_s
+            )
             state.streams.changed(stream)
     for producer in record.producers:
         commit_producer(state, producer)

@@ -141,3 +141,18 @@ async def test_saved_cuts_outlive_a_killed_server(millrace_server: TestServer, n
         assert found == place
         async with client.reader(name, start=found, end=millrace.TAIL) as reader:
             assert len([event async for event in reader]) == len(values) - 77
+
+
+async def test_a_cursor_may_hold_for_a_time_only(client: Client, name: str) -> None:
+    """Behaviour 59: set again, it holds as it is told then."""
+    await client.create_stream(name)
+    cursors = client.cursors(name)
+    await cursors.set("query", hold_s=0.5)
+    assert [saved.hold_s for saved in await cursors.list()] == [1]
+    await cursors.set_many({"query": TAIL, "other": HEAD}, hold_s=7 * 86_400)
+    assert [saved.hold_s for saved in await cursors.list()] == [604_800] * 2
+    await cursors.set("query")
+    assert [saved.hold_s for saved in await cursors.list()] == [604_800, 0]
+    for wrong in (0, -1, 1 << 32):
+        with pytest.raises(InvalidArgumentError, match="hold_s"):
+            await cursors.set("query", hold_s=wrong)

@@ -217,6 +217,59 @@ async def test_retention_by_consumption_waits_for_the_slowest_cursor(streams: St
 
 
 @pytest.mark.asyncio
+async def test_a_cursor_that_was_not_set_for_as_long_as_it_holds_is_forgotten(streams: Streams) -> None:
+    """Behaviour 59: a consumer that is dead does not hold data forever; one that sets its cursor again is not dead."""
+    await streams.controller.create("a/b", segment_count=1, configuration=retaining(kind="consumption"))
+    (segment_id,) = streams.controller.find("a/b").segment_ids
+    await streams.append(segment_id, bytes(100))
+    end = [m.SavedPosition(segment_id, 100, 0)]
+    start = [m.SavedPosition(segment_id, 0, 0)]
+    await streams.controller.save_cuts(
+        "a/b",
+        [
+            m.NamedCut(2, "dead", start, 7 * DAY_S),
+            m.NamedCut(2, "patient", start, 60 * DAY_S),
+            m.NamedCut(2, "idle", end, 7 * DAY_S),
+            m.NamedCut(2, "billing", end),
+            m.NamedCut(1, "mark", start),
+        ],
+    )
+    for names in (["billing", "dead", "idle", "patient"], ["billing", "idle", "patient"]):
+        await streams.run(4 * DAY_S)
+        await streams.controller.save_cuts("a/b", [m.NamedCut(2, "idle", end, 7 * DAY_S)])
+        await streams.runner.retain()
+        facts = streams.runner.explain(streams.controller.find("a/b"))["cursors"]
+        assert sorted(cursor["name"] for cursor in facts) == names
+        assert streams.opened.container.segment(segment_id).start_offset == 0
+    streams.clock.jump_wall(100 * DAY_S * 1_000_000)  # nothing is older for it
+    await streams.runner.retain()
+    await streams.controller.save_cuts("a/b", [m.NamedCut(2, "patient", start, DAY_S)])  # another time, from now on
+    await streams.runner.retain()
+    assert (m.CutKind.CURSOR, "patient") in streams.controller.find("a/b").cuts
+    await streams.run(1.5 * DAY_S)
+    await streams.runner.retain()
+
+    assert sorted(streams.controller.find("a/b").cuts) == [(1, "mark"), (2, "billing"), (2, "idle")]
+    await streams.runner.retain()
+    assert streams.opened.container.segment(segment_id).start_offset == 100
+
+
+@pytest.mark.asyncio
+async def test_a_cursor_that_is_set_while_it_is_forgotten_stays(streams: Streams) -> None:
+    await streams.controller.create("a/b", segment_count=1, configuration=retaining(kind="consumption"))
+    (segment_id,) = streams.controller.find("a/b").segment_ids
+    cut = m.NamedCut(2, "dead", [m.SavedPosition(segment_id, 0, 0)], DAY_S)
+    await streams.controller.save_cuts("a/b", [cut])
+    await streams.run(2 * DAY_S)
+    saving = asyncio.ensure_future(streams.controller.save_cuts("a/b", [cut]))
+    await asyncio.sleep(0)
+    await streams.runner.retain()
+    await saving
+
+    assert (m.CutKind.CURSOR, "dead") in streams.controller.find("a/b").cuts
+
+
+@pytest.mark.asyncio
 async def test_cursors_of_the_creation_hold_what_is_written_from_the_start(streams: Streams) -> None:
     """Behaviour 25: others may be registered, and read everything, before their consumers come."""
     await streams.controller.create(
