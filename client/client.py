@@ -22,7 +22,7 @@ from millrace.client.admin.segments import Segments
 from millrace.client.admin.stream_control import StreamControl
 from millrace.client.read.byte_reader import ByteReader
 from millrace.client.read.cut_resolution import fetch_event
-from millrace.client.read.ranges import SegmentRange, ranges_between, read_range, split_range
+from millrace.client.read.ranges import KeptBlocks, SegmentRange, ranges_between, read_range, split_range
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.streams_reader import StreamsReader
@@ -387,9 +387,9 @@ class Client(StreamControl):
 
         return await self._cuts.search(part.stream, plan)
 
-    def read_range(self, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
+    def read_range(self, part: SegmentRange, *, kept: KeptBlocks | None = None) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events of a range as record batches; needs pyarrow. See `ranges.read_range`."""
-        return read_range(self._reads, part)
+        return read_range(self._reads, part, kept=kept)
 
     async def split_range(self, part: SegmentRange, *, max_bytes: int) -> list[SegmentRange]:
         """Return ranges that hold exactly the events of a range, each about `max_bytes`."""

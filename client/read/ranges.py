@@ -14,6 +14,7 @@ from millrace.client.errors import OffsetBeyondEndError, SegmentNotFoundError, S
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.event_block import EventBlock
 from millrace.model.position import Position
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
@@ -114,10 +115,56 @@ async def split_range(channel: Channel, part: SegmentRange, *, max_bytes: int) -
     return [SegmentRange.between(part.segment_id, a, b, key=part.key) for a, b in itertools.pairwise(places) if a < b]
 
 
-async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.RecordBatch]":
+class KeptBlocks:
+    """Blocks inside of which ranges ended: a range that starts there need not fetch and decode them again.
+
+    Each is given out once. Belongs to one client.
+
+    Args:
+        size_bytes_max: of all of them as they are stored; those that were kept first are dropped.
+    """
+
+    def __init__(self, *, size_bytes_max: int) -> None:
+        self._size_bytes_max = size_bytes_max
+        self._size_bytes = 0
+        self._blocks: dict[tuple[int, int], EventBlock] = {}
+
+    def take(self, part: SegmentRange) -> PlacedBlock | None:
+        """Return the part of a block that a range begins with, None if the block is not kept."""
+        block = self._blocks.pop((part.segment_id, part.start_offset), None)
+        if block is None:
+            return None
+        self._size_bytes -= block.fields.size
+        end = part.end_index if part.end_offset == part.start_offset else block.fields.event_count
+        if max(part.start_index, end) > block.fields.event_count:
+            return None  # what is wrong with it is said where it is fetched
+        return PlacedBlock(part.segment_id, part.start_offset, block, part.start_index, max(part.start_index, end))
+
+    def keep(self, placed: PlacedBlock) -> None:
+        """Keep a block."""
+        place = placed.segment_id, placed.offset
+        if place in self._blocks:
+            return
+        self._blocks[place] = placed.block
+        self._size_bytes += placed.block.fields.size
+        while self._size_bytes > self._size_bytes_max:
+            self._size_bytes -= self._blocks.pop(next(iter(self._blocks))).fields.size
+
+    def clear(self) -> None:
+        """Keep none."""
+        self._blocks.clear()
+        self._size_bytes = 0
+
+
+async def read_range(
+    channel: Channel, part: SegmentRange, *, kept: KeptBlocks | None = None
+) -> "AsyncIterator[pa.RecordBatch]":
     """Yield the events of a range as record batches, in order; none is empty. Needs pyarrow.
 
     Closing the iterator ends the fetching.
+
+    Args:
+        kept: where the block is that the range begins inside of, maybe, and where that goes inside of which it ends.
 
     Raises:
         OffsetBeyondEndError: the segment is sealed and ends before the range does.
@@ -127,13 +174,16 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
     from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
 
     place, end = part.start, part.end
-    blocks = BlockStream(channel, part.segment_id, start=place, end=end, window_bytes=RANGE_WINDOW_BYTES)
+    first = kept.take(part) if kept is not None else None
+    start = place if first is None else first.next_place
+    blocks = BlockStream(channel, part.segment_id, start=start, end=end, window_bytes=RANGE_WINDOW_BYTES)
     try:
         gathered: list[PlacedBlock] = []
         rows = 0
         while True:
             try:
-                placed = await blocks.next()
+                placed = await blocks.next() if first is None else first
+                first = None
             except (SegmentTruncatedError, SegmentNotFoundError) as error:
                 if gathered:  # what came before the truncation is no loss
                     yield batch_of_many(gathered, key=part.key)
@@ -146,6 +196,8 @@ async def read_range(channel: Channel, part: SegmentRange) -> "AsyncIterator[pa.
             if placed is None:
                 break
             place = placed.next_place
+            if kept is not None and place == end and end.event_index:
+                kept.keep(placed)
             if placed.indexes(part.key):
                 gathered.append(placed)
                 rows += placed.end - placed.start

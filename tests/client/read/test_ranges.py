@@ -3,15 +3,16 @@
 
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
-from millrace.client.read.ranges import SegmentRange
+from millrace.client.read.ranges import KeptBlocks, SegmentRange, ranges_between
 from millrace.model.cut import StreamCut
-from millrace.model.errors import CutOrderError, InvalidArgumentError
+from millrace.model.errors import CutInvalidError, CutOrderError, InvalidArgumentError
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from tests.client.scaling import filled as filled_over_epochs
 
@@ -141,3 +142,45 @@ async def test_a_range_that_was_truncated_away_says_so(client: Client, name: str
     with pytest.raises(SegmentTruncatedError, match=f"segment {last.segment_id} has no range") as caught:
         await rows(client, [last])
     assert caught.value.start_offset is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_ranges_that_meet_inside_of_blocks_give_the_block_on(client: Client, name: str, seed: int) -> None:
+    """Each event once, with a key or without, whatever is kept of what came before."""
+    dice = random.Random(seed)
+    values = await filled(client, name)
+    info = await client.stream_info(name)
+    cuts = [await client.stream_cut(name).after_events(count) for count in sorted(dice.sample(range(1, 3000), 60))]
+    for key in (None, "3"):
+        kept = KeptBlocks(size_bytes_max=dice.choice([1, 40_000, 1 << 30]))
+        found = []
+        for start, end in zip([info.head(), *cuts], [*cuts, info.tail()], strict=True):
+            for part in ranges_between(start, end, info, key=key):
+                async for batch in client.read_range(part, kept=kept):
+                    found += batch.column("value").to_pylist()
+        expected = [value for number, value in enumerate(values) if key is None or f"{number // 30 * 30 % 7}" == key]
+        assert sorted(found) == expected
+
+
+async def test_kept_blocks_are_bounded_and_given_out_once(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name) as writer:
+        for _ in range(3):
+            await writer.write_many([bytes(1000)] * 10, key="a")
+    (whole,) = await client.plan_ranges(name)
+    size_bytes = whole.size_bytes // 3
+    kept = KeptBlocks(size_bytes_max=2 * size_bytes)
+    starts = [replace(whole, start_offset=number * size_bytes, start_index=4) for number in range(3)]
+    for start in starts:
+        part = replace(start, start_index=0, end_offset=start.start_offset, end_index=4)
+        assert [batch.num_rows async for batch in client.read_range(part, kept=kept)] == [4]
+
+    assert [kept.take(start) is not None for start in starts] == [False, True, True]  # the first had to make room
+    assert [kept.take(start) is not None for start in starts] == [False, False, False]
+    wrong = replace(starts[1], start_index=11)
+    async for _ in client.read_range(replace(starts[1], end_offset=size_bytes, end_index=6), kept=kept):
+        pass
+    with pytest.raises(CutInvalidError, match="has 10 events"):
+        [batch async for batch in client.read_range(wrong, kept=kept)]
+    kept.clear()
+    assert kept.take(starts[2]) is None
