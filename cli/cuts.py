@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from millrace.model.cut import CHOICE_FORMS, parse_choice
+
 from .connecting import JsonOption, Server, StreamArgument
-from .figures import time_text
+from .figures import duration_text, time_text
 from .option_groups import Commands
-from .output import print_done, print_json, print_note, print_table, print_text
-from .places import PLACES_HELP, parse_place
+from .output import picked, print_done, print_json, print_note, print_table, print_text
 
 app = Commands(no_args_is_help=True)
 
@@ -20,16 +21,16 @@ def save(
     server: Server,
     stream: StreamArgument,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the place.")],
-    at: Annotated[str, typer.Option(metavar="PLACE", help=f"Where: {PLACES_HELP}.")] = "tail",
+    at: Annotated[str, typer.Option(metavar="PLACE", help=f"Where: {CHOICE_FORMS}.")] = "tail",
     as_cursor: Annotated[
         bool,
         typer.Option("--cursor", help="Save how far a consumer has come: retention by consumption does not pass it."),
     ] = False,
 ) -> None:
     """Save a place under a name, or under several in one step, in place of the bookmarks (or cursors) of that name."""
-    place = parse_place(at)
+    place = parse_choice(at)
     with server.connect() as client:
-        cuts = dict.fromkeys(names, place(client, stream))
+        cuts = dict.fromkeys(names, place)
         saved = client.cursors(stream).set_many(cuts) if as_cursor else client.bookmarks(stream).save_many(cuts)
     for name in saved:
         print_done(f"saved {'cursor' if as_cursor else 'bookmark'} {name} of {stream}")
@@ -46,14 +47,23 @@ def list_cuts(server: Server, stream: StreamArgument, as_json: JsonOption = Fals
     if as_json:
         print_json(
             [
-                {"name": saved.name, "kind": kind, "saved_us": saved.saved_us, "cut": str(saved.cut)}
+                {"kind": kind, "cut": str(saved.cut), **picked(saved, "name", "saved_us", "hold_s")}
                 for kind, saved in found
             ]
         )
         return
     print_table(
-        ("name", "kind", "saved", "cut"),
-        [(saved.name, kind, time_text(saved.saved_us), str(saved.cut)) for kind, saved in found],
+        ("name", "kind", "saved", "holds for", "cut"),
+        [
+            (
+                saved.name,
+                kind,
+                time_text(saved.saved_us),
+                duration_text(saved.hold_s) if saved.hold_s else "",
+                str(saved.cut),
+            )
+            for kind, saved in found
+        ],
     )
 
 

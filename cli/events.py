@@ -6,7 +6,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,7 @@ import typer
 from millrace.client import blocking
 from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
-from millrace.model.cut import HEAD, CutChoice
+from millrace.model.cut import CHOICE_FORMS, parse_choice
 from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.model.selection import is_pattern
@@ -28,7 +28,6 @@ from .connecting import Server, StreamArgument
 from .figures import count_text, duration_text, rate_text, size_text
 from .key_fields import KeyFieldError, KeyOf, key_reader
 from .output import picked, print_done, print_json_line, print_note, progress
-from .places import PLACES_HELP, parse_place
 
 INPUT_BYTES: Final = 1 * MIB
 BLOCKS_IN_FLIGHT_MAX: Final = 32
@@ -160,12 +159,15 @@ def read(
     streams: StreamsArgument,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.", show_default="head"),
+        typer.Option("--from", metavar="PLACE", help=f"Where to start: {CHOICE_FORMS}.", show_default="head"),
     ] = None,
     end: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="PLACE", help=f"Where to stop: {PLACES_HELP}; the tail is that of now.", show_default="tail"
+            "--to",
+            metavar="PLACE",
+            help=f"Where to stop: {CHOICE_FORMS}; the tail is that of now.",
+            show_default="tail",
         ),
     ] = None,
     key: KeyOption = None,
@@ -185,7 +187,7 @@ def tail(
     streams: StreamsArgument,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help=f"Where to start: {PLACES_HELP}.", show_default="tail"),
+        typer.Option("--from", metavar="PLACE", help=f"Where to start: {CHOICE_FORMS}.", show_default="tail"),
     ] = None,
     key: KeyOption = None,
     *,
@@ -227,27 +229,19 @@ class _Asked:
         self._parts = [Slice.parse(text) if is_slice(text) else text for text in streams]
         if isinstance(self._parts[0], Slice) and len(streams) == 1 and (start or end or key is not None):
             raise typer.BadParameter("a slice has a start, an end and a key of its own")
-        self._start = parse_place(start or start_default)
+        self._start = parse_choice(start or start_default)
         last = end or end_default
-        self._end = parse_place(last) if last else None
+        self._end = parse_choice(last) if last else None
         self._key = key
 
     def open(self, client: blocking.Client) -> AnyReader:
         """Return a reader of it."""
-        (first, *others), names = self._parts, [part for part in self._parts if isinstance(part, str)]
+        first, *others = self._parts
         if isinstance(first, Slice) and not others:
             return client.reader(first)
         if isinstance(first, str) and not others and not is_pattern(first):
-            end = self._end(client, first) if self._end else None
-            return client.reader(first, start=self._start(client, first), end=end, key=self._key)
-        starts = {name: self._start(client, name) for name in names}
-        ends = {name: self._end(client, name) for name in names} if self._end else {}
-        return client.reader(self._parts, start=_one_or_each(starts) or HEAD, end=_one_or_each(ends), key=self._key)
-
-
-def _one_or_each(choices: Mapping[str, CutChoice]) -> CutChoice | Mapping[str, CutChoice] | None:
-    """Return the choice that serves all streams, those which a pattern finds, too; else one for each."""
-    return next(iter(choices.values()), None) if len(set(choices.values())) <= 1 else choices
+            return client.reader(first, start=self._start, end=self._end, key=self._key)
+        return client.reader(self._parts, start=self._start, end=self._end, key=self._key)
 
 
 def _print(printing: Printing, reader: AnyReader, *, at_once: bool = False) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from millrace.model.cut import CHOICE_FORMS, parse_choice
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
@@ -18,7 +19,6 @@ from .figures import count_text, size_text, time_text
 from .history import history
 from .option_groups import Commands
 from .output import picked, print_done, print_facts, print_json, print_note, print_table, print_text
-from .places import PLACES_HELP, parse_place
 from .policies import PolicyOptions, TagOption, retention_text, scaling_text
 from .scaling import scale
 
@@ -235,13 +235,13 @@ def release(server: Server, stream: StreamArgument) -> None:
 def truncate(
     server: Server,
     stream: StreamArgument,
-    cut: Annotated[str, typer.Argument(help=f"Where the stream is to start: {PLACES_HELP}.")],
+    cut: Annotated[str, typer.Argument(help=f"Where the stream is to start: {CHOICE_FORMS}.")],
 ) -> None:
     """Drop the events before a cut, forever."""
-    place = parse_place(cut)
+    place = parse_choice(cut)
     with server.connect() as client:
         before = client.stream_info(stream).size_bytes
-        after = client.truncate_stream(stream, place(client, stream)).size_bytes
+        after = client.truncate_stream(stream, place).size_bytes
     print_done(f"truncated {stream}: {size_text(before)} before, {size_text(after)} now")
 
 

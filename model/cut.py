@@ -7,7 +7,8 @@ start and the end of a stream, wherever these are when they are used. As text::
     head
     tail
 
-A `TimeCut` names a cut by event time; which one it is, is found when it is used.
+What else names a place in a stream is found when it is used: a `TimeCut` by event time, a `PastCut` by a time so long
+before, a `SavedPlace` by the name under which the server keeps it. `parse_choice` reads them all, for every part.
 """
 
 import re
@@ -22,10 +23,17 @@ from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .limits import SEGMENTS_PER_STREAM_MAX
 from .names import checked_stream_name
 from .position import Position
-from .quantities import UNIX_EPOCH, parse_moment, unix_us_of
+from .quantities import UNIX_EPOCH, parse_duration, parse_moment, unix_us_of
 
 _POSITION: Final = re.compile(r"(\d{1,20}):(\d{1,20})\.(\d{1,10})", re.ASCII)
 _UNSIGNED_64: Final = 1 << 64
+_AGO: Final = re.compile(r"(.*\S)\s+ago", re.IGNORECASE)
+
+CHOICE_FORMS: Final = (
+    "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., bookmark:NAME, cursor:NAME, a time like 2026-01-31T18:00:00Z "
+    "(UTC where it names no zone), 15m ago, or Unix microseconds"
+)
+"""What `parse_choice` reads, for people."""
 
 
 class SpecialCut(Enum):
@@ -140,7 +148,49 @@ class TimeCut:
             return str(self.unix_us)
 
 
-CutChoice = Cut | TimeCut
+@dataclass(frozen=True, slots=True)
+class PastCut:
+    """The cut at an event time that lies so long before the moment in which it is used.
+
+    Attributes:
+        age_us: microseconds, not below 0.
+    """
+
+    age_us: int
+
+    def at(self, now_us: int) -> TimeCut:
+        """Return the cut as of a moment, in Unix microseconds."""
+        return TimeCut(now_us - self.age_us)
+
+    def __str__(self) -> str:
+        """Return what `parse_choice` reads."""
+        return f"{self.age_us // 1_000_000}.{self.age_us % 1_000_000:06}s ago"
+
+
+class SavedKind(Enum):
+    """As what the server keeps a cut under a name."""
+
+    BOOKMARK = "bookmark"
+    CURSOR = "cursor"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlace:
+    """The cut that the server keeps under a name when it is used: `bookmark:NAME` or `cursor:NAME`."""
+
+    kind: SavedKind
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise CutInvalidError(f"{str(self)!r} lacks the name of the {self.kind.value}")
+
+    def __str__(self) -> str:
+        """Return what `parse_choice` reads."""
+        return f"{self.kind.value}:{self.name}"
+
+
+CutChoice = Cut | TimeCut | PastCut | SavedPlace
 """What may be given where a stream is read from or to."""
 
 
@@ -157,14 +207,25 @@ def parse_cut(text: str) -> Cut:
 
 
 def parse_choice(text: str) -> CutChoice:
-    """Return the cut that a text names: what `parse_cut` reads, an ISO 8601 time with a zone, or Unix microseconds.
+    """Return the place that a text names: what `CHOICE_FORMS` says.
 
     Raises:
         InvalidArgumentError: it names none.
     """
     text = text.strip()
+    kind, colon, name = text.partition(":")
+    if colon and kind.strip().lower() in _SAVED_KINDS:
+        return SavedPlace(SavedKind(kind.strip().lower()), name.strip())
     if "@" in text or text.lower() in ("head", "tail"):
         return parse_cut(text)
     if re.fullmatch(r"-?\d{1,19}", text, re.ASCII):
         return TimeCut(int(text))
-    return TimeCut(parse_moment(text))
+    try:
+        if match := _AGO.fullmatch(text):
+            return PastCut(round(parse_duration(match[1]) * 1_000_000))
+        return TimeCut(parse_moment(text))
+    except InvalidArgumentError:
+        raise InvalidArgumentError(f"{text[:100]!r} is no place in a stream: write {CHOICE_FORMS}") from None
+
+
+_SAVED_KINDS: Final = frozenset(kind.value for kind in SavedKind)

@@ -52,30 +52,17 @@ def parse_bounds(text: str, parse: Callable[[str], T]) -> tuple[T | None, T | No
     return least, most
 
 
-def parse_time(text: str, *, now_us: int) -> int:
-    """Return the Unix microseconds of what `parse_moment` knows, or of `15m ago`.
-
-    Raises:
-        InvalidArgumentError: it is none, or a time of no zone.
-    """
-    if text.endswith("ago"):
-        return now_us - round(parse_duration(text.removesuffix("ago").strip()) * 1e6)
-    return parse_moment(text)
-
-
 def parse_moment(text: str) -> int:
-    """Return the Unix microseconds of an ISO 8601 time with a time zone.
+    """Return the Unix microseconds of an ISO 8601 date or time; without a zone it is one of UTC.
 
     Raises:
-        InvalidArgumentError: it is none, or a time of no zone.
+        InvalidArgumentError: it is none.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgumentError(f"{text!r} is no time: write 2026-01-31T18:00:00Z") from None
-    if moment.tzinfo is None:
-        raise InvalidArgumentError(f"{text!r} names no time zone: end it with Z or +01:00")
-    return unix_us_of(moment)
+    return unix_us_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def unix_us_of(moment: datetime) -> int:

@@ -5,7 +5,8 @@
     shop/orders@2026-01-31T18:00:00Z..2026-02-01T00:00:00Z  times
     shop/orders@tail..                                      without an end
 
-Start and end are `head`, `tail`, the positions of a cut, an ISO 8601 time with a zone, or Unix microseconds.
+Start and end are what `parse_choice` reads, of a cut its positions; names of bookmarks and cursors with `..` or `#` in
+them cannot be written here.
 """
 
 import re
@@ -80,6 +81,11 @@ def _text(choice: CutChoice) -> str:
     return str(choice).partition("@")[2] if isinstance(choice, StreamCut) else str(choice)
 
 
+def chosen(choice: CutChoice | str) -> CutChoice:
+    """Return a choice, or what its text names. Raises like `parse_choice`."""
+    return parse_choice(choice) if isinstance(choice, str) else choice
+
+
 def slice_of(
     stream: str | Slice,
     *,
@@ -93,9 +99,7 @@ def slice_of(
         InvalidArgumentError: a slice and a start, an end or a key beside it, or a text that names no cut.
     """
     if not isinstance(stream, Slice):
-        first, last = (parse_choice(each) if isinstance(each, str) else each for each in (start, end))
-        assert first is not None
-        return Slice(stream, first, last, key)
+        return Slice(stream, chosen(start), None if end is None else chosen(end), key)
     if start is not HEAD or end is not None or key is not None:
         raise InvalidArgumentError(f"{stream} has its own start, end and key; give them in the slice, or none of them")
     return stream

@@ -2,14 +2,14 @@
 
 import difflib
 import math
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from millrace.client.options import parse_address
-from millrace.model.cut import HEAD, CutChoice, StreamCut, parse_choice
-from millrace.model.errors import CutInvalidError
+from millrace.model.cut import HEAD, CutChoice, PastCut, StreamCut, parse_choice
 from millrace.model.quantities import parse_duration, parse_size
 from millrace.model.slice import Slice
 
@@ -21,8 +21,6 @@ Choice = TypeVar("Choice", bound=StrEnum)
 COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
 PARTITION_SIZE_BYTES: Final = 64 << 20
-
-_CUT_FORMS: Final = "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., an ISO 8601 time with a zone, or Unix microseconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         if "value_format" in values and name in given:
             raise OptionError(name, "goes without valueFormat: there the schema names the columns")
     for name in ("startCut", "endCut"):
-        cut = values.get(_OPTIONS[name][0])
+        field_name = _OPTIONS[name][0]
+        if field_name not in values:
+            continue
+        cut = values[field_name] = _fixed(values[field_name])
         if isinstance(cut, StreamCut) and cut.stream != values["stream"]:
             raise OptionError(name, f"is a cut of {cut.stream}, and the stream is {values['stream']}")
     return SourceOptions(**values)
@@ -113,13 +114,9 @@ def _address(text: str) -> str:
     return str(parse_address(text))
 
 
-def _cut(text: str) -> CutChoice:
-    try:
-        return parse_choice(text)
-    except CutInvalidError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{error}; {text!r} is none of: {_CUT_FORMS}") from None
+def _fixed(choice: CutChoice | None) -> CutChoice | None:
+    """Return a choice that means the same whenever it is used: a time ago as that of now."""
+    return choice.at(time.time_ns() // 1000) if isinstance(choice, PastCut) else choice
 
 
 def _size(text: str) -> int:
@@ -179,8 +176,8 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "address": ("address", _address),
     "stream": ("stream", str),
     "slice": ("part", Slice.parse),
-    "startCut": ("start_cut", _cut),
-    "endCut": ("end_cut", _cut),
+    "startCut": ("start_cut", parse_choice),
+    "endCut": ("end_cut", parse_choice),
     "key": ("key", str),
     "maxBytesPerTrigger": ("max_bytes", _size),
     "maxEventsPerTrigger": ("max_events", _count),

@@ -13,7 +13,7 @@ from typing import TypeVar
 from millrace.client.client import Client
 from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from millrace.client.read.ranges import ranges_between
-from millrace.model.cut import HEAD, CutChoice, StreamCut, TimeCut
+from millrace.model.cut import HEAD, TAIL, CutChoice, PastCut, SavedKind, SavedPlace, StreamCut, TimeCut
 from millrace.model.errors import CutInvalidError, CutOrderError, InvalidArgumentError, InvalidNameError
 from millrace.model.lineage import parts_of_history
 from millrace.model.position import START_MARK, Mark
@@ -69,18 +69,37 @@ class Planner:
         """Return the cut that an option names, wherever the head of the stream is.
 
         Raises:
-            OptionError: the cut does not fit the stream.
+            OptionError: the cut does not fit the stream, or the stream has none of that name.
         """
         if isinstance(choice, TimeCut):
             cut = await self.client.cut_at_time_in(snapshot.stream, choice, as_end=option == "endCut")
             return cut_of(cut.stream, snapshot.clamped(cut))
-        if not isinstance(choice, StreamCut):
-            return snapshot.stream.head() if choice is HEAD else snapshot.stream.tail()
+        if choice is HEAD:
+            return snapshot.stream.head()
+        if choice is TAIL:
+            return snapshot.stream.tail()
+        assert not isinstance(choice, PastCut), "the options have made it a time"
+        cut = await self._saved(option, choice) if isinstance(choice, SavedPlace) else choice
         try:
-            snapshot.check(choice)
+            snapshot.check(cut)
         except CutInvalidError as error:
             raise OptionError(option, str(error)) from None
-        return choice
+        return cut
+
+    async def _saved(self, option: str, place: SavedPlace) -> StreamCut:
+        """Return the cut that the server keeps under a name.
+
+        Raises:
+            OptionError: it keeps none.
+        """
+        stream = self.options.stream
+        is_bookmark = place.kind is SavedKind.BOOKMARK
+        kept = self.client.bookmarks(stream) if is_bookmark else self.client.cursors(stream)
+        saved = {each.name: each.cut for each in await kept.list()}
+        if place.name not in saved:
+            has = f"it has {', '.join(saved)[:200]}" if saved else "it has none"
+            raise OptionError(option, f"{stream} has no {place.kind.value} {place.name!r}; {has}")
+        return saved[place.name]
 
     def check_order(self, start: StreamCut, end: StreamCut, snapshot: StreamSnapshot) -> None:
         """Check the cuts of `startCut` and `endCut`, wherever the head is.

@@ -2,21 +2,24 @@
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from millrace.client.errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_events, resolve_cut
 from millrace.client.read.time_cuts import end_at_time, start_at_time
 from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
-from millrace.model.cut import HEAD, Cut, CutChoice, StreamCut, TimeCut
-from millrace.model.errors import CutOrderError
+from millrace.model.cut import HEAD, Cut, CutChoice, PastCut, SavedKind, SavedPlace, StreamCut, TimeCut
+from millrace.model.errors import CutInvalidError, CutOrderError
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.model.names import checked_stream_name
 from millrace.model.slice import Slice
 from millrace.model.stream import StreamInfo
+from millrace.wire import messages as m
 
 R = TypeVar("R")
+
+SAVED_KINDS: Final = {SavedKind.BOOKMARK: m.CutKind.BOOKMARK, SavedKind.CURSOR: m.CutKind.CURSOR}
 
 
 class Cuts:
@@ -50,15 +53,38 @@ class Cuts:
     async def choose(
         self, choice: CutChoice, info: StreamInfo, *, is_end: bool = False, key: str | None = None
     ) -> StreamCut:
-        """Return a cut as `resolve` does, or the cut at a time.
+        """Return a cut as `resolve` does, or the cut at a time, or one that the server keeps under a name.
 
         Raises:
+            CutInvalidError: there is none of that name.
             SegmentTruncatedError, SegmentNotFoundError: some of the stream was truncated during the search.
         """
+        choice = self.fixed(choice)
+        if isinstance(choice, SavedPlace):
+            choice = await self.saved(choice, info.name)
         if not isinstance(choice, TimeCut):
             return await self.resolve(choice, info, key=key)
         find = end_at_time if is_end else start_at_time
         return await find(self.reads, info, choice.unix_us)
+
+    def fixed(self, choice: CutChoice) -> Cut | TimeCut | SavedPlace:
+        """Return a choice that means the same whenever it is used: a time ago as that of now."""
+        return choice.at(self.reads.clock.time_ns() // 1000) if isinstance(choice, PastCut) else choice
+
+    async def saved(self, place: SavedPlace, stream: str) -> StreamCut:
+        """Return the cut that the server keeps for a stream under a name.
+
+        Raises:
+            CutInvalidError: there is none of that name.
+            StreamNotFoundError: there is no such stream.
+        """
+        kind = SAVED_KINDS[place.kind]
+        for saved in (await self._writes.request(m.ListCuts(stream), timeout_s=self._timeout_s)).cuts:
+            if saved.kind == kind and saved.name == place.name:
+                return StreamCut.of(stream, {id_: (offset, index) for id_, offset, index in saved.positions})
+        raise CutInvalidError(
+            f"{stream} has no {place.kind.value} {place.name!r}; `millrace cut list {stream}` shows what it has"
+        )
 
     async def bounds(self, part: Slice, info: StreamInfo) -> tuple[StreamCut, StreamCut | None]:
         """Return the cuts between which a stream is to be read. Raises like `choose`.
@@ -66,7 +92,8 @@ class Cuts:
         Raises:
             CutOrderError: the start is after the end.
         """
-        start, end, key = part.start, part.end, part.key
+        start, key = self.fixed(part.start), part.key
+        end = None if part.end is None else self.fixed(part.end)
         if isinstance(start, TimeCut) and isinstance(end, TimeCut) and start.unix_us > end.unix_us:
             raise CutOrderError(f"the start, {start}, is after the end, {end}; exchange them")
         first = await self.choose(start, info, key=key)

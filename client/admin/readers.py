@@ -12,7 +12,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.selection import Selection
-from millrace.model.slice import Slice, slice_of
+from millrace.model.slice import Slice, chosen, slice_of
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX
@@ -86,6 +86,7 @@ class Readers:
             if isinstance(choices, Mapping):
                 _check_names(choices, selection)
         names = await self.names(selection)
+        start, end = self._fixed(start), None if end is None else self._fixed(end)
 
         def part_of(name: str, *, is_new: bool = False) -> Slice:
             if name in slices:
@@ -109,6 +110,12 @@ class Readers:
             options=options,
         ) as reader:
             yield reader
+
+    def _fixed(self, choices: Choices) -> CutChoice | Mapping[str, CutChoice]:
+        """Return choices of which those of a time ago mean that of one moment for all streams."""
+        if isinstance(choices, Mapping):
+            return {name: self._cuts.fixed(chosen(choice)) for name, choice in choices.items()}
+        return self._cuts.fixed(chosen(choices))
 
     async def names(self, selection: Selection) -> list[str]:
         """Return the names of a selection: those given, and those of the streams that match a pattern now."""

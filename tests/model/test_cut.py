@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millrace
-from millrace.model.cut import HEAD, TAIL, StreamCut, TimeCut, parse_choice, parse_cut
+from millrace.model.cut import (
+    HEAD,
+    TAIL,
+    PastCut,
+    SavedKind,
+    SavedPlace,
+    StreamCut,
+    TimeCut,
+    parse_choice,
+    parse_cut,
+)
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
 
 PLACES = st.dictionaries(
@@ -64,8 +74,46 @@ def test_what_may_be_chosen_is_a_cut_or_a_time() -> None:
     assert TimeCut.at(17) == TimeCut(17)
     assert parse_choice(" Head ") is HEAD
     assert parse_choice("a/b@1:2.3") == StreamCut.of("a/b", {1: (2, 3)})
-    for wrong in ("", "yesterday", "2026-01-31T18:00:00", "a/b@", "99999999999999999999"):
+    for wrong in ("", "yesterday", "a/b@", "99999999999999999999", "soon ago", "-3s ago", "bookmark:", "cursor: "):
         with pytest.raises(InvalidArgumentError):
             parse_choice(wrong)
     with pytest.raises(InvalidArgumentError):
         TimeCut.at(datetime(2030, 1, 1))  # noqa: DTZ001  # without a zone on purpose
+
+
+def test_a_time_without_a_zone_is_one_of_utc() -> None:
+    assert parse_choice("2026-01-31T18:00:00") == parse_choice("2026-01-31T18:00:00Z")
+    assert parse_choice("2026-01-31") == parse_choice("2026-01-31T01:00:00+01:00")
+
+
+@given(st.integers(0, 2**51))
+def test_a_time_ago_is_read_back_from_its_text(age_us: int) -> None:
+    assert parse_choice(str(PastCut(age_us))) == PastCut(age_us)
+
+
+def test_a_time_may_be_given_from_the_moment_of_its_use() -> None:
+    assert parse_choice("15m ago") == parse_choice(" 900 s  AGO ") == PastCut(900_000_000)
+    assert PastCut(900_000_000).at(1_000_000_000) == TimeCut(100_000_000)
+
+
+def test_a_place_may_be_one_that_the_server_keeps_under_a_name() -> None:
+    assert parse_choice("bookmark:before the sale") == SavedPlace(SavedKind.BOOKMARK, "before the sale")
+    assert parse_choice("Cursor:a/b@1:2.3") == SavedPlace(SavedKind.CURSOR, "a/b@1:2.3")
+    assert str(parse_choice("cursor:billing")) == "cursor:billing"
+
+
+def test_what_an_error_advises_is_not_refused() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse_choice("yesterday")
+    advice = str(caught.value).partition(": write ")[2]
+
+    for form in ("head", "tail", "bookmark:NAME", "cursor:NAME", "2026-01-31T18:00:00Z", "15m ago"):
+        assert form in advice
+        parse_choice(form)
+    for form, written in (
+        ("STREAM@SEGMENT:OFFSET.INDEX,...", "shop/orders@12:4096.0,13:8192.17"),
+        ("(UTC where it names no zone)", "2026-01-31T18:00:00"),
+        ("Unix microseconds", "1769882400000000"),
+    ):
+        assert form in advice
+        parse_choice(written)

@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model.cut import HEAD, TAIL, StreamCut, TimeCut
+from millrace.model.cut import HEAD, TAIL, PastCut, SavedKind, SavedPlace, StreamCut, TimeCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.slice import Slice, is_slice
 
 CUTS = st.one_of(
     st.sampled_from([HEAD, TAIL]),
     st.integers(-(2**63), 2**63 - 1).map(TimeCut),
+    st.integers(0, 2**51).map(PastCut),
+    st.builds(SavedPlace, st.sampled_from(SavedKind), st.from_regex(r"[a-z]+", fullmatch=True)),
     st.dictionaries(st.integers(1, 2**64 - 1), st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 9)), min_size=1).map(
         lambda places: StreamCut.of("shop/orders", places)
     ),
@@ -31,6 +33,9 @@ def test_the_text_is_the_documented_one() -> None:
     assert str(Slice("shop/orders")) == "shop/orders@head..tail"
     assert str(Slice("shop/orders", cut, None, "a#b..c")) == "shop/orders@12:4096.0,13:8192.17..#a#b..c"
     assert Slice.parse("a/b@2026-01-31T18:00:00.5+01:00..TAIL#") == Slice("a/b", TimeCut(1769878800500000), TAIL, "")
+    assert Slice.parse("a/b@bookmark:old..15m ago") == Slice(
+        "a/b", SavedPlace(SavedKind.BOOKMARK, "old"), PastCut(900_000_000)
+    )
     assert not is_slice("shop/orders")
     assert not is_slice(str(cut))
 

@@ -140,6 +140,24 @@ def test_available_now_ends_at_the_tail_of_its_start(shop: Shop, drivers: Driver
     assert len(rows) == 100
 
 
+def test_a_query_starts_at_a_place_that_the_server_keeps(shop: Shop, drivers: Drivers) -> None:
+    """The same words as everywhere; one that is not there is named, with those which are."""
+    shop.create(2)
+    shop.write(10)
+    cut = shop.client.stream_cut(shop.stream, after_events=30)
+    shop.client.bookmarks(shop.stream).save("thirty", cut)
+    shop.client.cursors(shop.stream).set("billing", shop.client.stream_cut(shop.stream, after_events=80))
+
+    assert drivers(startCut="bookmark:thirty").start()["cut"] == str(cut)
+    rows = [
+        row for _, _, more in drivers(startCut="bookmark:thirty", endCut="cursor:billing").batches() for row in more
+    ]
+    assert len(rows) == 50
+    assert len([row for _, _, more in drivers(startCut="15m ago").batches() for row in more]) == 100
+    with pytest.raises(OptionError, match=f"\"startCut\": {shop.stream} has no bookmark 'billing'; it has thirty"):
+        drivers(startCut="bookmark:billing").start()
+
+
 @pytest.mark.parametrize("start", ["head", "tail", "cut", "time"])
 def test_a_query_starts_where_it_is_told(shop: Shop, drivers: Drivers, start: str) -> None:
     """Behaviour 54."""

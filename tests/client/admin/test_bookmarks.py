@@ -4,7 +4,7 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, StreamNotFoundError
 from millrace.client.testing import TestServer
-from millrace.model.cut import HEAD, TAIL, StreamCut, TimeCut
+from millrace.model.cut import HEAD, TAIL, StreamCut, TimeCut, parse_choice
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from tests.client.scaling import filled
@@ -141,6 +141,33 @@ async def test_saved_cuts_outlive_a_killed_server(millrace_server: TestServer, n
         assert found == place
         async with client.reader(name, start=found, end=millrace.TAIL) as reader:
             assert len([event async for event in reader]) == len(values) - 77
+
+
+async def test_a_saved_place_or_a_time_ago_may_be_given_wherever_a_cut_may(client: Client, name: str) -> None:
+    """One set of words for places: in readers, slices and requests about cuts."""
+    values = await filled(client, name)
+    tenth = await client.stream_cut(name).after_events(10)
+    await client.bookmarks(name).save("tenth", tenth)
+    await client.cursors(name).set("loader", await client.stream_cut(name).after_events(30))
+
+    async def count(start: str, end: str) -> int:
+        async with client.reader(name, start=start, end=end) as reader:
+            return len([event async for event in reader])
+
+    assert await count("bookmark:tenth", "cursor:loader") == 20
+    async with client.writer(name) as writer:
+        await writer.write(b"now", key="key-1")  # all others have the times of long ago
+    assert await count("15m ago", "tail") == 1
+    assert await count("head", "15m ago") == len(values)
+    async with client.reader([name], start={name: "bookmark:tenth"}, end={name: "tail"}) as reader:
+        assert len([event async for event in reader]) == len(values) - 9
+    assert await client.bookmarks(name).save("copy", parse_choice("bookmark:tenth")) == tenth
+    info = await client.truncate_stream(name, parse_choice("bookmark:tenth"))
+    assert {(each.segment_id, each.start_offset) for each in info.segments} >= {
+        (segment_id, place.offset) for segment_id, place in tenth.positions
+    }
+    with pytest.raises(CutInvalidError, match="has no cursor 'tenth'"):
+        await count("cursor:tenth", "tail")
 
 
 async def test_a_cursor_may_hold_for_a_time_only(client: Client, name: str) -> None:

@@ -369,7 +369,7 @@ class History(TransactionSteps):
             stream = streams[choice % len(streams)]
             positions = [m.SavedPosition(part.segment_id, amount, amount % 3) for part in stream.open_parts]
             names = ["marke-ü-0", "marke-ü-1"][: 1 + amount // 2 % 2]
-            cuts = [m.NamedCut(1 + amount % 2, name, positions) for name in names]
+            cuts = [m.NamedCut(1 + amount % 2, name, positions, amount % 3) for name in names]
             self.apply(m.CutsSaved(stream_id=stream.stream_id, saved_us=self.clock_us, cuts=cuts))
 
     def forget_cut(self, choice: int, amount: int) -> None:
