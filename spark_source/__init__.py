@@ -8,6 +8,7 @@ package imports PySpark.
 """
 
 from .errors import DataLossError, OptionError, SchemaError, SourceError
+from .progress import cut_of, cuts_of
 from .source import MillraceDataSource
 
-__all__ = ["DataLossError", "MillraceDataSource", "OptionError", "SchemaError", "SourceError"]
+__all__ = ["DataLossError", "MillraceDataSource", "OptionError", "SchemaError", "SourceError", "cut_of", "cuts_of"]

@@ -8,19 +8,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from millrace.model.cut import TAIL, StreamCut
+from millrace.client.errors import StreamNotFoundError
+from millrace.model.cut import StreamCut
 
 from .link import Link
-from .options import SourceOptions, segments_of
-from .planning import Planner
+from .options import SourceOptions
+from .planning import Bounds, Planner
 from .positions import RangePartition
 from .reading import read_partition
-from .snapshot import StreamSnapshot
+from .snapshot import Marks, StreamSnapshot
+from .stream_planning import StreamPlanner
 from .typed_rows import check_columns
 
 logger = logging.getLogger(__name__)
-
-Bounds = tuple[StreamCut, StreamCut]
 
 
 class MillraceBatchReader(DataSourceReader):
@@ -30,17 +30,18 @@ class MillraceBatchReader(DataSourceReader):
     `spark.sql.python.filterPushdown.enabled` is set, which it is not by default.
 
     Args:
-        bounds: the cuts, where they are known; else they are what the options say when the partitions are planned.
+        bounds: the cuts of each stream, where they are known; else they are what the options say when the partitions
+            are planned.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType, bounds: Bounds | None) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, bounds: dict[str, Bounds] | None) -> None:
         check_columns(schema, options)
         self._options = options
         self._schema = schema
         self._bounds = bounds
 
     def partitions(self) -> list[InputPartition]:
-        """Return the partitions, each of about `partitionBytes`.
+        """Return the partitions: see `Planner.partitions`.
 
         Raises:
             OptionError: the start is after the end.
@@ -55,35 +56,31 @@ class MillraceBatchReader(DataSourceReader):
 
     async def _plan(self, planner: Planner) -> list[RangePartition]:
         if self._bounds is None:
-            snapshot, bounds = await find_bounds(planner)
+            snapshots, bounds = await planner.bounds()
         else:
             bounds = self._bounds
-            snapshot = await planner.fetch(*(cut.places for cut in bounds))
-        planner.check_order(*bounds, snapshot)
-        start, missing = await planner.place("startCut", bounds[0], snapshot)
-        end, missing_end = await planner.place("endCut", bounds[1], snapshot)
+            snapshots = await planner.fetch(
+                {name: {*start.places, *end.places} for name, (start, end) in bounds.items()}
+            )
+            if gone := [name for name in bounds if name not in snapshots]:
+                raise StreamNotFoundError(f"{', '.join(gone)}: deleted since the DataFrame was loaded")
+        start, end = {}, {}
+        for name, (first, last) in bounds.items():
+            start[name], end[name] = await self._place(planner.of(name), first, last, snapshots[name])
+        return await planner.partitions(start, end, snapshots, is_batch=True)
+
+    async def _place(
+        self, planner: StreamPlanner, first: StreamCut, last: StreamCut, snapshot: StreamSnapshot
+    ) -> tuple[Marks, Marks]:
+        """Return the cuts of one stream, checked, without what is truncated."""
+        planner.check_order(first, last, snapshot)
+        start, missing = await planner.place("startCut", first, snapshot)
+        end, missing_end = await planner.place("endCut", last, snapshot)
         for gap in missing + missing_end:
-            logger.warning("events lost stream=%s %s", snapshot.stream.name, gap)
+            logger.warning("events lost stream=%s %s", planner.stream, gap)
         # Cuts that the server or we have made need no check of their places.
-        if isinstance(self._options.start_cut, StreamCut):
+        if isinstance(self._options.start_of(planner.stream), StreamCut):
             await planner.counted("startCut", start, snapshot)
-        if isinstance(self._options.end_cut, StreamCut):
+        if isinstance(self._options.end_of(planner.stream), StreamCut):
             await planner.counted("endCut", end, snapshot)
-        return await planner.partitions(start, end, snapshot)
-
-
-async def find_bounds(planner: Planner) -> tuple[StreamSnapshot, Bounds]:
-    """Return the stream and the cuts that the options name now, wherever the head is.
-
-    Raises:
-        OptionError: there is no such stream, a cut does not fit it, or the start is after the end.
-    """
-    options = planner.options
-    end_cut = TAIL if options.end_cut is None else options.end_cut
-    snapshot = await planner.fetch_named(segments_of(options.start_cut), segments_of(end_cut))
-    start = await planner.named("startCut", options.start_cut, snapshot)
-    end = await planner.named("endCut", end_cut, snapshot)
-    # The tail moves: a query that began at it, and is resumed from its checkpoint, may have passed its end by now.
-    if options.start_cut is not TAIL:
-        planner.check_order(start, end, snapshot)
-    return snapshot, (start, end)
+        return start, end

@@ -3,24 +3,33 @@
 import difflib
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, CutChoice, PastCut, StreamCut, parse_choice
+from millrace.model.names import checked_stream_name
 from millrace.model.quantities import parse_duration, parse_size
+from millrace.model.selection import ANY, Selection, is_pattern
 from millrace.model.slice import Slice
 
+from .cut_lists import BETWEEN, parse_cuts
 from .errors import OptionError
+from .kafka_names import kafka_advice
 from .values.formats import Mode, ValueFormat
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
-PARTITION_SIZE_BYTES: Final = 64 << 20
+CURSOR_HOLD_S: Final = 7 * 86400.0
+CURSOR_HOLD_S_MAX: Final = 10_000 * 86400
+CURSOR_NAME_SIZE_BYTES_MAX: Final = 255
+
+Cuts = CutChoice | tuple[StreamCut, ...]
+"""One for all streams, or one for each that is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +37,14 @@ class SourceOptions:
     """What to read, and how much at a time.
 
     Attributes:
+        start_cut: streams for which it names none are read from their heads.
         end_cut: None reads a batch up to its tail, a stream forever.
         key: read the events of this key only; None for all.
         max_bytes, max_events: the most of one micro-batch; None for no limit.
-        partition_bytes: about the bytes that one task reads.
+        partition_bytes: about the bytes that one task reads; None for a task of each open segment.
+        min_partitions: as many tasks at least, if there are as many places to divide segments.
+        cursor: the name of the query on the server; None for one that it makes itself.
+        cursor_hold_s: how long what the query has not read is held on the server after the last sign of it.
         columns: what is handed to Spark; it cannot ask a Python source for fewer.
         value_format: None leaves values as they are; else the columns of a schema are decoded from them.
         mode: what becomes of an event whose value is not of that format and schema.
@@ -39,13 +52,16 @@ class SourceOptions:
     """
 
     address: str
-    stream: str
-    start_cut: CutChoice = HEAD
-    end_cut: CutChoice | None = None
+    selection: Selection
+    start_cut: Cuts = HEAD
+    end_cut: Cuts | None = None
     key: str | None = None
     max_bytes: int | None = None
     max_events: int | None = None
-    partition_bytes: int = PARTITION_SIZE_BYTES
+    partition_bytes: int | None = None
+    min_partitions: int = 1
+    cursor: str | None = None
+    cursor_hold_s: float = CURSOR_HOLD_S
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     value_format: ValueFormat | None = None
     mode: Mode = Mode.FAILFAST
@@ -53,6 +69,24 @@ class SourceOptions:
     outage_timeout_s: float = math.inf
     token: str = field(default="", repr=False)
     tls: bool = False
+
+    def start_of(self, stream: str) -> CutChoice:
+        """Return the cut at which a stream is to be read first."""
+        choice = _of_stream(self.start_cut, stream)
+        return HEAD if choice is None else choice
+
+    def end_of(self, stream: str) -> CutChoice | None:
+        """Return the cut up to which a stream is to be read; None where it is read on.
+
+        Raises:
+            OptionError: `endCut` names cuts, and none of the stream.
+        """
+        if self.end_cut is None:
+            return None
+        choice = _of_stream(self.end_cut, stream)
+        if choice is None:
+            raise OptionError("endCut", f"has no cut of {stream}")
+        return choice
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -65,11 +99,12 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     for key, value in options.items():
         name = _NAME_OF_LOWERED.get(key.lower())
         if name is None:
-            raise OptionError(key, f"unknown; {_advice(key)}")
+            raise OptionError(key, _advice(key, value))
         given[name] = value if name in _VERBATIM else value.strip()
-    for name in ("address",) if "slice" in given else ("address", "stream"):
-        if not given.get(name):
-            raise OptionError(name, "missing")
+    if not given.get("address"):
+        raise OptionError("address", "missing")
+    if not any(given.get(name) for name in ("stream", "streamPattern", "slice")):
+        raise OptionError("stream", "missing")
     for name in _OF_A_SLICE:
         if "slice" in given and name in given:
             raise OptionError(name, f"is given, and the option slice has it: {given['slice']}")
@@ -82,7 +117,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             raise OptionError(name, str(error)) from None
     if "part" in values:
         part: Slice = values.pop("part")
-        values |= {"stream": part.stream, "start_cut": part.start, "end_cut": part.end, "key": part.key}
+        values |= {"names": (part.stream,), "start_cut": part.start, "end_cut": part.end, "key": part.key}
+    values["selection"] = selection = Selection(values.pop("names", ()), values.pop("patterns", ()))
     if values.pop("with_headers", False) and "headers" not in values.get("columns", ()):
         values["columns"] = (*values.get("columns", DEFAULT_COLUMNS), "headers")
     if "value_format" not in values and "mode" in given:
@@ -92,31 +128,84 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             raise OptionError(name, "goes without valueFormat: there the schema names the columns")
     for name in ("startCut", "endCut"):
         field_name = _OPTIONS[name][0]
-        if field_name not in values:
-            continue
-        cut = values[field_name] = _fixed(values[field_name])
-        if isinstance(cut, StreamCut) and cut.stream != values["stream"]:
-            raise OptionError(name, f"is a cut of {cut.stream}, and the stream is {values['stream']}")
+        if (cuts := values.get(field_name)) is not None:
+            values[field_name] = _fixed(name, cuts, selection)
     return SourceOptions(**values)
 
 
-def segments_of(choice: CutChoice | None) -> Collection[int]:
-    """Return the segments that a choice names without a request to the server."""
-    return choice.places if isinstance(choice, StreamCut) else ()
+def _fixed(option: str, cuts: Cuts, selection: Selection) -> Cuts:
+    """Return cuts that mean the same whenever they are asked for, checked against the streams.
+
+    Raises:
+        OptionError: a cut of a stream that is not read, or an end for some of the named streams only.
+    """
+    if isinstance(cuts, PastCut):
+        return cuts.at(time.time_ns() // 1000)
+    each = (cuts,) if isinstance(cuts, StreamCut) else cuts
+    if not isinstance(each, tuple):
+        return cuts
+    for cut in each:
+        if cut.stream not in selection.names and not selection.matches(cut.stream):
+            names = ", ".join((*selection.names, *selection.patterns))
+            raise OptionError(option, f"is a cut of {cut.stream}, and what is read is {names}")
+    left = [name for name in selection.names if name not in {cut.stream for cut in each}]
+    if option == "endCut" and left:
+        raise OptionError(option, f"has no cut of {', '.join(left)}")
+    return each
 
 
-def _advice(key: str) -> str:
+def _of_stream(cuts: Cuts, stream: str) -> CutChoice | None:
+    """Return the cut of a stream, None if there are cuts and none of it."""
+    if not isinstance(cuts, tuple):
+        return cuts
+    return next((cut for cut in cuts if cut.stream == stream), None)
+
+
+def _advice(key: str, value: str) -> str:
+    if advice := kafka_advice(key, value):
+        return advice
     close = difflib.get_close_matches(key.lower(), _NAME_OF_LOWERED, n=1)
-    return f"did you mean {_NAME_OF_LOWERED[close[0]]}?" if close else f"the options are {', '.join(OPTION_NAMES)}"
+    hint = f"did you mean {_NAME_OF_LOWERED[close[0]]}?" if close else f"the options are {', '.join(OPTION_NAMES)}"
+    return f"unknown; {hint}"
 
 
 def _address(text: str) -> str:
     return str(parse_address(text))
 
 
-def _fixed(choice: CutChoice | None) -> CutChoice | None:
-    """Return a choice that means the same whenever it is used: a time ago as that of now."""
-    return choice.at(time.time_ns() // 1000) if isinstance(choice, PastCut) else choice
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names in a list like `shop/orders, shop/returns`."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if is_pattern(name):
+            raise ValueError(f"{name} is a pattern: write streamPattern={name}")
+        checked_stream_name(name)
+    return _each_once(names)
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    """Return the patterns in a list like `plant/sensor-*`."""
+    patterns = tuple(pattern.strip() for pattern in text.split(","))
+    for pattern in patterns:
+        if not is_pattern(pattern):
+            raise ValueError(f"{pattern!r} has no {ANY}, which stands for any characters: write stream={pattern}")
+    return _each_once(patterns)
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]} is named twice")
+    return names
+
+
+def _cuts(text: str) -> Cuts:
+    return parse_cuts(text) if BETWEEN in text else parse_choice(text)
+
+
+def _cursor(text: str) -> str:
+    if not text.isprintable() or not 1 <= len(text.encode()) <= CURSOR_NAME_SIZE_BYTES_MAX:
+        raise ValueError(f"{text[:80]!r} is not 1 to {CURSOR_NAME_SIZE_BYTES_MAX} bytes of printable text")
+    return text
 
 
 def _size(text: str) -> int:
@@ -133,15 +222,20 @@ def _duration(text: str) -> float:
     return duration_s
 
 
+def _hold(text: str) -> float:
+    hold_s = parse_duration(text)
+    if not 1 <= hold_s <= CURSOR_HOLD_S_MAX:
+        raise ValueError(f"{text!r} is not between a second and {CURSOR_HOLD_S_MAX // 86400} days")
+    return hold_s
+
+
 def _columns(text: str) -> tuple[str, ...]:
     """Return the names in a list like `key, value`."""
     names = tuple(name.strip().lower() for name in text.split(","))
     for name in names:
         if name not in COLUMN_NAMES:
             raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMN_NAMES)}")
-        if names.count(name) > 1:
-            raise ValueError(f"{name} is named twice")
-    return names
+    return _each_once(names)
 
 
 def _count(text: str) -> int:
@@ -174,14 +268,18 @@ def _flag(text: str) -> bool:
 
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "address": ("address", _address),
-    "stream": ("stream", str),
+    "stream": ("names", _names),
+    "streamPattern": ("patterns", _patterns),
     "slice": ("part", Slice.parse),
-    "startCut": ("start_cut", parse_choice),
-    "endCut": ("end_cut", parse_choice),
+    "startCut": ("start_cut", _cuts),
+    "endCut": ("end_cut", _cuts),
     "key": ("key", str),
     "maxBytesPerTrigger": ("max_bytes", _size),
     "maxEventsPerTrigger": ("max_events", _count),
     "partitionBytes": ("partition_bytes", _size),
+    "minPartitions": ("min_partitions", _count),
+    "cursor": ("cursor", _cursor),
+    "cursorHold": ("cursor_hold_s", _hold),
     "columns": ("columns", _columns),
     "includeHeaders": ("with_headers", _flag),
     "valueFormat": ("value_format", _value_format),
@@ -195,6 +293,6 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 OPTION_NAMES: Final = tuple(_OPTIONS)
 _VERBATIM: Final = ("key", "slice")
 """Options whose blanks belong to them."""
-_OF_A_SLICE: Final = ("stream", "startCut", "endCut", "key")
+_OF_A_SLICE: Final = ("stream", "streamPattern", "startCut", "endCut", "key")
 _OF_PLAIN_ROWS: Final = ("columns", "includeHeaders")
 _NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}

@@ -4,23 +4,21 @@ The event loop turns only while Spark waits for a batch. Meanwhile the server ha
 allows, so that the network and Spark work at the same time without a thread between them.
 """
 
-import asyncio
 import gc
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
-import uvloop
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.client.client import Client
 from millrace.client.errors import SegmentTruncatedError
-from millrace.client.read.ranges import SegmentRange
+from millrace.client.read.ranges import KeptBlocks, SegmentRange
 
 from .errors import DataLossError, MissingRange
-from .link import open_client
+from .link import borrowed
 from .options import SourceOptions
 from .positions import RangePartition
 from .typed_rows import maker_of
@@ -41,20 +39,18 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
     if not ranges:
         return
     _freeze()
-    maker = maker_of(options, schema)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        turn = runner.get_loop().run_until_complete
-        client = turn(open_client(options, check=False))
-        try:
-            for part in ranges:
-                batches = _read(client, options, part)
-                try:
-                    while (batch := turn(_next(batches))) is not None:
-                        yield from maker.convert(batch)
-                finally:
-                    turn(batches.aclose())
-        finally:
-            turn(client.close())
+    assert isinstance(partition, RangePartition)
+    with borrowed(options) as link:
+        client = link.turn(link.client(check=False))
+        for part in ranges:
+            stream = partition.streams[part.segment_id]
+            maker = maker_of(options, stream, schema)
+            batches = _read(client, options, stream, part, link.kept)
+            try:
+                while (batch := link.turn(_next(batches))) is not None:
+                    yield from maker.convert(batch)
+            finally:
+                link.turn(batches.aclose())
 
 
 def _freeze() -> None:
@@ -71,11 +67,13 @@ async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None
     return await anext(batches, None)
 
 
-async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> AsyncGenerator[pa.RecordBatch, None]:
+async def _read(
+    client: Client, options: SourceOptions, stream: str, part: SegmentRange, kept: KeptBlocks
+) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield the batches of a range; where it is truncated meanwhile, fail or continue after the gap."""
     while True:
         try:
-            async for batch in client.read_range(part):
+            async for batch in client.read_range(part, kept=kept):
                 yield batch
                 # What was read is not lost, whatever is truncated from now on.
                 last = len(batch) - 1
@@ -93,8 +91,8 @@ async def _read(client: Client, options: SourceOptions, part: SegmentRange) -> A
                 end_offset=end_offset,
             )
             if options.fail_on_data_loss:
-                raise DataLossError(options.stream, [gap]) from error
-            logger.warning("events lost stream=%s at_most=%s", options.stream, gap)
+                raise DataLossError(stream, [gap]) from error
+            logger.warning("events lost stream=%s at_most=%s", stream, gap)
             if head >= part.end_offset:
                 return
             part = replace(part, start_offset=head, start_index=0)

@@ -32,10 +32,12 @@ class StreamSnapshot:
 
     Args:
         past: segments that the stream ever had; needed only where a cut names some that are deleted.
+        tail: where the stream counts as ended; None is its end in the answer.
     """
 
-    def __init__(self, stream: StreamInfo, *, past: Iterable[StreamPart] = ()) -> None:
+    def __init__(self, stream: StreamInfo, *, past: Iterable[StreamPart] = (), tail: Marks | None = None) -> None:
         self.stream = stream
+        self._tail = tail
         self._listed = {segment.segment_id: segment for segment in stream.segments}
         # Ignore segments newer than this snapshot: their end is unknown.
         known = {segment.segment_id: segment for segment in past if segment.epoch <= stream.epoch}
@@ -48,7 +50,9 @@ class StreamSnapshot:
 
     @property
     def tail(self) -> dict[int, Mark]:
-        """The end of the stream."""
+        """The end of the stream, or where it counts as ended."""
+        if self._tail is not None:
+            return dict(self._tail)
         return {segment.segment_id: self.end(segment.segment_id) for segment in self._lineage.tail()}
 
     def end(self, segment_id: int) -> Mark:
@@ -58,6 +62,10 @@ class StreamSnapshot:
     def is_replaced(self, segment_id: int) -> bool:
         """Return whether a segment has successors: its end is final."""
         return self._lineage.by_id[segment_id].sealed_epoch > 0
+
+    def holds(self, segment_id: int, key: str | None) -> bool:
+        """Return whether events of a key, or of any where it is None, may be in a segment."""
+        return self._lineage.by_id[segment_id].holds(key)
 
     def check(self, cut: StreamCut) -> None:
         """Check that a cut is one of this stream, and names no place beyond its end.
@@ -120,6 +128,22 @@ class StreamSnapshot:
             start=START_MARK,
         )
         return moved
+
+    def pass_others(self, cut: Marks, *, bound: Marks, key: str | None) -> dict[int, Mark]:
+        """Return the cut moved up to the bound in all segments that hold no events of a key, and into successors.
+
+        No event of the key is between the two. Without a key it is `enter_successors`.
+        """
+        moved = self.enter_successors(cut, bound=bound)
+        ends = self.progress(bound)
+        while True:
+            passed = {
+                segment_id: mark if self.holds(segment_id, key) else max(mark, ends[segment_id])
+                for segment_id, mark in moved.items()
+            }
+            moved = self.enter_successors(passed, bound=bound)
+            if moved == passed:
+                return moved
 
     def missing(self, cut: Marks, *, key: str | None = None) -> list[MissingRange]:
         """Return the ranges after a cut that were truncated away, in the order of the epochs; uncounted.

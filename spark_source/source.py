@@ -5,10 +5,11 @@ from contextlib import closing
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from .batch import Bounds, MillraceBatchReader, find_bounds
+from .batch import MillraceBatchReader
 from .errors import OptionError
 from .link import Link
 from .options import SourceOptions, parse_options
+from .planning import Bounds, Planner
 from .rows import schema_of
 from .stream import MillraceStreamReader
 
@@ -21,7 +22,7 @@ class MillraceDataSource(DataSource):
     """
 
     # Set in the instance that Spark pickles after it asked for the schema.
-    _bounds: Bounds | None = None
+    _bounds: dict[str, Bounds] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +39,7 @@ class MillraceDataSource(DataSource):
         if options.value_format is not None:
             raise OptionError("valueFormat", "needs to know the columns: name them with .schema(...) before load()")
         with closing(Link(options)) as link:
-            _, self._bounds = link.call(find_bounds)
+            _, self._bounds = link.call(Planner.bounds)
         return schema_of(options.columns)
 
     def reader(self, schema: StructType) -> MillraceBatchReader:

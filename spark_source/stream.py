@@ -9,7 +9,7 @@ batch starts where the last one ended, and the first batch of a run is not limit
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -17,15 +17,17 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millrace.model.cut import TAIL, TimeCut
-from millrace.model.position import START_MARK
+from millrace.model.position import START_MARK, Mark
 
-from .errors import MissingRange
+from .errors import CheckpointError, MissingRange
 from .link import Link
-from .options import SourceOptions, segments_of
-from .planning import Planner, check_fits
-from .positions import StreamOffset
+from .options import SourceOptions
+from .planning import Planner, Snapshots
+from .positions import Places, StreamOffset
+from .query_cursor import QueryCursor, made_name
 from .reading import read_partition
-from .snapshot import Marks, StreamSnapshot
+from .snapshot import Marks, StreamSnapshot, cut_of
+from .stream_planning import check_fits
 from .typed_rows import check_columns
 
 if TYPE_CHECKING:
@@ -49,24 +51,30 @@ class QueryState:
     Attributes:
         batch_count: batches planned.
         planned_end: the end of the last batch planned; the next one starts there if Spark does not say where.
+        begun: the start of a batch as Spark said it, and what is known to be read by then: not less.
+        cursor: the name of the query on the server, if it made it itself and no offset that Spark has given holds it.
         available_end: where `Trigger.AvailableNow` ends, if it was asked for.
-        option_end: where `endCut` is, once that cannot change.
-        lag_end: the stream when `planned_end` was planned, and its tail or the end cut: up to there is the lag.
+        option_end: where `endCut` is, in the streams in which that cannot change.
+        lag_end: the streams when `planned_end` was planned, and their tails or the end cut: up to there is the lag.
         lost_uncounted: events found missing after the offset that ought to count them was given to Spark.
         logged_gaps: missing ranges that are in the log already.
+        left: streams of the checkpoint that are not read any more, which is in the log.
     """
 
     batch_count: int = 0
     planned_end: StreamOffset | None = None
-    available_end: Marks | None = None
-    option_end: Marks | None = None
-    lag_end: tuple[StreamSnapshot, Marks] | None = None
+    begun: tuple[StreamOffset, Places] | None = None
+    cursor: str = ""
+    available_end: Places | None = None
+    option_end: dict[str, Marks] = field(default_factory=dict)
+    lag_end: tuple[Snapshots, Places] | None = None
     lost_uncounted: int = 0
     logged_gaps: set[MissingRange] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
 
 
 class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream in micro-batches."""
+    """Reads streams in micro-batches."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_columns(schema, options)
@@ -74,6 +82,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._link = Link(options, is_running=True)
         self._state = QueryState()
+        self._cursor = QueryCursor(hold_s=options.cursor_hold_s)
 
     def __reduce__(self) -> tuple[type[Self], tuple[SourceOptions, StructType]]:
         """Keep what a task needs: no connection is pickled."""
@@ -107,7 +116,10 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset is None:
             return self._remember(self._everything)
         max_events, max_bytes = self._limits(limit)
-        return self._remember(lambda planner: self._latest(planner, offset, max_events=max_events, max_bytes=max_bytes))
+        is_told = start is not None
+        return self._remember(
+            lambda planner: self._latest(planner, offset, max_events=max_events, max_bytes=max_bytes, is_told=is_told)
+        )
 
     def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802 - Spark's name
         """Return the limit of the options; of two of them Spark is told one, and both are kept."""
@@ -139,10 +151,16 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # before it asks for an end: that must be the tail, for an AvailableNow is a single batch there.
         if self._state.planned_end is None and first != last:
             self._state.planned_end = last
+        if not last.cursor:  # PySpark 4.0 and 4.1 had said nothing of the start when it was planned
+            self._state.cursor = first.cursor
         return self._link.call(lambda planner: self._plan(planner, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: how far the query has come is in its checkpoint."""
+        """Move the cursor of the query on the server. How far the query has come is in its checkpoint."""
+        offset = StreamOffset.from_json(end)
+        begun = self._state.begun
+        places = begun[1] if begun is not None and begun[0] == offset else offset.places
+        self._link.call(lambda planner: self._move_cursor(planner, offset, places))
 
     def stop(self) -> None:
         """Close the connection."""
@@ -174,99 +192,168 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planned_end.to_json()
 
     async def _initial(self, planner: Planner) -> StreamOffset:
-        start_cut, end_cut = self._options.start_cut, self._options.end_cut
-        snapshot = await planner.fetch_named(segments_of(start_cut), segments_of(end_cut))
-        if end_cut is not None:
-            start = await planner.named("startCut", start_cut, snapshot)
-            planner.check_order(start, await planner.named("endCut", end_cut, snapshot), snapshot)
-        cut, missing = await planner.place("startCut", start_cut, snapshot)
-        self._warn(missing)
-        return StreamOffset(snapshot.stream.name, await planner.counted("startCut", cut, snapshot))
+        snapshots = await planner.fetch_first()
+        places = {}
+        for name, snapshot in snapshots.items():
+            of_stream = planner.of(name)
+            choice, end_choice = self._options.start_of(name), self._options.end_of(name)
+            if end_choice is not None:
+                start = await of_stream.named("startCut", choice, snapshot)
+                of_stream.check_order(start, await of_stream.named("endCut", end_choice, snapshot), snapshot)
+            cut, missing = await of_stream.place("startCut", choice, snapshot)
+            self._warn(name, missing)
+            places[name] = await of_stream.counted("startCut", cut, snapshot)
+        return StreamOffset(places, cursor=self._cursor_name())
 
     async def _everything(self, planner: Planner) -> StreamOffset:
-        snapshot = await self._fetch(planner)
-        return StreamOffset(snapshot.stream.name, await self._find_bound(planner, snapshot))
+        snapshots = await self._fetch(planner)
+        # The name that it has made itself is in an offset that Spark does not show.
+        return StreamOffset(await self._find_bounds(planner, snapshots), cursor=self._options.cursor or "")
 
     async def _latest(
-        self, planner: Planner, start: StreamOffset, *, max_events: int | None, max_bytes: int | None
+        self, planner: Planner, start: StreamOffset, *, max_events: int | None, max_bytes: int | None, is_told: bool
     ) -> StreamOffset:
-        snapshot = await self._fetch(planner, start.marks)
-        begin, missing = await planner.resume(start, snapshot)
-        self._warn(missing)
-        bound = await self._find_bound(planner, snapshot)
+        state = self._state
+        snapshots = await self._fetch(planner, start.places)
+        self._check_streams(start, snapshots)
+        begins, missing = await planner.resume(start.places, snapshots)
+        for name, gaps in missing.items():
+            self._warn(name, gaps)
+        bounds = await self._find_bounds(planner, {name: snapshots[name] for name in begins})
         planned_end = await planner.advance(
-            begin, bound, snapshot, max_events=max_events, max_bytes=max_bytes, turn=self._state.batch_count
+            begins, bounds, snapshots, max_events=max_events, max_bytes=max_bytes, turn=state.batch_count
         )
-        if planned_end == start.marks:
+        # Streams that match a pattern join at their heads: the next batch reads them.
+        for name in sorted(snapshots.keys() - start.places.keys()):
+            if self._options.end_cut is None and (state.available_end is None or name in state.available_end):
+                planned_end[name] = await planner.of(name).counted(
+                    "streamPattern", snapshots[name].head, snapshots[name]
+                )
+        is_idle = planner.is_idle(start.places, planned_end, snapshots)
+        if is_told:
+            key = self._options.key
+            passed = {name: snapshots[name].pass_others(begins[name], bound=bounds[name], key=key) for name in begins}
+            state.begun = start, passed
+            # Spark commits a batch when it has planned the next one: of the last one it tells nothing but this.
+            if is_idle or not self._cursor.is_set:
+                await self._move_cursor(planner, start, passed)
+        if is_idle:
             return start
-        lost = start.lost + self._state.lost_uncounted + sum(gap.events or 0 for gap in missing)
-        self._state.batch_count += 1
-        self._state.lost_uncounted = 0
-        return StreamOffset(snapshot.stream.name, planned_end, lost)
+        lost = start.lost + state.lost_uncounted + sum(gap.events or 0 for gaps in missing.values() for gap in gaps)
+        state.batch_count += 1
+        state.lost_uncounted = 0
+        return StreamOffset(planned_end, lost, self._cursor_name(start))
 
     async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        snapshot = await planner.fetch(start.marks, end.marks)
-        check_fits(end, snapshot)
-        begin, missing = await planner.resume(start, snapshot)
-        ends = snapshot.progress(end.marks)
+        snapshots = await self._fetch(planner, start.places, end.places)
+        self._check_streams(end, snapshots)
+        names = [name for name in end.places if name in start.places and name in snapshots]
+        for name in names:
+            check_fits(end.places[name], snapshots[name])
+        begins, missing = await planner.resume({name: start.places[name] for name in names}, snapshots)
         lost = 0
-        for gap in missing:
-            if gap.events is not None:
-                first = start.marks.get(gap.segment_id, START_MARK).events
-                lost += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
-        partitions = await planner.partitions(begin, snapshot.maximum(end.marks, begin), snapshot)
+        for name, gaps in missing.items():
+            ends = snapshots[name].progress(end.places[name])
+            for gap in gaps:
+                if gap.events is not None:
+                    first = start.places[name].get(gap.segment_id, START_MARK).events
+                    lost += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
+        last = {name: snapshots[name].maximum(end.places[name], begins[name]) for name in names}
+        partitions = await planner.partitions(begins, last, snapshots, is_batch=False)
         counted = end.lost - start.lost
-        self._warn([gap for gap in missing if gap.events is None or lost > counted])
+        for name, gaps in missing.items():
+            self._warn(name, [gap for gap in gaps if gap.events is None or lost > counted])
         self._state.lost_uncounted += max(0, lost - counted)
         return list(partitions)
 
-    async def _find_target(self, planner: Planner) -> Marks:
-        return (await planner.fetch()).tail
+    async def _find_target(self, planner: Planner) -> Places:
+        return {name: snapshot.tail for name, snapshot in (await planner.fetch()).items()}
 
-    async def _fetch(self, planner: Planner, *cuts: Iterable[int]) -> StreamSnapshot:
-        """Return the stream with all segments that are named by what a batch may have to do with."""
+    async def _fetch(self, planner: Planner, *cuts: Places) -> dict[str, StreamSnapshot]:
+        """Return the streams with all segments that are named by what a batch may have to do with."""
         state = self._state
-        return await planner.fetch(
-            *cuts, state.available_end or (), state.option_end or (), segments_of(self._options.end_cut)
-        )
+        end_cut = self._options.end_cut
+        ends = {cut.stream: cut.places for cut in end_cut} if isinstance(end_cut, tuple) else {}
+        return await planner.fetch(*cuts, state.available_end or {}, state.option_end, ends)
 
-    async def _find_bound(self, planner: Planner, snapshot: StreamSnapshot) -> Marks:
-        """Return the cut that no batch may pass now: the minimum of tail, target of AvailableNow, end cut."""
-        end = await self._find_end(planner, snapshot)
-        lag_end = snapshot.tail if end is None else snapshot.minimum(snapshot.tail, end)
-        self._state.lag_end = snapshot, lag_end
+    def _check_streams(self, offset: StreamOffset, snapshots: Snapshots) -> None:
+        """Check that what a checkpoint names is read, or gone; say what is not read any more.
+
+        Raises:
+            CheckpointError: it names streams of which the options mean none.
+        """
+        selection = self._options.selection
+        others = [name for name in offset.places if name not in selection.names and not selection.matches(name)]
+        if others and len(others) == len(offset.places):
+            raise CheckpointError(
+                f"the checkpoint does not fit: it is one of {', '.join(others)}, and what is read is "
+                f"{', '.join((*selection.names, *selection.patterns))}"
+            )
+        for name in offset.places.keys() - snapshots.keys() - self._state.left:
+            self._state.left.add(name)
+            logger.warning(
+                "stream left the query stream=%s reason=%s", name, "options" if name in others else "deleted"
+            )
+
+    async def _find_bounds(self, planner: Planner, snapshots: Snapshots) -> dict[str, dict[int, Mark]]:
+        """Return the cuts that no batch may pass now: of each stream the minimum of tail, target, end cut.
+
+        The target is that of AvailableNow; a stream that it does not know is not read in this run.
+        """
+        lag_ends: dict[str, Marks] = {}
+        bounds: dict[str, dict[int, Mark]] = {}
         available_end = self._state.available_end
-        return lag_end if available_end is None else snapshot.minimum(lag_end, available_end)
+        for name, snapshot in snapshots.items():
+            end = await self._find_end(planner, name, snapshot)
+            lag_ends[name] = snapshot.tail if end is None else snapshot.minimum(snapshot.tail, end)
+            target = lag_ends[name] if available_end is None else available_end.get(name, snapshot.head)
+            bounds[name] = snapshot.minimum(lag_ends[name], target)
+        self._state.lag_end = snapshots, lag_ends
+        return bounds
 
-    async def _find_end(self, planner: Planner, snapshot: StreamSnapshot) -> Marks | None:
-        """Return where `endCut` is, None without one."""
-        choice = self._options.end_cut
-        if choice is None or self._state.option_end is not None:
-            return self._state.option_end
+    async def _find_end(self, planner: Planner, name: str, snapshot: StreamSnapshot) -> Marks | None:
+        """Return where `endCut` is in a stream, None without one."""
+        choice = self._options.end_of(name)
+        if choice is None or name in self._state.option_end:
+            return self._state.option_end.get(name)
         if choice is TAIL:
-            self._state.option_end = snapshot.tail
+            self._state.option_end[name] = snapshot.tail
             return snapshot.tail
-        cut = await planner.named("endCut", choice, snapshot)
-        end = await planner.counted("endCut", snapshot.clamped(cut), snapshot)
+        cut = await planner.of(name).named("endCut", choice, snapshot)
+        end = await planner.of(name).counted("endCut", snapshot.clamped(cut), snapshot)
         # The end of a time is after the last event that is older; where that is the last of its segment, it may move.
         if not isinstance(choice, TimeCut) or all(
             snapshot.is_replaced(segment_id) or mark < snapshot.end(segment_id) for segment_id, mark in end.items()
         ):
-            self._state.option_end = end
+            self._state.option_end[name] = end
         return end
+
+    def _cursor_name(self, offset: StreamOffset | None = None) -> str:
+        """Return the name of the query on the server: that of the options, of an offset, or one that is made now."""
+        if self._options.cursor is not None:
+            return self._options.cursor
+        if offset is not None and offset.cursor:
+            return offset.cursor
+        self._state.cursor = self._state.cursor or made_name()
+        return self._state.cursor
+
+    async def _move_cursor(self, planner: Planner, offset: StreamOffset, places: Places) -> None:
+        await self._cursor.move(
+            planner.client, self._cursor_name(offset), {name: cut_of(name, marks) for name, marks in places.items()}
+        )
 
     async def _report(self, planner: Planner) -> dict[str, Any]:
         planned_end = self._state.planned_end
         assert planned_end is not None
         if self._state.lag_end is None:
             return {**planned_end.to_json(), "lag": {"events": 0, "bytes": 0, "seconds": 0.0}}
-        snapshot, lag_end = self._state.lag_end
-        content = StreamOffset(planned_end.stream, lag_end, planned_end.lost).to_json()
-        return {**content, "lag": await planner.lag(planned_end.marks, lag_end, snapshot)}
+        snapshots, lag_ends = self._state.lag_end
+        content = replace(planned_end, places=lag_ends).to_json()
+        return {**content, "lag": await planner.lag(planned_end.places, lag_ends, snapshots)}
 
-    def _warn(self, missing: Iterable[MissingRange]) -> None:
+    def _warn(self, stream: str, missing: Iterable[MissingRange]) -> None:
         """Name gaps in the log, each once."""
         for gap in missing:
             if gap not in self._state.logged_gaps:
                 self._state.logged_gaps.add(gap)
-                logger.warning("events lost stream=%s %s", self._options.stream, gap)
+                logger.warning("events lost stream=%s %s", stream, gap)

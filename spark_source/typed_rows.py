@@ -64,11 +64,11 @@ def check_columns(schema: StructType, options: SourceOptions) -> None:
         check_typed_schema(schema, options.value_format, options.mode)
 
 
-def maker_of(options: SourceOptions, schema: StructType) -> "BatchMaker | TypedBatchMaker":
+def maker_of(options: SourceOptions, stream: str, schema: StructType) -> "BatchMaker | TypedBatchMaker":
     """Return what makes batches of this schema, which was checked."""
     if options.value_format is None:
-        return BatchMaker(options.stream, schema)
-    return TypedBatchMaker(options.stream, schema, value_format=options.value_format, mode=options.mode)
+        return BatchMaker(stream, schema)
+    return TypedBatchMaker(stream, schema, value_format=options.value_format, mode=options.mode)
 
 
 class TypedBatchMaker:

@@ -128,7 +128,8 @@ class Shop:
             return list(reader)
 
     def options(self, **options: object) -> dict[str, str]:
-        given = {"address": self.address, "stream": self.stream, **options}
+        stream = {} if "streamPattern" in options else {"stream": self.stream}
+        given = {"address": self.address, **stream, **options}
         return {name: str(value) for name, value in given.items()}
 
     def batch(self, spark: SparkSession, **options: object) -> DataFrame:

@@ -1,3 +1,4 @@
+import time
 from contextlib import suppress
 
 import pytest
@@ -5,16 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millrace
-from millrace.model.cut import TimeCut
+from millrace.model.cut import SavedKind, SavedPlace, TimeCut
+from millrace.model.selection import Selection
 from millrace.spark_source.errors import OptionError
 from millrace.spark_source.options import COLUMN_NAMES, SourceOptions, parse_options
 from millrace.spark_source.values import Mode, ValueFormat
 
 GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
+ORDERS = Selection.of(["shop/orders"])
 
 
 def test_two_options_are_enough() -> None:
-    assert parse_options(GIVEN) == SourceOptions(address="127.0.0.1:9240", stream="shop/orders")
+    assert parse_options(GIVEN) == SourceOptions(address="127.0.0.1:9240", selection=ORDERS)
 
 
 def test_every_option_is_read_without_regard_to_case() -> None:
@@ -27,6 +30,9 @@ def test_every_option_is_read_without_regard_to_case() -> None:
             "MAXBYTESPERTRIGGER": "64m",
             "maxeventspertrigger": "1000",
             "partitionbytes": "1 MiB",
+            "minPartitions": "8",
+            "cursor": "billing",
+            "cursorhold": "12h",
             "columns": "Key, value",
             "failondataloss": "False",
             "token": "secret",
@@ -36,12 +42,15 @@ def test_every_option_is_read_without_regard_to_case() -> None:
 
     assert options == SourceOptions(
         address="127.0.0.1:9240",
-        stream="shop/orders",
+        selection=ORDERS,
         start_cut=millrace.TAIL,
-        end_cut=millrace.StreamCut.of("shop/orders", {1: (8, 2)}),
+        end_cut=(millrace.StreamCut.of("shop/orders", {1: (8, 2)}),),
         max_bytes=64 << 20,
         max_events=1000,
         partition_bytes=1 << 20,
+        min_partitions=8,
+        cursor="billing",
+        cursor_hold_s=43_200,
         columns=("key", "value"),
         fail_on_data_loss=False,
         token="secret",
@@ -80,6 +89,8 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("stream", " ", "missing"),
         ("startCut", "yesterday", "is no place in a stream: write head, tail"),
         ("startCut", "bookmark:", "lacks the name of the bookmark"),
+        ("startCut", "shop/orders@1:0.0;head", "no stream cut"),
+        ("startCut", "shop/orders@1:0.0;shop/orders@2:0.0", "two cuts of one stream"),
         ("startCut", "shop/orders@", "no position"),
         ("endCut", "shop/carts@1:0.0", "a cut of shop/carts"),
         ("maxBytesPerTrigger", "64 x", "is no size"),
@@ -88,6 +99,14 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("maxEventsPerTrigger", "-1", "no number above 0"),
         ("maxEventsPerTrigger", "0", "no number above 0"),
         ("partitionBytes", "lots", "is no size"),
+        ("minPartitions", "0", "no number above 0"),
+        ("stream", "shop/orders,", "is not of the form scope/name"),
+        ("stream", "shop/orders,shop/orders", "named twice"),
+        ("stream", "plant/*", r"is a pattern: write streamPattern=plant/\*"),
+        ("streamPattern", "plant/sensor", "write stream=plant/sensor"),
+        ("cursor", "", "1 to 255 bytes"),
+        ("cursorHold", "0s", "between a second and"),
+        ("cursorHold", "forever", "is no duration"),
         ("columns", "value,colour", "no column 'colour'"),
         ("columns", "", "no column ''"),
         ("columns", "key,key", "named twice"),
@@ -134,7 +153,7 @@ def test_a_slice_stands_for_stream_cuts_and_key() -> None:
     """Behaviour 54: slices by cuts and by time."""
     options = parse_options({"address": "127.0.0.1", "slice": "shop/orders@tail..2026-01-31T18:00:00Z#a key "})
 
-    assert (options.stream, options.start_cut, options.key) == ("shop/orders", millrace.TAIL, "a key ")
+    assert (options.selection, options.start_cut, options.key) == (ORDERS, millrace.TAIL, "a key ")
     assert options.end_cut == TimeCut(1_769_882_400_000_000)
     assert parse_options({**GIVEN, "key": " k"}).key == " k"
     for name in ("stream", "startCut", "endCut", "key"):
@@ -142,6 +161,39 @@ def test_a_slice_stands_for_stream_cuts_and_key() -> None:
             parse_options({"address": "127.0.0.1", "slice": "a/b@head..", name: "head"})
     with pytest.raises(OptionError, match="no slice"):
         parse_options({"address": "127.0.0.1", "slice": "a/b"})
+
+
+def test_a_cut_can_be_a_saved_place_or_a_time_ago() -> None:
+    """The same words as everywhere; a time ago is that of one moment for the whole query."""
+    before_us = time.time_ns() // 1000 - 900_000_000
+    options = parse_options({**GIVEN, "startCut": "15m ago", "endCut": "bookmark:closing time"})
+    after_us = time.time_ns() // 1000 - 900_000_000
+
+    assert isinstance(options.start_cut, TimeCut)
+    assert before_us <= options.start_cut.unix_us <= after_us
+    assert options.end_cut == SavedPlace(SavedKind.BOOKMARK, "closing time")
+
+
+def test_several_streams_have_one_cut_each_or_one_word_for_all() -> None:
+    given = {"address": "127.0.0.1", "stream": "shop/orders, shop/returns", "streamPattern": "plant/*,mill/*"}
+    first, second, third = (
+        millrace.StreamCut.of(name, {number: (8, 0)})
+        for number, name in enumerate(("shop/orders", "shop/returns", "plant/a"), 1)
+    )
+    options = parse_options({**given, "startCut": f"{first}; {third}", "endCut": f"{second};{first}"})
+
+    assert options.selection == Selection.of(["shop/orders", "shop/returns", "plant/*", "mill/*"])
+    assert options.start_of("shop/orders") == first
+    assert options.start_of("shop/returns") is millrace.HEAD
+    assert options.start_of("plant/a") == third
+    assert options.end_of("shop/returns") == second
+    assert parse_options({**given, "startCut": "tail"}).start_of("mill/b") is millrace.TAIL
+    with pytest.raises(OptionError, match='"endCut": has no cut of plant/b'):
+        options.end_of("plant/b")
+    with pytest.raises(OptionError, match='"endCut": has no cut of shop/returns'):
+        parse_options({**given, "endCut": str(first)})
+    with pytest.raises(OptionError, match='"startCut": is a cut of shop/carts, and what is read is shop/orders'):
+        parse_options({**given, "startCut": "shop/carts@1:0.0"})
 
 
 def test_values_can_have_a_format() -> None:

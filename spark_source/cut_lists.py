@@ -1,0 +1,27 @@
+"""Cuts of several streams as one text: with semicolons between, as in offsets and in the options of cuts."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from millrace.model.cut import StreamCut
+from millrace.model.errors import CutInvalidError
+
+BETWEEN: Final = ";"
+"""In no cut and in no name of a stream."""
+
+
+def cuts_text(cuts: Iterable[StreamCut]) -> str:
+    """Return what `parse_cuts` reads."""
+    return BETWEEN.join(map(str, cuts))
+
+
+def parse_cuts(text: str) -> tuple[StreamCut, ...]:
+    """Return the cuts that a text names, each of another stream.
+
+    Raises:
+        CutInvalidError: one is none, or there are two of one stream.
+    """
+    cuts = tuple(StreamCut.parse(part.strip()) for part in text.split(BETWEEN))
+    if len({cut.stream for cut in cuts}) < len(cuts):
+        raise CutInvalidError(f"{text[:200]!r} has two cuts of one stream")
+    return cuts
