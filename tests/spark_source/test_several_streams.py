@@ -1,13 +1,21 @@
 """Queries and batches over several streams, by name and by pattern. Behaviour 62: at one consistent cut."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
 import pytest
 from pyspark.sql import SparkSession
 
 import millrace
 from millrace.client.errors import StreamNotFoundError
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
+from millrace.spark_source.link import Link
+from millrace.spark_source.options import parse_options
+from millrace.spark_source.planning import Planner
 from millrace.spark_source.positions import StreamOffset
 from millrace.spark_source.rows import SCHEMA
+from millrace.spark_source.snapshot import cut_of
 from millrace.spark_source.source import MillraceDataSource
 from tests.spark_source.conftest import Batches, Driver, Drivers, Offset, Row, Shop, rows_of, rows_of_tasks
 
@@ -216,28 +224,55 @@ def test_what_was_truncated_is_named_with_its_stream(shops: Shops, drivers: Driv
     assert (len(rows), last["lost"]) == (6, 4)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_batch_sees_all_of_a_transaction_or_nothing(shops: Shops, drivers: Drivers, seed: int) -> None:
-    """Behaviour 62: over two streams, while transactions are committed between the questions of the plan."""
+def test_several_streams_end_where_they_did_at_one_moment(shops: Shops) -> None:
+    """Behaviour 62: also what is committed between the questions of a plan is left for the next batch, as a whole."""
     shops.create("a", "b")
-    driver = drivers(**shops.options(stream=shops.names("a", "b")))
-    last = driver.start()
-    counts: list[tuple[int, int]] = []
-    for number in range(8):
-        with shops.client.transaction([shops.name("a"), shops.name("b")]) as transaction:
-            for last_name in ("a", "b"):
-                transaction.write(b"x", stream=shops.name(last_name), key=f"key-{number + seed}")
-        end = driver.end(last)
-        report = driver.reader.reportLatestOffset()
-        assert report is not None
-        assert report["lag"]["events"] == 0
-        cuts = StreamOffset.from_json(end).places
-        counts.append(
-            tuple(sum(mark.events for mark in cuts[shops.name(each)].values()) for each in ("a", "b"))  # type: ignore[arg-type]
-        )
-        last = end
+    names = [shops.name("a"), shops.name("b")]
+    shops.write("a")
+    shops.write("b")
 
-    assert counts == [(number, number) for number in range(1, 9)]
+    async def plan(planner: Planner) -> None:
+        tails = await planner.client.stream_cuts(names)
+        async with planner.client.transaction(names) as transaction:
+            for name in names:
+                await transaction.write(b"x", stream=name, key="key-1")
+        for name in names:
+            snapshot = await planner.of(name).fetch(tail=tails[name].places)
+            assert cut_of(name, snapshot.tail) == tails[name]
+            assert sum(mark.events for mark in snapshot.tail.values()) == 10
+            assert snapshot.stream.tail() != tails[name]
+
+    with closing(Link(parse_options(shops.options(stream=shops.names("a", "b"))))) as link:
+        link.call(plan)
+
+
+def test_a_batch_sees_all_of_a_transaction_or_nothing(shops: Shops, drivers: Drivers) -> None:
+    """Behaviour 62: while transactions over two streams are committed."""
+    shops.create("a", "b")
+    names = [shops.name("a"), shops.name("b")]
+    driver = drivers(**shops.options(stream=shops.names("a", "b")))
+    stopping = threading.Event()
+
+    def commit() -> None:
+        while not stopping.is_set():
+            with shops.client.transaction(names) as transaction:
+                for name in names:
+                    transaction.write(b"x", stream=name, key="key-1")
+
+    with ThreadPoolExecutor() as pool:
+        committing = pool.submit(commit)
+        try:
+            ends = [driver.start()]
+            while len(ends) < 20:
+                ends.append(driver.end(ends[-1]))
+        finally:
+            stopping.set()
+        committing.result()
+    for end in ends:
+        first, second = (
+            sum(mark.events for mark in StreamOffset.from_json(end).places[name].values()) for name in names
+        )
+        assert first == second
 
 
 @pytest.mark.spark

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.spark_source.positions import RangePartition
+from millrace.spark_source.positions import RangePartition, StreamOffset
 from tests.spark_source.conftest import Batches, Driver, Drivers, Shop, rows_of, rows_of_events
 
 
@@ -82,6 +82,9 @@ def test_a_key_needs_no_batch_where_only_others_were_written(shop: Shop, drivers
     end = driver.end(start)
     assert {part.segment_id for task in tasks_of(driver, start, end) for part in task.ranges} == {mine.segment_id}
     assert [row[1] for row in driver.read(start, end)] == [key] * 30
+    limited = StreamOffset.from_json(drivers(key=key, maxEventsPerTrigger=7).end(start)).marks
+    assert limited == {**StreamOffset.from_json(end).marks, mine.segment_id: limited[mine.segment_id]}
+    assert limited[mine.segment_id].events == 7
 
     others = [f"key-{number}" for number in itertools.islice(itertools.count(100), 50)]
     with shop.client.writer(shop.stream) as writer:
