@@ -40,11 +40,13 @@ class Lane:
     written: Counter[str] = field(default_factory=Counter)
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Go on until it is over."""
-        while not is_over():
+        """Go on until it is over, but end what the life before may have left prepared in any case."""
+        while True:
             self.say("at", self.name, self.number)
             await self._do_one()
             self.number += 1
+            if is_over():
+                return
             if self.dice.random() < 0.2:
                 await asyncio.sleep(self.dice.random() * 0.2)
 
