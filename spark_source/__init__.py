@@ -1,14 +1,38 @@
-"""The PySpark data source: streams of events as batch and as streaming DataFrames.
+"""The PySpark data source: streams of events as batch and as streaming DataFrames, and DataFrames as events.
 
     spark.dataSource.register(millrace.spark_source.MillraceDataSource)
     df = spark.read.format("millrace").option("address", "127.0.0.1:9240").option("stream", "shop/orders").load()
+    df.select("value", "key").write.format("millrace").options(address=..., stream=...).mode("append").save()
 
 PySpark and pyarrow are needed (`pip install millrace[spark]`), on the executors too. No module but those of this
 package imports PySpark.
 """
 
-from .errors import DataLossError, OptionError, SchemaError, SourceError
+from .errors import (
+    DataLossError,
+    IdentityError,
+    OptionError,
+    ReplacedError,
+    RowError,
+    SchemaError,
+    SourceError,
+    TransactionLostError,
+)
 from .progress import cut_of, cuts_of
+from .sink.committed import committed
 from .source import MillraceDataSource
 
-__all__ = ["DataLossError", "MillraceDataSource", "OptionError", "SchemaError", "SourceError", "cut_of", "cuts_of"]
+__all__ = [
+    "DataLossError",
+    "IdentityError",
+    "MillraceDataSource",
+    "OptionError",
+    "ReplacedError",
+    "RowError",
+    "SchemaError",
+    "SourceError",
+    "TransactionLostError",
+    "committed",
+    "cut_of",
+    "cuts_of",
+]

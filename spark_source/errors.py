@@ -2,10 +2,14 @@
 
 SourceError                 the root
 +-- OptionError             an option is missing, unknown or wrong; has `option`  (also a ValueError)
-+-- SchemaError             a column that the source does not have; has `column`  (also a ValueError)
++-- SchemaError             a column that there is not, or not so; has `column`  (also a ValueError)
 +-- CheckpointError         an offset of a checkpoint that does not fit the stream
 +-- DataLossError           events between two batches were truncated away; has `missing`
 +-- MalformedValueError     a value that is not what `valueFormat` and the schema say; has its position
++-- RowError                a row that can be no event; has `column`, `row` and `partition`
++-- IdentityError           Spark does not say which query and batch a task belongs to
++-- ReplacedError           the writer id is that of another query, or of a newer run of this one; final
++-- TransactionLostError    what tasks wrote was aborted before the driver committed it
 """
 
 from collections.abc import Sequence
@@ -29,7 +33,7 @@ class OptionError(SourceError, ValueError):
 
 
 class SchemaError(SourceError, ValueError):
-    """A column that the source does not have, or not so."""
+    """A column that there is not, or not so."""
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(column, reason)
@@ -103,5 +107,45 @@ class MalformedValueError(SourceError):
         )
 
 
+class RowError(SourceError):
+    """A row that can be no event.
+
+    Attributes:
+        column: which of its values.
+        row: which one of its task, counted from 0.
+        partition: of the task, as Spark counts them.
+    """
+
+    def __init__(self, column: str, *, row: int, partition: int, reason: str) -> None:
+        super().__init__(column, row, partition, reason)
+        self.column = column
+        self.row = row
+        self.partition = partition
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy it by its arguments."""
+        return _row_error, (self.column, self.row, self.partition, self.reason)
+
+    def __str__(self) -> str:
+        return f'column "{self.column}", row {self.row} of partition {self.partition}: {self.reason}'
+
+
+class IdentityError(SourceError):
+    """Spark does not say which query, run and batch a task belongs to."""
+
+
+class ReplacedError(SourceError):
+    """The writer id is that of another query, or of a newer run of this one: to try again is no use."""
+
+
+class TransactionLostError(SourceError):
+    """What tasks wrote was aborted before the driver committed it: nothing of the batch is in the streams."""
+
+
 def _malformed_value(stream: str, segment: int, offset: int, index: int, reason: str) -> MalformedValueError:
     return MalformedValueError(stream, segment=segment, offset=offset, index=index, reason=reason)
+
+
+def _row_error(column: str, row: int, partition: int, reason: str) -> RowError:
+    return RowError(column, row=row, partition=partition, reason=reason)

@@ -1,0 +1,88 @@
+"""What options of Spark have in common: strings, whose names are read without regard to case."""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from millrace.client.options import parse_address
+from millrace.model.quantities import parse_duration, parse_size
+
+from .errors import OptionError
+
+
+def named_options(
+    options: Mapping[str, str], names: Collection[str], *, verbatim: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the options that Spark was given, by their names as they are documented.
+
+    Args:
+        verbatim: those whose blanks belong to them.
+
+    Raises:
+        OptionError: one is none of the names.
+    """
+    name_of_lowered = {name.lower(): name for name in names}
+    given = {}
+    for key, value in options.items():
+        name = name_of_lowered.get(key.lower())
+        if name is None:
+            close = difflib.get_close_matches(key.lower(), name_of_lowered, n=1)
+            advice = f"did you mean {name_of_lowered[close[0]]}?" if close else f"the options are {', '.join(names)}"
+            raise OptionError(key, f"unknown; {advice}")
+        given[name] = value if name in verbatim else value.strip()
+    return given
+
+
+def values_of(given: Mapping[str, str], parsers: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+    """Return what options mean, by the names of their fields.
+
+    Args:
+        parsers: of each option the name of its field, and what reads it: raises ValueError where it is wrong.
+
+    Raises:
+        OptionError: one is wrong.
+    """
+    values = {}
+    for name, text in given.items():
+        field_name, parse = parsers[name]
+        try:
+            values[field_name] = parse(text)
+        except ValueError as error:
+            raise OptionError(name, str(error)) from None
+    return values
+
+
+def address_of(text: str) -> str:
+    """Return an address with its port."""
+    return str(parse_address(text))
+
+
+def size_of(text: str) -> int:
+    """Return the bytes that `64m` means."""
+    size = parse_size(text)
+    if not 0 < size < 1 << 63:
+        raise ValueError(f"{text!r} must be above 0 and below 8 EiB")
+    return size
+
+
+def duration_of(text: str) -> float:
+    """Return the seconds that `15m` means."""
+    duration_s = parse_duration(text)
+    if not duration_s > 0:
+        raise ValueError(f"{text!r} must be above 0")
+    return duration_s
+
+
+def count_of(text: str) -> int:
+    """Return a number above 0."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+        raise ValueError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def flag_of(text: str) -> bool:
+    """Return whether it is `true`."""
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return lowered == "true"

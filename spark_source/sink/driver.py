@@ -1,0 +1,93 @@
+"""What the driver does about the transaction of a batch: commit it with the tokens it was given, or abort it.
+
+It runs in another process than the tasks, and than the one that made the writer; what it knows is in the messages of
+the tasks. It joins the transaction by name and producer: so one that is committed already, or whose query was replaced,
+is told by the server, however late this comes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from millrace.client.client import Client
+from millrace.client.errors import (
+    BranchTokenError,
+    ProducerFencedError,
+    ProducerHeldError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
+from millrace.model.errors import MillraceError
+from millrace.spark_source.errors import ReplacedError, SourceError, TransactionLostError
+
+from .identity import BatchIdentity
+from .message import TaskMessage
+from .options import SinkOptions
+from .task import begin, lost_text
+
+logger = logging.getLogger(__name__)
+
+ABORT_TIMEOUT_S: Final = 30.0
+"""After that the lease does it."""
+
+
+async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[TaskMessage]) -> None:
+    """Commit what the tasks of a batch have written, and nothing else; fine if that was done before.
+
+    Events of a key are in the order of the messages.
+
+    Raises:
+        ReplacedError: another query, or a newer run of this one, has the writer id.
+        TransactionLostError: the transaction was aborted meanwhile.
+        MillraceError: the server refuses, or `outageTimeout` is over; it may be committed, and is told so then.
+    """
+    identity = _identity_of(messages)
+    refusal = next((message.refusal for message in messages if message.refusal is not None), None)
+    if refusal is not None:
+        raise ReplacedError(refusal)
+    tokens = [message.token for message in messages if message.token is not None]
+    try:
+        transaction = await begin(client, options, identity)
+        try:
+            if any(message.was_committed for message in messages):
+                # The server has said so, and takes nothing back.
+                raise SourceError(f"{identity.name} is open, and tasks of it were told that it is committed")
+            await transaction.commit(branches=tokens)
+        except BranchTokenError as error:
+            # Those of the tasks are of another one of this name, which is over.
+            await transaction.abort()
+            raise TransactionLostError(lost_text(identity, options, str(error))) from error
+        finally:
+            transaction.release()
+    except TransactionCommittedError as error:
+        logger.info("batch committed before transaction=%s reason=%s", identity.name, error)
+    except (ProducerFencedError, ProducerHeldError) as error:
+        raise ReplacedError(str(error)) from error
+    except TransactionAbortedError as error:
+        raise TransactionLostError(lost_text(identity, options, str(error))) from error
+
+
+async def abort_batch(client: Client, options: SinkOptions, messages: Sequence[TaskMessage]) -> None:
+    """Delete what the tasks of a batch have written, as far as that can be done now; of what is committed nothing."""
+    identity = _identity_of(messages)
+    token = next((message.token for message in messages if message.token is not None), None)
+    if token is None:
+        return  # nothing is there, as far as these tasks know
+    try:
+        async with asyncio.timeout(ABORT_TIMEOUT_S):
+            transaction = await begin(client, options, identity)
+            try:
+                await transaction.abort()
+            finally:
+                transaction.release()
+    except (MillraceError, TimeoutError) as error:
+        # It is committed, or of a newer run, or the server is away: then there is nothing to abort, or the lease does.
+        logger.info("batch not aborted transaction=%s reason=%s", identity.name, error)
+
+
+def _identity_of(messages: Sequence[TaskMessage]) -> BatchIdentity:
+    identities = {message.identity for message in messages}
+    if len(identities) != 1:
+        raise SourceError(f"tasks of one batch have written as {sorted(each.name for each in identities)}")
+    return identities.pop()

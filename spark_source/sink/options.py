@@ -1,0 +1,116 @@
+"""The options of the sink: strings from Spark, checked, to a frozen record."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.names import checked_stream_name, checked_writer_id
+from millrace.model.sequence_row import SEQUENCE_MAX
+from millrace.spark_source.errors import OptionError
+from millrace.spark_source.option_values import address_of, count_of, duration_of, flag_of, named_options, values_of
+
+from .identity import WRITER_ID_SIZE_BYTES_MAX
+
+LEASE_S: Final = 600.0
+LEASE_S_MIN: Final = 1.0
+STREAMS_COUNT_MAX: Final = 100
+"""Of a transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where to write, and as whom.
+
+    Attributes:
+        streams: of each transaction; where there are several, the column `stream` says which.
+        create_segments: a stream that is not there is made, with so many segments; None: it has to be there.
+        writer_id: the identity whose batches are each committed once; None: that of the query.
+        batch_id: of a batch write: what it writes under this number of its writer id is committed once.
+        lease_s: a transaction that nothing has named for so long is aborted by the server.
+        outage_timeout_s: how long tasks and commits wait, each time, for a server that is away.
+    """
+
+    address: str
+    streams: tuple[str, ...]
+    create_segments: int | None = None
+    writer_id: str | None = None
+    batch_id: int | None = None
+    lease_s: float = LEASE_S
+    outage_timeout_s: float = math.inf
+    token: str = field(default="", repr=False)
+    tls: bool = False
+
+
+def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> SinkOptions:
+    """Return the options that Spark was given; their names are read without regard to case.
+
+    Raises:
+        OptionError: one is missing, unknown or wrong; names it.
+    """
+    ours = {key: value for key, value in options.items() if key.lower() not in _OF_SPARK}
+    given = named_options(ours, SINK_OPTION_NAMES, verbatim=("writerId",))
+    for name in ("address", "stream"):
+        if not given.get(name):
+            raise OptionError(name, "missing")
+    if is_streaming and "batchId" in given:
+        raise OptionError("batchId", "is for batch writes: the batches of a query have numbers of their own")
+    if not is_streaming and ("batchId" in given) != ("writerId" in given):
+        missing, other = ("writerId", "batchId") if "batchId" in given else ("batchId", "writerId")
+        raise OptionError(missing, f"missing: a batch write that is to be committed once has it beside {other}")
+    return SinkOptions(**values_of(given, _OPTIONS))
+
+
+def _streams(text: str) -> tuple[str, ...]:
+    """Return the names in a list like `shop/orders, shop/returns`."""
+    names = tuple(checked_stream_name(name.strip()) for name in text.split(","))
+    if len(set(names)) < len(names):
+        raise ValueError(f"{text} names a stream twice")
+    if len(names) > STREAMS_COUNT_MAX:
+        raise ValueError(f"{len(names)} streams, and a transaction is over {STREAMS_COUNT_MAX} at most")
+    return names
+
+
+def _segments(text: str) -> int:
+    count = count_of(text)
+    if count > SEGMENTS_PER_STREAM_MAX:
+        raise ValueError(f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments, not {count}")
+    return count
+
+
+def _writer_id(text: str) -> str:
+    checked_writer_id(text)
+    if len(text.encode()) > WRITER_ID_SIZE_BYTES_MAX:
+        raise ValueError(f"a writer id of the sink has at most {WRITER_ID_SIZE_BYTES_MAX} bytes")
+    return text
+
+
+def _batch_id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= SEQUENCE_MAX):
+        raise ValueError(f"{text!r} is no number from 0 on")
+    return int(text)
+
+
+def _lease(text: str) -> float:
+    lease_s = duration_of(text)
+    if not LEASE_S_MIN <= lease_s < math.inf:
+        raise ValueError(f"{text!r} must be at least {LEASE_S_MIN:g} s")
+    return lease_s
+
+
+_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "address": ("address", address_of),
+    "stream": ("streams", _streams),
+    "createSegments": ("create_segments", _segments),
+    "writerId": ("writer_id", _writer_id),
+    "batchId": ("batch_id", _batch_id),
+    "transactionLease": ("lease_s", _lease),
+    "outageTimeout": ("outage_timeout_s", duration_of),
+    "token": ("token", str),
+    "tls": ("tls", flag_of),
+}
+"""Each option of Spark with the field that keeps it, and what reads it: raises ValueError where it is wrong."""
+SINK_OPTION_NAMES: Final = tuple(_OPTIONS)
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options of each streaming query, which Spark hands to its sink, too."""
