@@ -44,23 +44,29 @@ class PendingDecision:
     # Made for those who wait for it; what fills a transaction has followers instead.
     _future: asyncio.Future[None] | None = None
     _is_settled: bool = False
+    _failure: LogFailedError | None = None
 
     def durable(self) -> asyncio.Future[None]:
-        """Return a future that resolves when it is settled; to be asked for before. Cancelling it undoes nothing."""
-        assert not self._is_settled, "the future of what is settled would never be done"
+        """Return a future that resolves when it is settled, or is done if it is. Cancelling it undoes nothing."""
         if self._future is None:
             self._future = asyncio.get_running_loop().create_future()
+            if self._is_settled:  # by the event loop itself, before the task of who waits began
+                self._resolve(self._future)
         return asyncio.shield(self._future)
 
     def settle(self, failure: LogFailedError | None = None) -> None:
         """End as durable and applied, or as failed."""
         self._is_settled = True
+        self._failure = failure
         if self._future is not None:
-            if failure is None:
-                self._future.set_result(None)
-            else:
-                self._future.set_exception(failure)
+            self._resolve(self._future)
         self.pins.release()
+
+    def _resolve(self, future: asyncio.Future[None]) -> None:
+        if self._failure is None:
+            future.set_result(None)
+        else:
+            future.set_exception(self._failure)
 
 
 class Follower(Protocol):

@@ -102,8 +102,6 @@ class TransactionController:
     async def settled(self, admitted: Admitted) -> bool:
         """Wait until a step is durable, or whatever it was decided by before; return whether it was decided by this.
 
-        Called in the same turn of the loop.
-
         Raises:
             ServerError: the log failed first.
         """

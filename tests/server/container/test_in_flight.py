@@ -127,6 +127,22 @@ async def test_an_answer_waits_for_the_last_that_is_in_flight() -> None:
 
 
 @pytest.mark.asyncio
+async def test_who_asks_after_it_was_settled_is_told() -> None:
+    """The event loop may sync a lone decision before the task that answers it has begun."""
+    for failure in (None, LogFailedError("the log failed", subject="/data/wal")):
+        in_flight = InFlight()
+        decision = PendingDecision(m.SegmentSealed(1), (m.SegmentSealed, 1), Pins())
+        in_flight.add(decision)
+        if failure is None:
+            in_flight.durable([AppendRun.of_record(b"record")])
+            await decision.durable()
+        else:
+            in_flight.fail(failure)
+            with pytest.raises(LogFailedError):
+                await decision.durable()
+
+
+@pytest.mark.asyncio
 async def test_nothing_is_refused_for_what_a_failed_log_has_lost() -> None:
     """Behaviour 84: a request that is decided after the failure still meets what was admitted before it."""
     in_flight = InFlight()
