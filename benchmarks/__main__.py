@@ -25,6 +25,7 @@ from . import (
     recovery,
     spark_kafka,
     spark_read,
+    spark_sink,
     stalled_disk,
     tail_latency,
     transactions,
@@ -48,6 +49,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "event-read": event_read.measure,
     "spark-read": spark_read.measure,
     "spark-kafka": spark_kafka.measure,
+    "spark-sink": spark_sink.measure,
     "recovery": recovery.measure,
 }
 
