@@ -20,10 +20,10 @@ SPARK40 := $(VENV)/spark40
 SPARK40_INSTALLED := $(SPARK40)/.installed
 SPARK40_VERSION := 4.0.0
 
-.PHONY: help demo elastic torture million quick test spark40 check lint format serve bench load clean
+.PHONY: help demo elastic torture killmatrix million quick test spark40 check lint format serve bench load clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## stream recorded temperatures, tail them, query them with Spark, show where the bytes lie
 	$(BIN)/millrace demo $(ARGS)
@@ -35,6 +35,9 @@ torture: $(INSTALLED)  ## kill a server that scales and forgets under load and t
 	$(BIN)/python -m tests.crash.test_elastic $(ARGS)
 	$(BIN)/python -m tests.crash.test_transactions $(ARGS)
 	$(BIN)/python -m tests.crash.test_producers $(ARGS)
+
+killmatrix: $(INSTALLED)  ## kill drivers, executors and servers of Spark queries in each cell of a table (ARGS="--rounds 10 --seed 7")
+	$(BIN)/python -m tests.spark_source.kills $(ARGS)
 
 million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)

@@ -1,0 +1,44 @@
+"""Run the whole kill matrix, again and again: every round has its own seed, and a line for each cell.
+
+python -m tests.spark_source.kills --rounds 10 --seed 7
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.spark_source.kills.cells import SEED_VARIABLE, WHOLE_VARIABLE
+from tests.spark_source.kills.driver import ROOT
+
+
+def main() -> int:
+    """Return what pytest returned for the first round that failed, or 0."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spark_source.kills", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="of the first round; each one after it has the next number")
+    parser.add_argument("-k", dest="expression", default="", help="only these cells, as pytest takes them")
+    arguments = parser.parse_args()
+    first = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
+    for number in range(arguments.rounds):
+        seed = first + number
+        print(f"round {number + 1} of {arguments.rounds}: --seed {seed}", flush=True)
+        finished = subprocess.run(
+            [
+                sys.executable, "-m", "pytest", "-v", "-x", "-p", "no:cacheprovider",
+                "-k", arguments.expression, str(Path(__file__).parent),
+            ],
+            cwd=ROOT,
+            env={**os.environ, SEED_VARIABLE: str(seed), WHOLE_VARIABLE: "1"},
+            check=False,
+        )  # fmt: skip
+        if finished.returncode:
+            print(f"failed: run it again with --seed {seed}", flush=True)
+            return finished.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
