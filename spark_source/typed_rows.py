@@ -81,7 +81,11 @@ class TypedBatchMaker:
         plain = {name[1:] for name in schema.names if name in PLAIN_NAMES} | {"value", *_POSITION}
         self._plain = BatchMaker(stream, StructType([field for field in SCHEMA.fields if field.name in plain]))
         decoded = arrow_fields([field for field in schema.fields if field.name not in OWN_NAMES], value_format)
-        self._decoder: Decoder = JsonDecoder(decoded) if value_format is ValueFormat.JSON else ArrowDecoder(decoded)
+        self._decoder: Decoder
+        if value_format is ValueFormat.JSON:
+            self._decoder = JsonDecoder(decoded, ends_at_first=mode is Mode.FAILFAST)
+        else:
+            self._decoder = ArrowDecoder(decoded)
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the events of a batch.

@@ -66,11 +66,14 @@ class Decoder(Protocol):
         ...
 
 
-def sift(start: int, end: int, work: Callable[[int, int], T]) -> tuple[list[tuple[int, T]], list[Malformed]]:
+def sift(
+    start: int, end: int, work: Callable[[int, int], T], *, ends_at_first: bool = False
+) -> tuple[list[tuple[int, T]], list[Malformed]]:
     """Return what `work(start, end)` returns, in one piece, or in several without those that are malformed.
 
     Args:
         work: raises MalformedError where something from `start` up to `end` is malformed.
+        ends_at_first: look for the first that is malformed only, and leave out what follows it.
 
     Returns:
         The pieces with the number of their first, and what is malformed with its reason; both ascend.
@@ -83,8 +86,10 @@ def sift(start: int, end: int, work: Callable[[int, int], T]) -> tuple[list[tupl
         if end - start == 1:
             return [], [Malformed(start, error.reason, error.column)]
     middle = (start + end) // 2
-    pieces, malformed = sift(start, middle, work)
-    more_pieces, more_malformed = sift(middle, end, work)
+    pieces, malformed = sift(start, middle, work, ends_at_first=ends_at_first)
+    if malformed and ends_at_first:
+        return pieces, malformed
+    more_pieces, more_malformed = sift(middle, end, work, ends_at_first=ends_at_first)
     return pieces + more_pieces, malformed + more_malformed
 
 

@@ -37,9 +37,14 @@ _ROW: Final = re.compile(r"^JSON parse error: |[.]? in row \d+$")
 
 
 class JsonDecoder:
-    """Makes rows of JSON objects."""
+    """Makes rows of JSON objects.
 
-    def __init__(self, schema: pa.Schema) -> None:
+    Args:
+        ends_at_first: end with the first value that is malformed: what follows it is not looked at.
+    """
+
+    def __init__(self, schema: pa.Schema, *, ends_at_first: bool = False) -> None:
+        self._ends_at_first = ends_at_first
         self._schema = schema
         self._read_schema = pa.schema([pa.field(field.name, relaxed(field.type, _read_type)) for field in schema])
         self._parse_options = json.ParseOptions(
@@ -49,7 +54,12 @@ class JsonDecoder:
     def decode(self, values: pa.BinaryArray) -> Iterator[Decoded]:
         """Yield the rows of all values; see `Decoder`."""
         for start, end in groups(lengths_of(values), size_bytes=JOINED_SIZE_BYTES):
-            pieces, malformed = sift(start, end, lambda first, last: self._read(values.slice(first, last - first)))
+            pieces, malformed = sift(
+                start,
+                end,
+                lambda first, last: self._read(values.slice(first, last - first)),
+                ends_at_first=self._ends_at_first,
+            )
             columns = [piece for _, piece in pieces]
             numbers = [np.arange(first, first + len(piece), dtype=np.int64) for first, piece in pieces]
             yield Decoded(
@@ -58,6 +68,8 @@ class JsonDecoder:
                 rows=np.zeros(sum(map(len, columns)), dtype=np.int32),
                 malformed=tuple(malformed),
             )
+            if malformed and self._ends_at_first:
+                return
 
     def _read(self, values: pa.BinaryArray) -> pa.RecordBatch:
         """Return the rows of values, all of which are as they must be.

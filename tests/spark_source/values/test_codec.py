@@ -32,6 +32,23 @@ def test_one_bad_row_costs_two_tries_for_each_halving() -> None:
     assert len(tries) == 1 + 2 * 16
 
 
+def test_where_the_first_is_enough_nothing_after_it_is_tried() -> None:
+    tries = []
+
+    def work(start: int, end: int) -> int:
+        tries.append((start, end))
+        if end > 4321:
+            raise MalformedError("bad")
+        return start
+
+    pieces, malformed = sift(0, 65536, work, ends_at_first=True)
+
+    assert malformed == [Malformed(4321, "bad", None)]
+    assert pieces[0][0] == 0
+    assert len(tries) <= 1 + 2 * 16
+    assert all(start <= 4321 for start, _ in tries)
+
+
 def test_a_reason_names_its_column() -> None:
     assert str(Malformed(1, "is bad")) == "is bad"
     assert str(Malformed(1, "is bad", "a.b")) == 'column "a.b" is bad'

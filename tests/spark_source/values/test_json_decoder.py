@@ -163,6 +163,19 @@ def test_many_values_are_read_in_groups_of_bounded_size() -> None:
     assert JOINED_SIZE_BYTES == 16 << 20
 
 
+def test_the_first_malformed_value_is_the_last_one_that_is_looked_at() -> None:
+    """Where one is enough to fail, all of the wrong kind are no reason to try each."""
+    schema = arrow_fields(A_LONG.fields, ValueFormat.JSON)
+    values = pa.array([b'{"a":1}', b'{"a":2}', *[b"tea"] * 1000], pa.binary())
+    (part,) = JsonDecoder(schema, ends_at_first=True).decode(values)
+
+    assert [bad.number for bad in part.malformed] == [2]
+    assert part.columns.to_pylist() == [{"a": 1}, {"a": 2}]
+    large = pa.array([b"tea", b'{"a":1}'.ljust(JOINED_SIZE_BYTES), b"tea"], pa.binary())
+    parts = list(JsonDecoder(schema, ends_at_first=True).decode(large))
+    assert [[bad.number for bad in part.malformed] for part in parts] == [[0]]
+
+
 PIECES = st.sampled_from(
     [b"{", b"}", b'{"a":', b'"', b"1", b",", b"[", b"]", b"\n", b"\0", b"null", b'{"a":1}', b"{}", b"\\", b"\xff", b" "]
 )
